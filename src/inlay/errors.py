@@ -1,0 +1,67 @@
+"""Everything that can go wrong, as one tree.
+
+::
+
+    InlayError                 what, where (node, file, option), what to do: one line
+    ├── UsageError             the call itself is off                        (exit code 2)
+    ├── ModelError             the model file or graph cannot be worked on
+    ├── DataError              samples or labels do not fit the model
+    ├── TargetError            the runtime refused or failed; carries the stage
+    │   ├── CompileFailed
+    │   ├── RunFailed
+    │   └── TimedOut
+    └── JournalError           the output folder belongs to another run, is locked, or cannot be written
+"""
+
+from __future__ import annotations
+
+
+class InlayError(Exception):
+    """Base of all errors that Inlay raises on purpose; ``str(error)`` is one clear line."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(str(message).split()))
+
+
+class UsageError(InlayError):
+    """An option or argument is wrong."""
+
+    exit_code = 2
+
+
+class ModelError(InlayError):
+    """The model cannot be read, or is not a valid ONNX model."""
+
+
+class DataError(InlayError):
+    """Samples, labels or a metric do not fit the model."""
+
+
+class TargetError(InlayError):
+    """The target runtime failed; ``stage`` names the step (compile, run, time, worker)."""
+
+    stage = "target"
+
+
+class CompileFailed(TargetError):
+    """The runtime refused to build the model."""
+
+    stage = "compile"
+
+
+class RunFailed(TargetError):
+    """The runtime built the model but could not run it."""
+
+    stage = "run"
+
+
+class TimedOut(TargetError):
+    """The runtime did not answer within its time limit, and was killed."""
+
+    stage = "timeout"
+
+
+class JournalError(InlayError):
+    """The output folder cannot be used for this run."""

@@ -1,0 +1,257 @@
+"""An immutable, indexed view of a model's main graph. Everything is keyed by name, nothing by list position.
+
+A :class:`Graph` is what all analysis reads (regions, units, rules, domains, placement). It is built once from the
+normalized model; building it, and each of its look-ups, is linear or constant in the size of the model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.errors import ModelError
+from inlay.types import GRAPH_OUTPUT, Port
+
+Shape = tuple[int | None, ...]
+"""Dimensions of a tensor; None where a dimension is not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator of the main graph.
+
+    Attributes:
+        name: unique in the graph.
+        op_type, domain: the operator; the default domain is ``""``.
+        inputs: value names in slot order, ``""`` for an optional input that is absent.
+        outputs: value names in slot order, ``""`` for an optional output that is absent.
+        attributes: plain Python values (int, float, str, tuple) of the attributes that are not graphs or tensors.
+        captured: values of this graph that the node's subgraphs (If, Loop, Scan) read.
+        index: position in topological order.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    captured: frozenset[str] = frozenset()
+    index: int = -1
+
+    @property
+    def has_subgraph(self) -> bool:
+        """Whether the node carries If/Loop/Scan bodies."""
+        return bool(self.captured) or "subgraph" in self.attributes
+
+    def input_ports(self) -> Iterator[tuple[Port, str]]:
+        """Each present input slot with the value that it reads."""
+        return ((Port(self.name, i), value) for i, value in enumerate(self.inputs) if value)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Nodes in topological order, with values, initializers and the graph's inputs and outputs.
+
+    Attributes:
+        nodes: every node of the main graph, in topological order.
+        inputs: names of the graph's inputs (initializers excluded).
+        outputs: names of the graph's outputs, in order; a name may stand more than once.
+        initializers: constant tensors by name.
+        dtypes: element type by value name, where known.
+        shapes: shape by value name, where known (dynamic dimensions bound where the caller bound them).
+        opset: version of the default ONNX domain.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, ir.TensorProtocol]
+    dtypes: Mapping[str, ir.DataType]
+    shapes: Mapping[str, Shape]
+    opset: int
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Node]:
+        table = {n.name: n for n in self.nodes}
+        if len(table) != len(self.nodes):
+            raise ModelError("two nodes have the same name: normalize the model first")
+        return MappingProxyType(table)
+
+    @cached_property
+    def _producers(self) -> Mapping[str, Node]:
+        return MappingProxyType({v: n for n in self.nodes for v in n.outputs if v})
+
+    @cached_property
+    def _consumers(self) -> Mapping[str, tuple[Port, ...]]:
+        table: defaultdict[str, list[Port]] = defaultdict(list)
+        for node in self.nodes:
+            for port, value in node.input_ports():
+                table[value].append(port)
+        for i, value in enumerate(self.outputs):
+            table[value].append(Port(GRAPH_OUTPUT, i))
+        return MappingProxyType({v: tuple(ports) for v, ports in table.items()})
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """Values that some subgraph reads. No port stands for such a read: it always sees the original value."""
+        return frozenset().union(*(n.captured for n in self.nodes))
+
+    def node(self, name: str) -> Node:
+        """The node called ``name`` (KeyError when there is none)."""
+        return self._by_name[name]
+
+    def has_node(self, name: str) -> bool:
+        """Whether there is a node called ``name``."""
+        return name in self._by_name
+
+    def producer(self, value: str) -> Node | None:
+        """The node that computes ``value``; None for graph inputs and initializers."""
+        return self._producers.get(value)
+
+    def consumers(self, value: str) -> tuple[Port, ...]:
+        """Every port that reads ``value``: nodes in topological order, then graph outputs."""
+        return self._consumers.get(value, ())
+
+    def value_of(self, port: Port) -> str:
+        """The value that ``port`` reads; KeyError when there is no such port."""
+        names = self.outputs if port.node == GRAPH_OUTPUT else self._by_name[port.node].inputs
+        if not 0 <= port.index < len(names) or not names[port.index]:
+            raise KeyError(port)
+        return names[port.index]
+
+    def successors(self, node: Node) -> Iterator[Node]:
+        """Nodes that read an output of ``node``, once for each port."""
+        for value in node.outputs:
+            for port in self.consumers(value):
+                if port.node != GRAPH_OUTPUT:
+                    yield self._by_name[port.node]
+
+    def predecessors(self, node: Node) -> Iterator[Node]:
+        """Nodes whose outputs ``node`` reads, once for each port."""
+        for value in node.inputs:
+            producer = self._producers.get(value)
+            if producer is not None:
+                yield producer
+
+    def is_constant(self, value: str) -> bool:
+        """Whether ``value`` is an initializer."""
+        return value in self.initializers
+
+    def is_float(self, value: str) -> bool:
+        """Whether ``value`` is known to be a float32 tensor, the only type that Q/DQ is set on."""
+        return self.dtypes.get(value) is ir.DataType.FLOAT
+
+    def shape(self, value: str) -> Shape | None:
+        """Shape of ``value``, or None where even its rank is not known."""
+        return self.shapes.get(value)
+
+    def size(self, value: str) -> int | None:
+        """Number of elements of ``value``, or None where a dimension is not known."""
+        shape = self.shapes.get(value)
+        if shape is None or any(d is None for d in shape):
+            return None
+        return int(np.prod([d for d in shape if d is not None], dtype=np.int64))
+
+    def constant(self, value: str) -> np.ndarray | None:
+        """The numbers of initializer ``value``, or None when it is not one."""
+        tensor = self.initializers.get(value)
+        return None if tensor is None else tensor.numpy()
+
+
+def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> Graph:
+    """Index the main graph of ``model``.
+
+    Args:
+        model: a normalized model: topologically sorted, unique node names.
+        shapes: shapes that replace those recorded in the model (dynamic dimensions bound).
+
+    Raises:
+        ModelError: a node or value has no name.
+    """
+    graph = model.graph
+    dtypes: dict[str, ir.DataType] = {}
+    known: dict[str, Shape] = {}
+
+    def note(value: ir.Value) -> None:
+        if value.name is None:
+            raise ModelError("a value has no name: normalize the model first")
+        if value.dtype is not None:
+            dtypes[value.name] = value.dtype
+        if value.shape is not None:
+            known[value.name] = tuple(d if isinstance(d, int) else None for d in value.shape)
+
+    for value in (*graph.inputs, *graph.initializers.values()):
+        note(value)
+    nodes = []
+    for index, node in enumerate(graph):
+        if not node.name:
+            raise ModelError(f"a {node.op_type} node has no name: normalize the model first")
+        for value in node.outputs:
+            note(value)
+        nodes.append(_node(node, index, graph))
+    known.update(shapes or {})
+    constants = {name: v.const_value for name, v in graph.initializers.items() if v.const_value is not None}
+    return Graph(
+        nodes=tuple(nodes),
+        inputs=tuple(str(v.name) for v in graph.inputs if v.name not in constants),
+        outputs=tuple(str(v.name) for v in graph.outputs),
+        initializers=MappingProxyType(constants),
+        dtypes=MappingProxyType(dtypes),
+        shapes=MappingProxyType(known),
+        opset=model.opset_imports.get("", 0),
+    )
+
+
+def _node(node: ir.Node, index: int, graph: ir.Graph) -> Node:
+    attributes: dict[str, Any] = {}
+    captured: set[str] = set()
+    for name, attr in node.attributes.items():
+        if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            attributes["subgraph"] = True
+            bodies = [attr.value] if attr.type is ir.AttributeType.GRAPH else attr.value
+            for body in bodies:
+                captured.update(_captured(body, graph))
+        elif attr.type in _PLAIN:
+            attributes[name] = tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value
+    return Node(
+        name=str(node.name),
+        op_type=node.op_type,
+        domain=node.domain,
+        inputs=tuple("" if v is None else str(v.name) for v in node.inputs),
+        outputs=tuple("" if v is None or v.name is None else v.name for v in node.outputs),
+        attributes=MappingProxyType(attributes),
+        captured=frozenset(captured),
+        index=index,
+    )
+
+
+_PLAIN = frozenset(
+    {
+        ir.AttributeType.INT,
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOAT,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRING,
+        ir.AttributeType.STRINGS,
+    }
+)
+
+
+def _captured(body: ir.Graph, graph: ir.Graph) -> Iterator[str]:
+    """Names of values of the main ``graph`` that ``body``, or a body within it, reads or returns."""
+    for node in body.all_nodes():
+        for value in node.inputs:
+            if value is not None and value.graph is graph and value.name:
+                yield value.name
+    for inner in (body, *body.subgraphs()):
+        for value in inner.outputs:
+            if value.graph is graph and value.name:
+                yield value.name

@@ -1,0 +1,131 @@
+"""The frozen values that the whole system passes around.
+
+A :class:`Placement` says *where* Q/DQ nodes go; a :class:`QParams` says *with which numbers*. Neither knows what was
+measured of it: that is a :class:`~inlay.trial.Trial`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+GRAPH_OUTPUT = ""
+"""Name of the pseudo node whose input slots are the graph's outputs."""
+
+
+class QType(enum.Enum):
+    """An integer type that a quantized tensor can have; the value is ONNX's name for it."""
+
+    INT4 = "int4"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"  # biases only
+
+    @property
+    def bits(self) -> int:
+        """Width in bits."""
+        return int(self.value.removeprefix("u").removeprefix("int"))
+
+    @property
+    def signed(self) -> bool:
+        """Whether the type has negative numbers."""
+        return not self.value.startswith("u")
+
+    @property
+    def qmin(self) -> int:
+        """Smallest representable integer."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def qmax(self) -> int:
+        """Largest representable integer."""
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+
+class Port(NamedTuple):
+    """One consumer input slot. For a graph output ``node`` is ``""`` and ``index`` the output's position."""
+
+    node: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.node or 'graph output'}[{self.index}]"
+
+
+@dataclass(frozen=True)
+class QParams:
+    """Scale and zero point of one quantized tensor.
+
+    Attributes:
+        qtype: integer type.
+        scale: one number per tensor (length 1), or per channel. Exact float32 values.
+        zero_point: as many as ``scale``.
+        axis: channel axis, or None for per-tensor numbers (written as ONNX scalars).
+    """
+
+    qtype: QType
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.scale) != len(self.zero_point) or (self.axis is None and len(self.scale) != 1):
+            raise ValueError(f"{len(self.scale)} scales, {len(self.zero_point)} zero points, axis {self.axis}")
+
+
+class Placement:
+    """A frozen set of ``(port, qtype)``: these consumers read ``DQ(Q(value))``. The one currency of the system."""
+
+    __slots__ = ("_digest", "_sites")
+
+    def __init__(self, sites: Iterable[tuple[Port, QType]] = ()) -> None:
+        table = {}
+        for port, qtype in sites:
+            port = Port(*port)
+            if table.setdefault(port, qtype) is not qtype:
+                raise ValueError(f"port {port} is given two types: {table[port].value} and {qtype.value}")
+        self._sites: dict[Port, QType] = dict(sorted(table.items()))
+        self._digest: str | None = None
+
+    def __iter__(self) -> Iterator[tuple[Port, QType]]:
+        return iter(self._sites.items())
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+    def __contains__(self, port: object) -> bool:
+        return port in self._sites
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placement) and self._sites == other._sites
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __or__(self, other: Placement) -> Placement:
+        return Placement([*self, *other])
+
+    def __repr__(self) -> str:
+        return f"Placement({len(self)} ports, {self.digest})"
+
+    def qtype(self, port: Port) -> QType | None:
+        """The type that ``port`` reads, or None where it reads the original value."""
+        return self._sites.get(port)
+
+    def without(self, ports: Iterable[Port]) -> Placement:
+        """This placement less ``ports``."""
+        gone = set(ports)
+        return Placement((p, q) for p, q in self if p not in gone)
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that identify the set, whatever order it was built in."""
+        if self._digest is None:
+            text = "\n".join(f"{port.node}\t{port.index}\t{qtype.value}" for port, qtype in self)
+            self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self._digest
