@@ -48,13 +48,13 @@ class QType(enum.Enum):
 
 
 class Port(NamedTuple):
-    """One consumer input slot. For a graph output ``node`` is ``""`` and ``index`` the output's position."""
+    """One consumer input slot: input number ``slot`` of ``node``. A graph output has the node ``""``."""
 
     node: str
-    index: int
+    slot: int
 
     def __str__(self) -> str:
-        return f"{self.node or 'graph output'}[{self.index}]"
+        return f"{self.node or 'graph output'}[{self.slot}]"
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,8 @@ class Placement:
     __slots__ = ("_digest", "_sites")
 
     def __init__(self, sites: Iterable[tuple[Port, QType]] = ()) -> None:
-        table = {}
+        table: dict[Port, QType] = {}
         for port, qtype in sites:
-            port = Port(*port)
             if table.setdefault(port, qtype) is not qtype:
                 raise ValueError(f"port {port} is given two types: {table[port].value} and {qtype.value}")
         self._sites: dict[Port, QType] = dict(sorted(table.items()))
@@ -126,6 +125,6 @@ class Placement:
     def digest(self) -> str:
         """16 hexadecimal digits that identify the set, whatever order it was built in."""
         if self._digest is None:
-            text = "\n".join(f"{port.node}\t{port.index}\t{qtype.value}" for port, qtype in self)
+            text = "\n".join(f"{port.node}\t{port.slot}\t{qtype.value}" for port, qtype in self)
             self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._digest

@@ -123,9 +123,9 @@ class Graph:
     def value_of(self, port: Port) -> str:
         """The value that ``port`` reads; KeyError when there is no such port."""
         names = self.outputs if port.node == GRAPH_OUTPUT else self._by_name[port.node].inputs
-        if not 0 <= port.index < len(names) or not names[port.index]:
+        if not 0 <= port.slot < len(names) or not names[port.slot]:
             raise KeyError(port)
-        return names[port.index]
+        return names[port.slot]
 
     def successors(self, node: Node) -> Iterator[Node]:
         """Nodes that read an output of ``node``, once for each port."""

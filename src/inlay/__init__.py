@@ -1,0 +1,1 @@
+"""Inlay sets QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay."""

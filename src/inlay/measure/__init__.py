@@ -1,0 +1,1 @@
+"""Honest latency: a killable worker, interleaved blocks, paired statistics."""

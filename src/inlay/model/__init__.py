@@ -1,0 +1,1 @@
+"""Model in: load, normalize, and an immutable indexed graph."""

@@ -1,0 +1,1 @@
+"""From samples to numbers: observe, choose qparams, write Q/DQ nodes, read them back, judge the accuracy."""

@@ -1,0 +1,1 @@
+"""What can be chosen: units, domains, regions, patterns and their insertion points."""

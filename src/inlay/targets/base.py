@@ -1,0 +1,197 @@
+"""What a target is: a runtime that compiles, runs and times models, and the rules of what it runs in low precision."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from inlay.model.graph import Graph, Node
+from inlay.types import QType
+
+Feed = Mapping[str, np.ndarray]
+"""Input arrays by input name, for one inference."""
+
+
+class Needs(enum.Enum):
+    """What an operator asks of its output in order to run in low precision."""
+
+    QUANTIZED = "quantized"  # every consumer must read Q/DQ
+    EITHER = "either"        # it can also hand out float
+    FLOAT = "float"          # Q/DQ on its output only costs
+
+
+Condition = Callable[[Graph, Node], str | None]
+"""Returns the reason why this very node cannot run in low precision, or None when it can."""
+
+
+@dataclass(frozen=True)
+class OpRule:
+    """How one operator type runs in low precision: one row of a target's table.
+
+    Attributes:
+        op_type: operator of the default ONNX domain.
+        activations: input slots that carry activations; None means all slots.
+        weight: input slot of the weight, or None. A weight that is not constant counts as an activation.
+        bias: input slot of the bias, or None.
+        output: what it needs of its output.
+        moves: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
+        conditions: further checks of the very node, each naming its reason.
+        source: where the rule is known from.
+    """
+
+    op_type: str
+    activations: tuple[int, ...] | None = (0,)
+    weight: int | None = None
+    bias: int | None = None
+    output: Needs = Needs.QUANTIZED
+    moves: bool = False
+    conditions: tuple[Condition, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a target can run in low precision, and in which types.
+
+    Attributes:
+        activation: type of quantized activations.
+        weight: type of quantized weights; always symmetric.
+        weight_limit: largest magnitude of a quantized weight (127, or 63 where wider products would saturate).
+        per_channel: weights may have one scale for each output channel.
+        ops: the table, by operator type. What is not in it runs in float.
+        absorbed: activations that the target folds into the operator before them (Relu, Clip), given that the
+            quantized type's limits do the clamping.
+        share: operator types whose inputs and outputs must share qparams although they compute (Concat on some
+            targets).
+        symmetric_activations: zero points of activations must be 0.
+    """
+
+    activation: QType
+    ops: Mapping[str, OpRule]
+    weight: QType = QType.INT8
+    weight_limit: int = 127
+    per_channel: bool = True
+    absorbed: frozenset[str] = frozenset({"Relu", "Clip"})
+    share: frozenset[str] = frozenset()
+    symmetric_activations: bool = False
+
+    def rule(self, node: Node) -> OpRule | None:
+        """The row for ``node``, or None when its operator has none."""
+        return self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+
+    def refusal(self, graph: Graph, node: Node) -> str | None:
+        """Why ``node`` cannot run in low precision here, or None when it can."""
+        rule = self.rule(node)
+        if rule is None:
+            return f"{node.op_type} has no low-precision form on this target"
+        for condition in rule.conditions:
+            reason = condition(graph, node)
+            if reason:
+                return reason
+        return None
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a measurement depends on besides the model: two runs with the same digest may be compared."""
+
+    target: str
+    facts: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits over all facts."""
+        text = "\n".join([self.target, *(f"{k}={v}" for k, v in sorted(self.facts.items()))])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A model file that can be handed to a target: its path and the digest of its content."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Time that one kernel took in one inference.
+
+    Attributes:
+        name: the runtime's name for the kernel's node.
+        op_type: the runtime's operator.
+        ns: mean nanoseconds per inference.
+        precision: element type it computes in (``float32``, ``uint8``, …), or ``""`` where unknown.
+        nodes: names of the model's nodes that it stands for, as far as known.
+    """
+
+    name: str
+    op_type: str
+    ns: float
+    precision: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class Executable(Protocol):
+    """A model that a target has built."""
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises RunFailed."""
+        ...
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each of ``repeats`` inferences, shape (repeats,), int64. Raises RunFailed."""
+        ...
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """Every kernel with its mean time over ``repeats`` inferences. Raises RunFailed."""
+        ...
+
+    def close(self) -> None:
+        """Free what the executable holds; calling it twice is fine."""
+        ...
+
+
+class Target(Protocol):
+    """A runtime on a device, with its options.
+
+    Attributes:
+        name: as it stands in the entry point.
+        deterministic: its times are estimates without noise, so one reading is enough.
+    """
+
+    name: str
+    deterministic: bool
+
+    def fingerprint(self) -> Fingerprint:
+        """What measurements on this target depend on."""
+        ...
+
+    def rules(self) -> Rules:
+        """What it runs in low precision."""
+        ...
+
+    def compile(self, model: Artifact) -> Executable:
+        """Build the model. Raises CompileFailed."""
+        ...
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """A target by name and options: plain data that a worker process can be sent.
+
+    Attributes:
+        name: entry point in the group ``inlay.targets``.
+        options: keyword arguments of the target's constructor.
+    """
+
+    name: str
+    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+

@@ -1,0 +1,142 @@
+"""What ONNX Runtime's CPU provider runs in INT8: a table, each row known from asking the runtime itself.
+
+A Q/DQ pair pays only where the runtime replaces ``DQ -> op -> Q`` by an integer kernel. Each row here is checked by
+``tests/targets/test_ort_rules.py``, which builds the op between Q/DQ nodes and reads the optimized graph back. The
+remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around it, which is
+pure overhead, so they have no row.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+
+from inlay.model.graph import Graph, Node
+from inlay.targets.base import Needs, OpRule, Rules
+from inlay.types import QType
+
+
+def _constant_weight(graph: Graph, node: Node) -> str | None:
+    if len(node.inputs) < 2 or not graph.is_constant(node.inputs[1]):
+        return "its weight is computed at run time"
+    return None
+
+
+def _float_weight_or_activation(graph: Graph, node: Node) -> str | None:
+    bad = [v for v in node.inputs if v and not graph.is_float(v)]
+    return f"input {bad[0]} is not float32" if bad else None
+
+
+def _gemm_form(graph: Graph, node: Node) -> str | None:
+    if node.attributes.get("beta", 1.0) != 1.0 and len(node.inputs) > 2 and node.inputs[2]:
+        return "its bias is scaled by beta, which the integer kernel does not do"
+    if node.attributes.get("transA", 0):
+        return "it reads its first input transposed, which the integer kernel does not do"
+    return None
+
+
+def _bias_is_channel_vector(graph: Graph, node: Node) -> str | None:
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return None
+    if not graph.is_constant(node.inputs[2]):
+        return "its bias is computed at run time"
+    return None
+
+
+def _nearest(graph: Graph, node: Node) -> str | None:
+    mode = node.attributes.get("mode", "nearest")
+    return None if mode == "nearest" else f"Resize runs in 8 bits only with mode nearest, not {mode}"
+
+
+def _no_mask(graph: Graph, node: Node) -> str | None:
+    return "its index output needs the float values" if len([v for v in node.outputs if v]) > 1 else None
+
+
+def _reads_activation(graph: Graph, node: Node) -> str | None:
+    if node.inputs and graph.is_constant(node.inputs[0]):
+        return "it only moves a constant"
+    return None
+
+
+def _compute(op_type: str, **details: object) -> OpRule:
+    return OpRule(op_type, source="QDQ selectors, asked of 1.31.1", **details)  # type: ignore[arg-type]
+
+
+def _move(op_type: str, *conditions: object) -> OpRule:
+    return _compute(op_type, moves=True, conditions=(_reads_activation, *conditions))
+
+
+_ROWS: Iterable[OpRule] = (
+    _compute("Conv", weight=1, bias=2, conditions=(_constant_weight, _bias_is_channel_vector)),
+    _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
+    _compute(
+        "Gemm",
+        weight=1,
+        bias=2,
+        output=Needs.EITHER,
+        conditions=(_constant_weight, _gemm_form, _bias_is_channel_vector),
+    ),
+    _compute("Add", activations=(0, 1)),
+    _compute("Mul", activations=(0, 1)),
+    _compute("Where", activations=(1, 2)),
+    _compute("Concat", activations=None),
+    _compute("AveragePool"),
+    _compute("GlobalAveragePool"),
+    _compute("LeakyRelu"),
+    _compute("Sigmoid"),
+    _compute("Softmax"),
+    # ops that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal qparams
+    _move("MaxPool", _no_mask),
+    _move("ReduceMax"),
+    _move("ReduceMin"),
+    _move("Reshape"),
+    _move("Flatten"),
+    _move("Squeeze"),
+    _move("Unsqueeze"),
+    _move("Transpose"),
+    _move("Expand"),
+    _move("Tile"),
+    _move("Slice"),
+    _move("Gather"),
+    _move("Split"),
+    _move("DepthToSpace"),
+    _move("Resize", _nearest),
+)
+
+OPS = {row.op_type: row for row in _ROWS}
+
+
+@lru_cache(maxsize=1)
+def cpu_flags() -> frozenset[str]:
+    """ISA flags of this machine's first processor, as the kernel lists them; empty where it lists none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf8")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
+    """The rules on a CPU: uint8 activations on x86, int8 elsewhere; 7-bit weights where 8-bit products saturate.
+
+    x86 without VNNI adds pairs of u8*s8 products in 16 bits, which saturates for full-range weights; with VNNI (AVX512 or
+    AVX) the sum is formed in 32 bits.
+    """
+    machine = machine or platform.machine()
+    flags = cpu_flags() if flags is None else flags
+    x86 = machine.lower() in ("x86_64", "amd64", "i686")
+    wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
+    return Rules(
+        activation=QType.UINT8 if x86 else QType.INT8,
+        weight=QType.INT8,
+        weight_limit=127 if wide else 63,
+        ops=OPS,
+    )
+
+

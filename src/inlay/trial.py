@@ -1,0 +1,129 @@
+"""What was found out about a placement. Results live here, never inside a placement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from inlay.types import Placement
+
+Stage = Literal["emit", "accuracy", "compile", "run", "measure", "timeout", "worker"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its confidence bounds; ``low <= value <= high``."""
+
+    value: float
+    low: float
+    high: float
+
+    def excludes_gain(self, least: float = 1.0) -> bool:
+        """Whether even the upper bound stays below ``least`` (as a ratio: no faster than)."""
+        return self.high < least
+
+    def shows_gain(self, least: float = 1.0) -> bool:
+        """Whether even the lower bound exceeds ``least``."""
+        return self.low > least
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Paired latency of one model against the baseline of the same run.
+
+    Attributes:
+        ns: median nanoseconds per inference.
+        speedup: baseline over candidate, paired by block, with its 95 % confidence interval.
+        blocks: how many interleaved blocks the estimate rests on.
+    """
+
+    ns: float
+    speedup: Interval
+    blocks: int
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """How far one output is from the float model's: SQNR in dB and cosine similarity over all samples."""
+
+    name: str
+    sqnr_db: float
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy of one model on one part of the samples.
+
+    Attributes:
+        feasible: whether it keeps the bound.
+        sqnr_db: signal-to-quantization-noise ratio of the worst output, in dB; ``inf`` when nothing changed.
+        outputs: every output's own error.
+        metric: value of the user's metric, or None without one.
+        drop: float model's metric minus this one's, or None.
+        samples: how many samples were used.
+        reason: why it is not feasible; empty when it is.
+    """
+
+    feasible: bool
+    sqnr_db: float
+    outputs: tuple[OutputError, ...] = ()
+    metric: float | None = None
+    drop: float | None = None
+    samples: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model that was built, ran, and was timed. ``accuracy.feasible`` says whether it may be delivered."""
+
+    latency: Latency
+    accuracy: Accuracy
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """A model outside the accuracy bound; it was not timed."""
+
+    accuracy: Accuracy
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A model that could not be judged: where it failed, and the message."""
+
+    stage: Stage
+    message: str
+
+
+Outcome = Measured | Infeasible | Failed
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A placement that a strategy asks to have judged; ``origin`` says where it comes from, for people."""
+
+    placement: Placement
+    origin: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A proposal with its outcome.
+
+    Attributes:
+        accepted: whether it replaced the incumbent.
+        versus_incumbent: incumbent's latency over this one's, paired, at the time of the race; None when it was
+            not timed. Greater than 1 means faster than the incumbent.
+    """
+
+    proposal: Proposal
+    outcome: Outcome
+    accepted: bool = False
+    versus_incumbent: Interval | None = field(default=None)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it was timed and keeps the accuracy bound."""
+        return isinstance(self.outcome, Measured) and self.outcome.accuracy.feasible
