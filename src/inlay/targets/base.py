@@ -22,8 +22,8 @@ class Needs(enum.Enum):
     """What an operator asks of its output in order to run in low precision."""
 
     QUANTIZED = "quantized"  # every consumer must read Q/DQ
-    EITHER = "either"        # it can also hand out float
-    FLOAT = "float"          # Q/DQ on its output only costs
+    EITHER = "either"  # it can also hand out float
+    FLOAT = "float"  # Q/DQ on its output only costs
 
 
 Condition = Callable[[Graph, Node], str | None]
@@ -193,5 +193,3 @@ class TargetSpec:
 
     name: str
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-
-

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-
 from inlay.model.graph import Graph, Node
 from inlay.targets.base import Needs, OpRule, Rules
 from inlay.types import QType
@@ -138,5 +137,3 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         weight_limit=127 if wide else 63,
         ops=OPS,
     )
-
-
