@@ -1,7 +1,7 @@
 """Inputs and outputs of regions.
 
-Leaves are numbered in tree order, so a region is a range of leaf numbers. A value's extent says in which leaf it is computed
-and in which range of leaves it is read; whether it crosses the border of a region is then two comparisons.
+Leaves are numbered in tree order, so a region is a range of leaf numbers. A value's extent says in which leaf it is
+computed and in which range of leaves it is read; whether it crosses the border of a region is then two comparisons.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def boundary_of_leaf(
     return Boundary(tuple(inputs), tuple(outputs))
 
 
-def boundary_of_parts(
-    parts: Iterable[Boundary], extents: Mapping[str, Extent], region: tuple[int, int]
-) -> Boundary:
+def boundary_of_parts(parts: Iterable[Boundary], extents: Mapping[str, Extent], region: tuple[int, int]) -> Boundary:
     """Inputs and outputs of a region whose child regions have the boundaries ``parts``."""
     inputs: dict[str, None] = {}
     outputs: dict[str, None] = {}

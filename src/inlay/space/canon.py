@@ -10,10 +10,10 @@ Three steps, each invariant under renumbering:
    is changed) and the change is carried on, along tied vertices only.
 3. Sort by depth and colour.
 
-When the members of a cell cannot be exchanged for one another although refinement does not tell them apart (which takes
-regular structures that neural networks do not have), the candidate whose individualization leads to the smallest
-trace is taken. This one-step look-ahead may miss a match in contrived graphs. It never makes a wrong one, since
-patterns are compared by their whole serialized structure.
+When the members of a cell cannot be exchanged for one another although refinement does not tell them apart (which
+takes regular structures that neural networks do not have), the candidate whose individualization leads to the
+smallest trace is taken. This one-step look-ahead may miss a match in contrived graphs. It never makes a wrong one,
+since patterns are compared by their whole serialized structure.
 
 Hashes are 64-bit, and computed with fixed arithmetic, so that the order is the same in every Python and every run.
 """
@@ -70,7 +70,10 @@ def canonical_order(dag: LabelledDag) -> list[int]:
     _sweep(colour, before, after)
     cells = _cells(colour, range(count))
     if cells:
-        around = [[(u, mix(lab, 1)) for u, lab in b] + [(w, mix(lab, 2)) for w, lab in a] for b, a in zip(before, after, strict=True)]
+        around = [
+            [(u, mix(lab, 1)) for u, lab in b] + [(w, mix(lab, 2)) for w, lab in a]
+            for b, a in zip(before, after, strict=True)
+        ]
         _refine(colour, cells, around, [])
         while cells:
             _set_apart(colour, cells, around)

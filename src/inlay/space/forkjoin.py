@@ -1,9 +1,9 @@
 """Fork/join blocks: parts of the graph that one node opens and one node closes.
 
 A residual Add, a Concat of branches, a squeeze-excite Mul, an attention head: all are a fork ``f`` whose paths meet
-again in a join ``j``, where ``f`` is the immediate dominator of ``j`` and ``j`` the immediate post-dominator of ``f``.
-The block is all that ``f`` strictly dominates and ``j`` does not, and so includes ``j`` but not ``f``. Blocks are
-nested or disjoint.
+again in a join ``j``, where ``f`` is the immediate dominator of ``j`` and ``j`` the immediate post-dominator of
+``f``. The block is all that ``f`` strictly dominates and ``j`` does not, and so includes ``j`` but not ``f``. Blocks
+are nested or disjoint.
 
 Two kinds of nodes are left out, because they would tie together parts that have nothing to do with each other: those
 that do not depend on a graph input, and those that compute no float tensor (shape arithmetic). They belong to no
@@ -92,7 +92,7 @@ def _shallow(graph: Graph, names: list[str], raw: list[tuple[int, int, int]], in
         if parent != NO_BLOCK:
             height[parent] = max(height[parent], height[index] + 1)
     kept: dict[int, int] = {NO_BLOCK: NO_BLOCK}
-    blocks = []
+    blocks: list[Block] = []
     for index, (fork, join, parent) in enumerate(raw):
         if height[index] <= MAX_NESTING:
             kept[index] = len(blocks)
@@ -118,8 +118,8 @@ _FLOATS = frozenset(
 def _float_dag(graph: Graph) -> tuple[list[str], list[list[int]]]:
     """Graph inputs and main nodes as a DAG in topological order: node names (``""`` for inputs) and predecessors.
 
-    A *side input* (an attention mask) feeds many places but starts no weighted operator of its own. Its edges into the
-    main path are left out, since otherwise it would hold together all the layers that read it.
+    A *side input* (an attention mask) feeds many places but starts no weighted operator of its own. Its edges into
+    the main path are left out, since otherwise it would hold together all the layers that read it.
     """
     names = [""]  # the virtual source
     before: list[list[int]] = [[]]

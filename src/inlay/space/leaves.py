@@ -1,8 +1,8 @@
 """Leaves: runs of nodes around a quantizable anchor, and the sequences that short runs are merged into.
 
-Growth walks the graph once, in topological order. An anchor (an operator with a row in the target's table that computes)
-or a node with several producers starts a leaf; a cheap follower joins the leaf of its only producer when it is that
-producer's only consumer. Leaves that follow each other in a line are then packed, up to
+Growth walks the graph once, in topological order. An anchor (an operator with a row in the target's table that
+computes) or a node with several producers starts a leaf; a cheap follower joins the leaf of its only producer when it
+is that producer's only consumer. Leaves that follow each other in a line are then packed, up to
 ``maximum_sequence_region_size`` nodes.
 """
 
@@ -38,9 +38,7 @@ class Sequence:
         return sum(len(leaf.nodes) for leaf in self.leaves)
 
 
-def find_sequences(
-    graph: Graph, rules: Rules, blocks: Blocks, folded: Mapping[str, str], limit: int
-) -> list[Sequence]:
+def find_sequences(graph: Graph, rules: Rules, blocks: Blocks, folded: Mapping[str, str], limit: int) -> list[Sequence]:
     """Partition all nodes into leaves, and the leaves into sequences; linear time.
 
     Args:

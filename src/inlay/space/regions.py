@@ -5,8 +5,8 @@
     fork/join blocks (forkjoin) ─┐
     leaves, sequences (leaves) ──┴─▶ tree ─▶ inputs and outputs of every region (boundaries)
 
-A block becomes a COMPOSITE. A sequence of leaves that is too long for one leaf becomes a COMPOSITE of its pieces when it
-has at least ``minimum_topdown_search_size`` nodes and is not all that its parent holds.
+A block becomes a COMPOSITE. A sequence of leaves that is too long for one leaf becomes a COMPOSITE of its pieces when
+it has at least ``minimum_topdown_search_size`` nodes and is not all that its parent holds.
 """
 
 from __future__ import annotations

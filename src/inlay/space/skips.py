@@ -1,8 +1,8 @@
 """Why a port or an output is not offered as an insertion point: one table of named rules, each with its reason.
 
-A rule looks at one port (a consumer's input slot) or at one output value, and returns the reason why it is not offered, or
-None. The first rule that objects decides. Constants are not *refused*: they are implied by the activations that their
-operator reads (:mod:`inlay.space.schemes`).
+A rule looks at one port (a consumer's input slot) or at one output value, and returns the reason why it is not
+offered, or None. The first rule that objects decides. Constants are not *refused*: they are implied by the
+activations that their operator reads (:mod:`inlay.space.schemes`).
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def residual_main_path(context: Context, node: Node, slot: int) -> str | None:
     """Where the target folds Conv→[BN→]Add→Relu into one kernel, the path from the Conv into the Add stays bare.
 
     This holds only when the Add really feeds a Relu (and nothing else), and when nothing but the Add reads what the
-    Conv, or its BatchNormalization, computes. Of two such paths the first in slot order is the main one, since only one
-    can be folded; the other is the skip input, which does carry Q/DQ.
+    Conv, or its BatchNormalization, computes. Of two such paths the first in slot order is the main one, since only
+    one can be folded; the other is the skip input, which does carry Q/DQ.
     """
     if not context.rules.fuses_residual_add or node.op_type != "Add":
         return None
@@ -180,7 +180,7 @@ def residual_main_path(context: Context, node: Node, slot: int) -> str | None:
 
 
 def no_kernel(context: Context, node: Node, slot: int) -> str | None:
-    """The target runs the operator in float, so reading Q/DQ only costs, unless the producer needs it in order to fuse."""
+    """Reading Q/DQ only costs where the target runs the operator in float, unless the producer needs it to fuse."""
     unit = context.unit_of[node.name]
     if unit.selectable and (node.name != unit.name or Port(node.name, slot) in unit.activations):
         return None
