@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -57,8 +57,34 @@ class Instance:
     reads: Mapping[tuple[int, str], tuple[Port, ...]] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """One present input slot of a node.
+
+    ``label`` tells it from the node's other slots, unless they may be exchanged; ``text`` describes a constant.
+    """
+
+    slot: int
+    value: str
+    constant: bool
+    producer: str
+    output: int
+    offered: bool
+    label: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """What all regions that hold a node need to know of it, names aside."""
+
+    digest: bytes
+    exchangeable: bool
+    reads: tuple[_Read, ...]
+
+
 class PatternMaker:
-    """Finds the signature and the canonical order of regions; descriptions of nodes are made once and kept.
+    """Finds the signature and the canonical order of regions; facts about nodes are gathered once and kept.
 
     Args:
         graph: the model.
@@ -70,150 +96,137 @@ class PatternMaker:
         self._graph = graph
         self._offers = offers
         self._extents = extents
-        self._nodes: dict[str, bytes] = {}
         self._values: dict[str, str] = {}
-        self._known: dict[str, str] = {}
+        self._numbers_of: dict[str, str] = {}
+        self._facts = {node.name: self._gather(node) for node in graph.nodes}
 
     def instance(self, region: Region, signatures: Mapping[int, str]) -> Instance:
         """``region`` as an instance of its pattern; ``signatures`` has those of its children, by id."""
-        graph = self._graph
-        nodes = sorted((graph.node(name) for name in region.nodes), key=lambda n: n.index)
-        child_of = _child_of(region)
-        place = {n: child_of[leaf.id] for leaf in region.leaves() for n in leaf.direct_nodes} if child_of else {}
-        drawing = _Drawing(self, region, nodes)
-        edges = drawing.edges
-        labels = drawing.labels
-        first_child = len(labels)
-        labels.extend(_number(signatures[c.id].encode()) for c in region.children)
-        edges.extend((drawing.vertex[name], first_child + child, _IN_CHILD) for name, child in place.items())
+        nodes = sorted((self._graph.node(name) for name in region.nodes), key=lambda n: n.index)
+        facts = [self._facts[n.name] for n in nodes]
+        marks = [self._marks(n, region) for n in nodes]
+        drawing = _Drawing(nodes, facts, marks, self._describe)
+        first_child = len(drawing.labels)
+        drawing.labels.extend(_number(signatures[c.id].encode()) for c in region.children)
+        child_of = {n: i for i, c in enumerate(region.children) for n in c.nodes}
+        drawing.edges.extend((drawing.vertex[n], first_child + child, _IN_CHILD) for n, child in child_of.items())
 
-        order = canonical_order(LabelledDag(labels, edges))
-        rank = [0] * len(order)
-        for position, vertex in enumerate(order):
+        rank = [0] * len(drawing.labels)
+        for position, vertex in enumerate(canonical_order(LabelledDag(drawing.labels, drawing.edges))):
             rank[vertex] = position
-        nodes.sort(key=lambda n: rank[drawing.vertex[n.name]])
-        number = {node.name: i for i, node in enumerate(nodes)}
+        order = sorted(range(len(nodes)), key=lambda i: rank[drawing.vertex[nodes[i].name]])
         children = sorted(range(len(region.children)), key=lambda c: rank[first_child + c])
+        slots = [tuple(r.slot for r in _in_order(facts[i], drawing, rank)) for i in order]
+        ordinal = {c: i for i, c in enumerate(children)}
+        lines = self._serialize(drawing, rank, [(nodes[i], facts[i], marks[i]) for i in order], child_of, ordinal)
+        lines.extend(f"child {signatures[region.children[c].id]}" for c in children)
+        text = "\n".join((region.type.value, *lines))
+        signature = hashlib.sha256(text.encode()).hexdigest()[:20]
+        names = tuple(nodes[i].name for i in order)
+        if not region.children:
+            return Instance(region, signature, names, tuple(slots))
 
-        def value_key(value: str) -> tuple[int, int]:
-            producer = graph.producer(value)
-            if producer is not None and producer.name in number:
+        reads: defaultdict[tuple[int, str], list[Port]] = defaultdict(list)
+        for node, known in zip(nodes, facts, strict=True):
+            for read in known.reads:
+                if not read.constant:
+                    reads[ordinal[child_of[node.name]], read.value].append(Port(node.name, read.slot))
+        kids = [region.children[c] for c in children]
+
+        def key(value: str) -> tuple[int, int]:
+            producer = self._graph.producer(value)
+            if producer is not None and producer.name in drawing.vertex:
                 return rank[drawing.vertex[producer.name]], producer.outputs.index(value)
             return rank[drawing.outside[value]], 0
 
-        slots = []
-        for node in nodes:
-            present = [i for i, v in enumerate(node.inputs) if v]
-            if node.op_type in COMMUTATIVE:
-                present.sort(key=lambda i, n=node: self._slot_key(n, i, drawing, value_key))  # type: ignore[misc]
-            slots.append(tuple(present))
-        text = self._serialize(region, nodes, slots, drawing, rank, number, place, children, signatures)
-        signature = hashlib.sha256(text.encode()).hexdigest()[:20]
-        if not region.children:
-            return Instance(region, signature, tuple(number), tuple(slots))
-        ordinal = {c: i for i, c in enumerate(children)}
-        reads: defaultdict[tuple[int, str], list[Port]] = defaultdict(list)
-        for node in nodes:
-            for port, value in node.input_ports():
-                reads[ordinal[place[node.name]], value].append(port)
-        kids = [region.children[c] for c in children]
         return Instance(
             region,
             signature,
-            tuple(number),
+            names,
             tuple(slots),
             tuple(k.id for k in kids),
-            tuple(tuple(sorted(k.inputs, key=value_key)) for k in kids),
-            tuple(tuple(sorted(k.outputs, key=value_key)) for k in kids),
-            {key: tuple(ports) for key, ports in reads.items()},
+            tuple(tuple(sorted(k.inputs, key=key)) for k in kids),
+            tuple(tuple(sorted(k.outputs, key=key)) for k in kids),
+            {pair: tuple(ports) for pair, ports in reads.items()},
         )
-
-    def _slot_key(
-        self, node: Node, slot: int, drawing: _Drawing, value_key: object
-    ) -> tuple[int, str, int, int, bool, int]:
-        value = node.inputs[slot]
-        if self._graph.is_constant(value) and value not in drawing.outside:
-            return (1, self.describe_input(node, slot), 0, 0, False, slot)
-        assert callable(value_key)
-        return (0, "", *value_key(value), self._offers.offered(Port(node.name, slot)), slot)
 
     def _serialize(
         self,
-        region: Region,
-        nodes: Sequence[Node],
-        slots: Sequence[tuple[int, ...]],
         drawing: _Drawing,
         rank: Sequence[int],
-        number: Mapping[str, int],
-        place: Mapping[str, int],
-        children: Sequence[int],
-        signatures: Mapping[int, str],
-    ) -> str:
-        graph = self._graph
-        outside = {v: i for i, v in enumerate(sorted(drawing.outside, key=lambda v: rank[drawing.outside[v]]))}
-        position = {c: i for i, c in enumerate(children)}
-        lines = [region.type.value, *(f"x {self.describe_value(v)}" for v in outside)]
-        for node, order in zip(nodes, slots, strict=True):
+        nodes: Sequence[tuple[Node, _Facts, str]],
+        child_of: Mapping[str, int],
+        ordinal: Mapping[int, int],
+    ) -> list[str]:
+        """The whole structure in canonical order, names left out."""
+        number = {node.name: i for i, (node, _, _) in enumerate(nodes)}
+        outside = sorted(drawing.outside, key=lambda v: rank[drawing.outside[v]])
+        place = {v: i for i, v in enumerate(outside)}
+        lines = [f"x {self._describe(v)}" for v in outside]
+        for node, facts, marks in nodes:
             refs = []
-            for slot in order:
-                value = node.inputs[slot]
-                flag = "!" if self._offers.offered(Port(node.name, slot)) else ""
-                producer = graph.producer(value)
-                if producer is not None and producer.name in number:
-                    refs.append(f"{number[producer.name]}.{producer.outputs.index(value)}{flag}")
-                elif value in outside:
-                    refs.append(f"x{outside[value]}{flag}")
+            for read in _in_order(facts, drawing, rank):
+                flag = "!" if read.offered else ""
+                if read.producer in number:
+                    refs.append(f"{number[read.producer]}.{read.output}{flag}")
                 else:
-                    refs.append("c")
-            child = position[place[node.name]] if place else "-"
-            own = self.describe_node(node).hex()
-            lines.append(f"{own} {self.describe_outputs(node, region)} {child} {' '.join(refs)}")
-        lines.extend(f"child {signatures[region.children[c].id]}" for c in children)
-        return "\n".join(lines)
+                    refs.append(f"x{place[read.value]}{flag}" if read.value in place else "c")
+            child = ordinal[child_of[node.name]] if child_of else "-"
+            lines.append(f"{facts.digest.hex()} {marks} {child} {' '.join(refs)}")
+        return lines
 
-    def describe_node(self, node: Node) -> bytes:
-        """Digest of a node's operator, attributes, and the shapes and types around it, names left out."""
-        found = self._nodes.get(node.name)
-        if found is None:
-            inputs = [self.describe_input(node, i) for i in range(len(node.inputs))]
-            if node.op_type in COMMUTATIVE:
-                inputs.sort()
-            outputs = [self.describe_value(v) if v else "-" for v in node.outputs]
-            text = f"{node.domain}|{node.op_type}|{sorted(node.attributes.items())!r}|{inputs}|{outputs}"
-            found = self._nodes[node.name] = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        return found
+    def _gather(self, node: Node) -> _Facts:
+        graph = self._graph
+        exchangeable = node.op_type in COMMUTATIVE
+        inputs = [self._describe_input(node, i) for i in range(len(node.inputs))]
+        reads = []
+        for slot, value in enumerate(node.inputs):
+            if not value:
+                continue
+            producer = graph.producer(value)
+            output = 0 if producer is None else producer.outputs.index(value)
+            offered = self._offers.offered(Port(node.name, slot))
+            label = mix(mix(0 if exchangeable else slot + 1, offered), output)
+            name = "" if producer is None else producer.name
+            reads.append(_Read(slot, value, graph.is_constant(value), name, output, offered, label, inputs[slot]))
+        if exchangeable:
+            inputs.sort()
+        outputs = [self._describe(v) if v else "-" for v in node.outputs]
+        text = f"{node.domain}|{node.op_type}|{sorted(node.attributes.items())!r}|{inputs}|{outputs}"
+        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return _Facts(digest, exchangeable, tuple(reads))
 
-    def describe_input(self, node: Node, slot: int) -> str:
+    def _describe_input(self, node: Node, slot: int) -> str:
         """Shape and type of an input; whether it is constant; and its numbers where they are part of the operator."""
         value = node.inputs[slot]
         if not value:
             return "-"
         if not self._graph.is_constant(value):
-            return self.describe_value(value)
-        return f"const {self.describe_value(value)} {self._numbers(node, value)}"
+            return self._describe(value)
+        return f"const {self._describe(value)} {self._numbers(node, value)}"
 
     def _numbers(self, node: Node, value: str) -> str:
         """Numbers of small integer constants (shapes, axes) and of an activation's bounds."""
-        dtype = self._graph.dtypes.get(value)
-        size = self._graph.size(value)
-        if size is None or size > _SMALL or not (dtype in _INTEGERS or node.op_type == "Clip"):
+        if self._graph.dtypes.get(value) not in _INTEGERS and node.op_type != "Clip":
             return ""
-        if value not in self._known:
-            array = self._graph.constant(value)
-            self._known[value] = "" if array is None else repr(array.ravel().tolist())
-        return self._known[value]
+        if value not in self._numbers_of:
+            size = self._graph.size(value)
+            array = self._graph.constant(value) if size is not None and size <= _SMALL else None
+            self._numbers_of[value] = "" if array is None else repr(array.ravel().tolist())
+        return self._numbers_of[value]
 
-    def describe_value(self, value: str) -> str:
-        """Type and shape of a value."""
+    def _describe(self, value: str) -> str:
+        """Type and shape of a value, and whether it is constant."""
         found = self._values.get(value)
         if found is None:
             dtype = self._graph.dtypes.get(value)
             shape = self._graph.shape(value)
             known = "?" if shape is None else ",".join("?" if d is None else str(d) for d in shape)
-            found = self._values[value] = f"{'?' if dtype is None else dtype.name}[{known}]"
+            kind = "=" if self._graph.is_constant(value) else ""
+            found = self._values[value] = f"{kind}{'?' if dtype is None else dtype.name}[{known}]"
         return found
 
-    def describe_outputs(self, node: Node, region: Region) -> str:
+    def _marks(self, node: Node, region: Region) -> str:
         """For each output: stays inside (``.``), leaves the region (``o``), leaves and is offered (``O``)."""
         marks = ""
         for value in node.outputs:
@@ -223,58 +236,47 @@ class PatternMaker:
                 marks += "O" if self._offers.outputs.get(value) is None else "o"
         return marks
 
-    def offered(self, port: Port) -> bool:
-        """Whether ``port`` is offered."""
-        return self._offers.offered(port)
-
-    @property
-    def graph(self) -> Graph:
-        """The model."""
-        return self._graph
-
 
 class _Drawing:
     """A region as a labelled DAG: values from outside and shared constants first, then its nodes."""
 
-    def __init__(self, maker: PatternMaker, region: Region, nodes: Sequence[Node]) -> None:
-        graph = maker.graph
-        own = {n.name for n in nodes}
-        constants = Counter(v for n in nodes for v in n.inputs if v and graph.is_constant(v))
+    def __init__(
+        self, nodes: Sequence[Node], facts: Sequence[_Facts], marks: Sequence[str], describe: Callable[[str], str]
+    ) -> None:
         self.outside: dict[str, int] = {}
         self.labels: list[int] = []
-        for node in nodes:
-            for value in node.inputs:
-                if not value or value in self.outside:
-                    continue
-                constant = graph.is_constant(value)
-                producer = graph.producer(value)
+        self.vertex = {node.name: 0 for node in nodes}
+        once: set[str] = set()
+        for known in facts:
+            for read in known.reads:
                 # a constant that one port reads is part of that port; a shared one ties its readers together
-                if constants[value] > 1 if constant else producer is None or producer.name not in own:
-                    self.outside[value] = len(self.labels)
-                    self.labels.append(_number(f"{constant}{maker.describe_value(value)}".encode()))
-        self.vertex: dict[str, int] = {}
+                if read.constant and read.value not in once:
+                    once.add(read.value)
+                elif (read.constant or read.producer not in self.vertex) and read.value not in self.outside:
+                    self.outside[read.value] = len(self.labels)
+                    self.labels.append(_number(describe(read.value).encode()))
         self.edges: list[tuple[int, int, int]] = []
-        for node in nodes:
+        for node, known, mark in zip(nodes, facts, marks, strict=True):
             here = self.vertex[node.name] = len(self.labels)
-            self.labels.append(_number(maker.describe_node(node) + maker.describe_outputs(node, region).encode()))
-            for slot, value in enumerate(node.inputs):
-                if not value:
-                    continue
-                kind = 0 if node.op_type in COMMUTATIVE else slot + 1
-                label = mix(kind, maker.offered(Port(node.name, slot)))
-                producer = graph.producer(value)
-                if producer is not None and producer.name in own:
-                    start, label = self.vertex[producer.name], mix(label, producer.outputs.index(value))
-                elif value in self.outside:
-                    start = self.outside[value]
-                else:
-                    continue
-                self.edges.append((start, here, label))
+            self.labels.append(_number(known.digest + mark.encode()))
+            for read in known.reads:
+                start = self.vertex.get(read.producer, self.outside.get(read.value))
+                if start is not None:
+                    self.edges.append((start, here, read.label))
 
 
-def _child_of(region: Region) -> dict[int, int]:
-    """Index of the child that holds a leaf, by the leaf's id."""
-    return {leaf.id: index for index, child in enumerate(region.children) for leaf in child.leaves()}
+def _in_order(facts: _Facts, drawing: _Drawing, rank: Sequence[int]) -> Sequence[_Read]:
+    """Inputs in canonical order: as written, unless they may be exchanged."""
+    if not facts.exchangeable:
+        return facts.reads
+
+    def key(read: _Read) -> tuple[bool, str, int, int, bool, int]:
+        vertex = drawing.vertex.get(read.producer, drawing.outside.get(read.value))
+        if vertex is None:
+            return True, read.text, 0, 0, False, read.slot
+        return False, "", rank[vertex], read.output, read.offered, read.slot
+
+    return sorted(facts.reads, key=key)
 
 
 def summary(graph: Graph, instance: Instance) -> str:
