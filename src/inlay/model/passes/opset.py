@@ -50,8 +50,8 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
     # The converter keeps the order of nodes, but gives the outputs of those that it replaces names of its own.
     made = [n for n in converted.graph if n.op_type == "Resize"]
     if len(made) == len(resizes):
-        for node, name in zip(made, resizes, strict=True):
-            node.outputs[0].name = name
+        for node, output in zip(made, resizes, strict=True):
+            node.outputs[0].name = output
             node.attributes["coordinate_transformation_mode"] = ir.AttrString(
                 "coordinate_transformation_mode", "asymmetric"
             )
