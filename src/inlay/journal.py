@@ -1,7 +1,7 @@
 """Everything that was found out, on disk as soon as it is known: a run that is killed loses at most one measurement.
 
-One SQLite file in write-ahead mode. A run has an identity (model, samples, target, configuration, version); the same command
-finds its own trials again, any other command is refused.
+One SQLite file in write-ahead mode. A run has an identity (model, samples, target, configuration, version); the same
+command finds its own trials again, any other command is refused.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class Journal:
         text = json.dumps({"kind": type(outcome).__name__, **asdict(outcome)})
         seen = None if versus is None else json.dumps([versus.value, versus.low, versus.high])
         self._write(
-            "INSERT OR IGNORE INTO trials (candidate, origin, placement, outcome, accepted, versus) VALUES (?,?,?,?,?,?)",
+            "INSERT OR IGNORE INTO trials (candidate, origin, placement, outcome, accepted, versus)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
             (candidate, origin, placement, text, int(accepted), seen),
         )
 
@@ -125,8 +126,8 @@ class Journal:
 
     def trials(self) -> list[dict[str, Any]]:
         """Every trial in order, as plain data, for reports."""
-        rows = self._db.execute("SELECT number, candidate, origin, placement, outcome, accepted FROM trials ORDER BY number")
         names = ("number", "candidate", "origin", "placement", "outcome", "accepted")
+        rows = self._db.execute(f"SELECT {', '.join(names)} FROM trials ORDER BY number")
         return [{**dict(zip(names, r, strict=True)), "outcome": json.loads(r[4])} for r in rows]
 
     def close(self) -> None:

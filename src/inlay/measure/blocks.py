@@ -1,7 +1,7 @@
 """One block of interleaved timing: every model twice, in a random order and its mirror image (A B C C B A).
 
-The mirror image cancels a linear drift of the machine's speed within the block, and the pairing of models by block cancels drift
-between blocks.
+The mirror image cancels a linear drift of the machine's speed within the block, and the pairing of models by block
+cancels drift between blocks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
     return int(np.clip(round(slot_ns / max(once, 1.0)), 1, MOST_REPEATS))
 
 
-def run_block(
-    executables: Sequence[Executable], repeats: Sequence[int], feed: Feed, rng: np.random.Generator
-) -> Block:
+def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
     """Time every model twice. The first inference of each slot refills the caches, and does not count."""
     order = rng.permutation(len(executables))
     readings: list[list[float]] = [[] for _ in executables]

@@ -184,4 +184,3 @@ class Worker:
         lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
         self._log.truncate(0)
         return f"the runtime's process died in {do} ({how})" + (f": {lines[-1]}" if lines else "")
-

@@ -1,7 +1,8 @@
 """Race a candidate against the incumbent, with the baseline in every block as sentinel.
 
-Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the blocks as long
-as the matter is open. Blocks in which the sentinel drifted are thrown away and measured again after a pause.
+Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
+blocks as long as the matter is open. Blocks in which the sentinel drifted are thrown away and measured again after a
+pause.
 """
 
 from __future__ import annotations
@@ -137,4 +138,3 @@ class Race:
     speedup: Interval
     versus: Interval
     blocks: int
-

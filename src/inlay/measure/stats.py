@@ -19,8 +19,9 @@ _EXACT = 50  # pairs up to which the exact null distribution is used
 def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
     """Pseudo-median of paired differences, with its signed-rank confidence interval.
 
-    The estimate is the median of all Walsh averages ``(d_i + d_j) / 2``, i <= j; the interval runs between the k-th smallest and
-    the k-th largest of them, k from the null distribution of the signed-rank statistic (Hollander, Wolfe and Chicken,
+    The estimate is the median of all Walsh averages ``(d_i + d_j) / 2``, i <= j; the interval runs between the k-th
+    smallest and the k-th largest of them, k from the null distribution of the signed-rank statistic (Hollander, Wolfe
+    and Chicken,
     *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval.
 
     Args:

@@ -1,4 +1,4 @@
-"""The process in which every runtime call happens: it can crash, hang or run out of memory without taking the run along.
+"""The process of every runtime call: it can crash, hang or run out of memory without taking the run along.
 
 It reads one JSON message per line from standard input, and answers each with one line. Messages are plain data: models
 and feeds by path, so that a worker could sit on another machine with the same files. Run as
@@ -74,7 +74,7 @@ class Service:
         return {}
 
     def on_time(self, keys: list[str], feed: str, blocks: int, slot_ns: int, seed: int) -> dict[str, Any]:
-        """Time models in interleaved blocks. The answer has one row per block: each model's nanoseconds, and the drift."""
+        """Time models in interleaved blocks: for each block every model's nanoseconds, and the drift."""
         arrays = self._feed(feed)
         executables = [self._resident[k] for k in keys]
         for key, executable in zip(keys, executables, strict=True):

@@ -1,7 +1,7 @@
 """How far a model is from the float model, and whether that is inside the bound.
 
-Without labels the measure is the signal-to-quantization-noise ratio: ``10 log10(sum y^2 / sum (y - y')^2)`` for each output
-over all samples, in dB; the worst output counts. With a metric, the drop against the float model counts.
+Without labels the measure is the signal-to-quantization-noise ratio: ``10 log10(sum y^2 / sum (y - y')^2)`` for each
+output over all samples, in dB; the worst output counts. With a metric, the drop against the float model counts.
 """
 
 from __future__ import annotations

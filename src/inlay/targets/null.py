@@ -106,9 +106,9 @@ class NullExecutable:
 def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
     """The cost of every node of a model: a pure function of its structure and names.
 
-    A compute node that reads a DQ and whose every reader is a Q (perhaps behind a Relu or Clip) runs in low precision; its
-    cost changes by a factor in [0.3, 1.3] drawn from its name, so that some nodes are better left in float. A Q is free
-    behind a low-precision node, a DQ before low-precision nodes only; elsewhere each costs 1.5 us.
+    A compute node that reads a DQ and whose every reader is a Q (perhaps behind a Relu or Clip) runs in low precision;
+    its cost changes by a factor in [0.3, 1.3] drawn from its name, so that some nodes are better left in float. A Q is
+    free behind a low-precision node, a DQ before low-precision nodes only; elsewhere each costs 1.5 us.
     """
     graph = proto.graph
     producer = {v: n for n in graph.node for v in n.output}

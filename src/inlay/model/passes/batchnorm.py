@@ -1,7 +1,7 @@
 """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it.
 
-With ``k = gamma / sqrt(var + epsilon)``: ``W' = W * k`` along the output channel, ``b' = (b - mean) * k + beta``. Computed in
-float64, so that folding adds no noise of its own.
+With ``k = gamma / sqrt(var + epsilon)``: ``W' = W * k`` along the output channel, ``b' = (b - mean) * k + beta``.
+Computed in float64, so that folding adds no noise of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Raise the opset to what Q/DQ nodes need.
 
-The converter of the ``onnx`` package does the work, but gets one quirk wrong: ``Upsample`` (opset 7-9) and ``Resize`` of
-opset 10 always mean asymmetric coordinates with floor rounding, while the ``Resize`` that they are converted to
+The converter of the ``onnx`` package does the work, but gets one quirk wrong: ``Upsample`` (opset 7-9) and ``Resize``
+of opset 10 always mean asymmetric coordinates with floor rounding, while the ``Resize`` that they are converted to
 means half-pixel coordinates unless it says otherwise. Its attributes are set here. Weights are kept out of the
 conversion: they go in as graph inputs, and come back afterwards, so that it costs no copies.
 """
