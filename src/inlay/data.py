@@ -1,4 +1,4 @@
-"""Samples: read them, check that they fit the model's inputs, and split them for calibration, selection, verification."""
+"""Samples: read, check that they fit the model's inputs, split for calibration, selection and verification."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples in three parts that share none: ranges come from the first, choices from the second, the last is kept back.
+    """Samples in three disjoint parts: ranges come from the first, choices from the second, the last is kept back.
 
     With fewer than three samples parts repeat, and ``verified`` is False.
     """

@@ -1,8 +1,8 @@
 """Write a placement into a model: the only place where Q/DQ nodes are made.
 
 For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
-latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty placement
-gives the model back, bit for bit.
+latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
+placement gives the model back, bit for bit.
 """
 
 from __future__ import annotations

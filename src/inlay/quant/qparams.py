@@ -58,7 +58,7 @@ def weight_params(weight: np.ndarray, axis: int | None, limit: int, floor: np.nd
 
 
 def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
-    """``clip(round_half_even(x / scale) + zero_point)``, as ONNX QuantizeLinear: in float32 (int32 biases in float64)."""
+    """``clip(round_half_even(x / scale) + zero_point)`` as QuantizeLinear does, in float32 (biases: float64)."""
     scale, zero = _aligned(array, params)
     wide = np.float64 if params.qtype is QType.INT32 else np.float32
     steps = np.rint(np.asarray(array, wide) / scale.astype(wide)) + zero.astype(wide)

@@ -14,8 +14,8 @@ def find_domains(graph: Graph, rules: Rules) -> Mapping[str, str]:
     """The representative of each value's domain, for values that share theirs with another. Near-linear time.
 
     Inputs and outputs of an operator that moves elements (Reshape, MaxPool, …), or that the target wants shared
-    (``rules.share``), are one domain wherever the operator stands, quantized or not: sharing costs nothing there, since the
-    values are the same numbers.
+    (``rules.share``), are one domain wherever the operator stands, quantized or not: sharing costs nothing there, since
+    the values are the same numbers.
     """
     sets: DisjointSet[str] = DisjointSet()
     for node in graph.nodes:

@@ -1,7 +1,7 @@
 """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it.
 
-With ``k = gamma / sqrt(var + epsilon)``: ``W' = W * k`` along the output channel, ``b' = (b - mean) * k + beta``. Computed in
-float64, so that folding adds no noise of its own.
+With ``k = gamma / sqrt(var + epsilon)``: ``W' = W * k`` along the output channel, ``b' = (b - mean) * k + beta``.
+Computed in float64, so that folding adds no noise of its own.
 """
 
 from __future__ import annotations
@@ -63,19 +63,21 @@ def _fold(norm: ir.Node) -> bool:
 
 def _scale_channels(producer: ir.Node, weight: np.ndarray, k: np.ndarray) -> np.ndarray | None:
     if producer.op_type == "Conv":
-        return np.multiply(weight, k.reshape(-1, *[1] * (weight.ndim - 1))) if weight.shape[0] == k.size else None
+        if weight.shape[0] != k.size:
+            return None
+        return np.asarray(weight * k.reshape(-1, *[1] * (weight.ndim - 1)))
     if producer.op_type == "Gemm":
         transposed = "transB" in producer.attributes and producer.attributes["transB"].value
         columns = weight.shape[0] if transposed else weight.shape[1]
         if columns != k.size:
             return None
-        return np.multiply(weight, k[:, None] if transposed else k[None, :])
+        return np.asarray(weight * (k[:, None] if transposed else k[None, :]))
     # ConvTranspose: weight is (inputs, outputs / group, ...), the outputs of group g take the g-th share of the inputs
     group = int(producer.attributes["group"].value) if "group" in producer.attributes else 1
     if weight.shape[1] * group != k.size:
         return None
     per_input = np.repeat(k.reshape(group, -1), weight.shape[0] // group, axis=0)
-    return np.multiply(weight, per_input.reshape(weight.shape[0], weight.shape[1], *[1] * (weight.ndim - 2)))
+    return np.asarray(weight * per_input.reshape(weight.shape[0], weight.shape[1], *[1] * (weight.ndim - 2)))
 
 
 def _initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:

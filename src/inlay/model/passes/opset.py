@@ -1,7 +1,7 @@
 """Raise the opset to what Q/DQ nodes need.
 
-The converter of the ``onnx`` package does the work, but gets one quirk wrong: ``Upsample`` (opset 7-9) and ``Resize`` of
-opset 10 always mean asymmetric coordinates with floor rounding, while the ``Resize`` that they are converted to
+The converter of the ``onnx`` package does the work, but gets one quirk wrong: ``Upsample`` (opset 7-9) and ``Resize``
+of opset 10 always mean asymmetric coordinates with floor rounding, while the ``Resize`` that they are converted to
 means half-pixel coordinates unless it says otherwise. Its attributes are set here. Weights are kept out of the
 conversion: they go in as graph inputs, and come back afterwards, so that it costs no copies.
 """
@@ -50,8 +50,8 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
     # The converter keeps the order of nodes, but gives the outputs of those that it replaces names of its own.
     made = [n for n in converted.graph if n.op_type == "Resize"]
     if len(made) == len(resizes):
-        for node, name in zip(made, resizes, strict=True):
-            node.outputs[0].name = name
+        for node, output in zip(made, resizes, strict=True):
+            node.outputs[0].name = output
             node.attributes["coordinate_transformation_mode"] = ir.AttrString(
                 "coordinate_transformation_mode", "asymmetric"
             )
