@@ -11,8 +11,7 @@ So a composite region starts from what its leaves found, and a scheme that is no
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from inlay.cache import CacheEntry, PatternCache
 from inlay.model.graph import Graph
 from inlay.search.config import Config
 from inlay.search.sampling import SchemeSampler
+from inlay.space.baseline import lift
 from inlay.space.regions import RegionType
 from inlay.space.schemes import Completion, InsertionScheme
 from inlay.space.searchspace import RegionPattern, SearchSpace, find_space
@@ -34,14 +34,16 @@ _ENUMERABLE = 12
 class PatternState:
     """What is known of one pattern while it is searched: schemes with their scores, best first."""
 
-    def __init__(self, pattern: RegionPattern, sampler: SchemeSampler, cached: list[InsertionScheme]) -> None:
+    def __init__(
+        self, pattern: RegionPattern, sampler: SchemeSampler, given: list[tuple[InsertionScheme, str]]
+    ) -> None:
         self.pattern = pattern
         self.sampler = sampler
         self.scores: dict[InsertionScheme, float] = {}
         self.tried: set[InsertionScheme] = set()
         self.drawn = 0
         every = InsertionScheme(frozenset(pattern.points))
-        self.queue = [(s, "cached") for s in cached] + [(every, "all"), (InsertionScheme(), "none")]
+        self.queue = [*given, (every, "all"), (InsertionScheme(), "none")]
         self.queue.reverse()
 
     @property
@@ -67,6 +69,7 @@ class Evolve:
         rng: source of all random choices; by default made from ``config.seed``.
         cache: schemes from earlier runs, which are tried first.
         space: the search space, where the caller has it already (it must be of ``graph``).
+        seeds: placements from elsewhere; what they amount to in a pattern is tried before anything is drawn.
     """
 
     name = "evolve"
@@ -80,6 +83,7 @@ class Evolve:
         rng: np.random.Generator | None = None,
         cache: PatternCache | None = None,
         space: SearchSpace | None = None,
+        seeds: Sequence[Placement] = (),
     ) -> None:
         self.config = config or Config()
         self.space = space or find_space(
@@ -95,6 +99,7 @@ class Evolve:
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)
         self._cache = cache if cache is not None else PatternCache()
         self._selected = self.completion.activations(base)
+        self._seeds = [self.completion.activations(p) for p in seeds]
         self._seen = {base.digest}
         self._states: dict[str, PatternState] = {}
         self._pending: tuple[Proposal, frozenset[Port], PatternState | None, InsertionScheme | None] | None = None
@@ -128,7 +133,7 @@ class Evolve:
 
     def current(self, pattern: RegionPattern) -> InsertionScheme:
         """The scheme of ``pattern`` that the incumbent amounts to, in most of its regions."""
-        return self._lift(pattern, self._selected)
+        return lift(self.space, pattern, self._selected)
 
     def resolve(self, pattern: RegionPattern, scheme: InsertionScheme) -> frozenset[Port]:
         """The incumbent's activation ports, with ``scheme`` in force in all regions of ``pattern``."""
@@ -156,29 +161,30 @@ class Evolve:
         return made
 
     def _run(self, base: Placement) -> Iterator[Proposal]:
-        """The search, written as one loop; it waits for ``tell`` at each yield."""
+        """The search, as one loop; it waits for ``tell`` at each yield."""
         if len(base):
-            yield self._offer(base, self._selected, None, None, "evolve: start")
+            yield self.offer(base, self._selected, None, None, "evolve: start")
         warm = self._all_cached()
         if warm is not None:
             placement = self.completion.placement(warm)
             if self._is_new(placement):
-                yield self._offer(placement, warm, None, None, "evolve: all cached schemes together")
+                yield self.offer(placement, warm, None, None, "evolve: all cached schemes together")
         for pattern in self.patterns():
             state = self.open(pattern)
             while (found := self.next_scheme(state)) is not None:
                 scheme, selected, placement, how = found
                 origin = f"evolve: {pattern.type.value.lower()} {pattern.signature[:8]}, {how}"
-                yield self._offer(placement, selected, state, scheme, origin)
+                yield self.offer(placement, selected, state, scheme, origin)
 
     def open(self, pattern: RegionPattern) -> PatternState:
         """Begin, or go on with, the search of ``pattern``."""
         state = self._states.get(pattern.signature)
         if state is None:
             fitting = set(pattern.points)
-            cached = [e.scheme for e in self._cache.entries(pattern.signature) if e.scheme.points <= fitting]
+            given = [(e.scheme, "cached") for e in self._cache.entries(pattern.signature) if e.scheme.points <= fitting]
+            given += [(lift(self.space, pattern, seed), "imported") for seed in self._seeds]
             sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
-            state = self._states[pattern.signature] = PatternState(pattern, sampler, cached)
+            state = self._states[pattern.signature] = PatternState(pattern, sampler, given)
         start = self.current(pattern)
         state.tried.add(start)
         state.scores.setdefault(start, self.score)
@@ -207,7 +213,7 @@ class Evolve:
                 return scheme, self.completion.activations(placement), placement, how
         return None
 
-    def _offer(
+    def offer(
         self,
         placement: Placement,
         selected: frozenset[Port],
@@ -215,9 +221,22 @@ class Evolve:
         scheme: InsertionScheme | None,
         origin: str,
     ) -> Proposal:
+        """Make the proposal that the next ``tell`` is about."""
         proposal = Proposal(placement, origin)
         self._pending = (proposal, selected, state, scheme)
         return proposal
+
+    def import_seed(self, placement: Placement) -> None:
+        """Add a seed after the fact: it is tried in every pattern that was not opened yet."""
+        self._seeds.append(self.completion.activations(placement))
+
+    def state(self) -> tuple[Placement, frozenset[Port], float]:
+        """The incumbent; :meth:`restore` brings it back."""
+        return self.incumbent, self._selected, self.score
+
+    def restore(self, state: tuple[Placement, frozenset[Port], float]) -> None:
+        """Return to an incumbent from :meth:`state`, forgetting none of what was measured."""
+        self.incumbent, self._selected, self.score = state
 
     def _is_new(self, placement: Placement) -> bool:
         if placement.digest in self._seen:
@@ -239,16 +258,6 @@ class Evolve:
                 self._selected = self.resolve(pattern, scheme)
         after, self._selected = self._selected, before
         return after if found else None
-
-    def _lift(self, pattern: RegionPattern, selected: frozenset[Port]) -> InsertionScheme:
-        counted: Counter[frozenset[object]] = Counter()
-        schemes: dict[frozenset[object], InsertionScheme] = {}
-        for instance in pattern.instances:
-            table = self.space.tables[instance.region.id]
-            points = frozenset(point for point, ports in table.items() if all(p in selected for p in ports))
-            counted[points] += 1
-            schemes.setdefault(points, InsertionScheme(points))
-        return schemes[counted.most_common(1)[0][0]]
 
 
 def speed(trial: Trial) -> float | None:
