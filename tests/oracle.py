@@ -1,14 +1,14 @@
 """A noise-free oracle: latency as a pure function of the placement, with a planted optimum.
 
-Float costs 100, full coverage of all that pays costs 50. It is an artificial landscape for testing a *search*: costs depend on
-operator, slot and shape through a hash, so that instances of a pattern agree, and nothing in it comes from a
-runtime. Three of them:
+Float costs 100, full coverage of all that pays costs 50. It is an artificial landscape for testing a *search*: costs
+depend on operator, slot and shape through a hash, so that instances of a pattern agree, and nothing in it comes from
+a runtime. Three of them:
 
-``plain``: each offered port pays, in proportion to a weight of its own.
-``mixed``: about one kind of port in six costs instead of paying; the optimum leaves exactly these out. Kinds are told apart by
-operator, slot and shape, never by instance: a per-instance optimum is not reachable with schemes per pattern, by design.
-``paired``: ports pay nothing on their own. A unit pays when all that it reads and all consumers of what it hands out are
-covered, and every covered port costs a little.
+``plain``: each offered port pays, in proportion to a weight of its own. ``mixed``: about one kind of port in six
+costs instead of paying; the optimum leaves exactly these out. Kinds are told apart by operator, slot and shape, never
+by instance: a per-instance optimum is not reachable with schemes per pattern, by design. ``paired``: ports pay
+nothing on their own. A unit pays when all that it reads and all consumers of what it hands out are covered, and every
+covered port costs a little.
 """
 
 from __future__ import annotations

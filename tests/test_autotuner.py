@@ -189,7 +189,12 @@ def test_state_of_another_model_is_refused(tuner: QDQAutotuner, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "not a saved state"), ("a: [", "not YAML"), ("inlay_autotuner_state: 9", "version 9"), ("- 1", "not a saved")],
+    [
+        ("", "not a saved state"),
+        ("a: [", "not YAML"),
+        ("inlay_autotuner_state: 9", "version 9"),
+        ("- 1", "not a saved"),
+    ],
 )
 def test_damaged_states_are_refused(tuner: QDQAutotuner, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "state.yaml").write_text(text)
@@ -217,7 +222,10 @@ def test_import_by_value_names_seeds_every_pattern(tuner: QDQAutotuner) -> None:
     tuner.set_profile_region(tuner.regions[0])
     tuner.generate()
     signature = tuner.pattern_of(tuner.regions[0]).signature
-    assert tuner.records[1].scheme in (report.schemes[signature], InsertionScheme(frozenset(tuner.pattern_of(tuner.regions[0]).points)))
+    assert tuner.records[1].scheme in (
+        report.schemes[signature],
+        InsertionScheme(frozenset(tuner.pattern_of(tuner.regions[0]).points)),
+    )
 
 
 def test_qtype_of_imports_is_kept(tuner: QDQAutotuner) -> None:
@@ -296,7 +304,7 @@ def test_restriction_to_nodes() -> None:
     tuner.initialize(FAST, nodes=["left*"])
     reached = {p.node for r in tuner.regions for p in _ports(tuner, r)}
     assert reached == {"left", "concat"}  # the region's own output is read by the Concat
-    with pytest.raises(UsageError, match="'nothing.*'"):
+    with pytest.raises(UsageError, match=r"'nothing\.\*'"):
         tuner.initialize(FAST, nodes=["left*", "nothing.*"])
 
 
