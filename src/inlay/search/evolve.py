@@ -186,8 +186,11 @@ class Evolve:
             sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
             state = self._states[pattern.signature] = PatternState(pattern, sampler, given)
         start = self.current(pattern)
-        state.tried.add(start)
         state.scores.setdefault(start, self.score)
+        if self.resolve(pattern, start) == self._selected:
+            state.tried.add(start)
+        else:  # the pattern's regions differ: making them alike is worth a try
+            state.queue.append((start, "alike"))
         return state
 
     def next_scheme(self, state: PatternState) -> tuple[InsertionScheme, frozenset[Port], Placement, str] | None:
