@@ -165,8 +165,8 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
 def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, others: int = 2000) -> Split:
     """Cut samples in three: half (at most ``calibration``) to calibrate; the rest in equal parts.
 
-    Labelled samples are shuffled, since they are often sorted by class. Others are cut in the order given: neighbours are
-    often views of one scene, and parts that share a scene would make the accuracy look better than it is.
+    Labelled samples are shuffled, since they are often sorted by class. Others are cut in the order given: neighbours
+    are often views of one scene, and parts that share a scene would make the accuracy look better than it is.
 
     Args:
         samples: at least one.
@@ -181,13 +181,17 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
     first = n // 2
     rest = order[max(1, first) :]
     half = (len(rest) + 1) // 2
-    parts = (order[: max(1, first)], rest[:half], rest[half:])
-    most = (calibration, others, others)
-    spread = [
-        [part[int(i)] for i in np.linspace(0, len(part) - 1, min(len(part), m))]
-        for part, m in zip(parts, most, strict=True)
-    ]
-    return Split(*(samples.part(indices) for indices in spread), verified=True)
+    return Split(
+        samples.part(_spread(order[: max(1, first)], calibration)),
+        samples.part(_spread(rest[:half], others)),
+        samples.part(_spread(rest[half:], others)),
+        verified=True,
+    )
+
+
+def _spread(indices: list[int], most: int) -> list[int]:
+    """At most ``most`` of ``indices``, evenly."""
+    return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
 
 
 def load_function(text: str, option: str) -> Callable[..., Any]:
