@@ -12,10 +12,11 @@ import click
 import typer
 from rich.console import Console
 
-from inlay import __version__, api, present
+from inlay import api, present
 from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB
 from inlay.errors import InlayError
 from inlay.progress import Lines, LiveTable, Progress, Silent
+from inlay.version import __version__
 
 app = typer.Typer(
     name="inlay",

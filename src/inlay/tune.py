@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from inlay import __version__
 from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
@@ -38,6 +37,7 @@ from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
+from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
 
 _RANDOM_SAMPLES = 8
