@@ -1,8 +1,7 @@
-"""One model made ready for step-by-step tuning: loaded, normalized, indexed; calibrated when it is first needed."""
+"""One model made ready for step-by-step tuning: prepared as ``tune`` does it, and calibrated when that is first needed."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import weakref
@@ -16,17 +15,13 @@ import onnx_ir as ir
 
 from inlay.data import Samples, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
-from inlay.model.graph import Graph, build_graph
-from inlay.model.load import load
-from inlay.model.normalize import normalize
-from inlay.model.reference import evaluate, run_model
-from inlay.model.store import WeightStore, embed, skeleton
-from inlay.quant.calibrate import calibrate, observe_shapes
-from inlay.quant.emit import Emitter
+from inlay.model.graph import Graph
+from inlay.model.load import ModelFile, load
+from inlay.model.store import embed
 from inlay.quant.qparams import QParamsTable
-from inlay.space.domains import find_domains
 from inlay.targets.base import Rules
 from inlay.types import Placement
+from inlay.workbench import Prepared, metadata, observe, prepare, table_from
 
 _RANDOM = 8
 """How many random samples stand in where none are given."""
@@ -35,8 +30,8 @@ Source = str | Path | onnx.ModelProto | ir.Model
 SampleSource = str | Path | Iterable[Mapping[str, np.ndarray]]
 
 
-class Prepared:
-    """A normalized model with all that is needed to write placements into it.
+class Subject:
+    """The model under tuning.
 
     Args:
         source: path of a model, or a model in memory.
@@ -45,59 +40,51 @@ class Prepared:
         seed: of the random samples.
 
     Attributes:
-        sha256: of the model file, or of the serialized model; identifies it in saved states.
-        samples_kind: ``random`` when no samples were given, in which case accuracy means nothing.
+        sha256: of the model file; a model in memory is written to a scratch file first.
+        samples_kind: ``random`` when no samples were given, in which case outputs mean nothing.
+        prepared: the normalized model.
+
+    Raises:
+        ModelError: it cannot be read, or does not run.
+        DataError: the samples do not fit it.
     """
 
     def __init__(self, source: Source, rules: Rules, samples: SampleSource | None = None, seed: int = 0) -> None:
         folder = Path(tempfile.mkdtemp(prefix="inlay-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._rules = rules
-        original, self.sha256 = _read(source)
-        self._store = WeightStore(folder)
-        specs = input_specs(original)
+        file = _read(source, folder)
+        specs = input_specs(file.model)
         rng = np.random.default_rng(seed)
-        self._samples: Samples = random_samples(specs, {}, rng, _RANDOM) if samples is None else read_samples(samples, specs)
+        self._samples: Samples
+        self._samples = random_samples(specs, {}, rng, _RANDOM) if samples is None else read_samples(samples, specs)
         self.samples_kind = self._samples.kind
-        feed = self._samples.feeds[0]
-        result = normalize(original, evaluate(folder), lambda model: run_model(model, self._store, feed))
-        self.reports = result.reports
-        self.model = result.model
-        values = [str(v.name) for n in self.model.graph for v in n.outputs if v.name]
-        shapes, dtypes = observe_shapes(skeleton(self.model, self._store), self._store, values, feed)
-        shapes.update({name: array.shape for name, array in feed.items()})
-        for node in self.model.graph:
-            for value in node.outputs:
-                if value.name in dtypes and value.dtype is None:
-                    value.dtype = dtypes[value.name]
-        self.graph: Graph = build_graph(self.model, shapes)
-        self._emitter = Emitter(self.model, self.graph, self._store)
+        self.sha256 = file.sha256
+        self.prepared: Prepared = prepare(file, rules, self._samples.feeds[0], folder)
 
-    def emit(self, placement: Placement, metadata: Mapping[str, str] | None = None) -> onnx.ModelProto:
+    @property
+    def graph(self) -> Graph:
+        """The indexed view of the normalized model."""
+        return self.prepared.graph
+
+    def emit(self, placement: Placement) -> onnx.ModelProto:
         """A self-contained model with ``placement`` set in (below 2 GB)."""
-        return embed(self._emitter.emit(placement, self._table, metadata), self._store)
+        facts = metadata("step by step", placement, self._numbers[1]) if len(placement) else {}
+        return embed(self.prepared.emitter.emit(placement, self._numbers[0], facts), self.prepared.store)
 
     @cached_property
-    def _table(self) -> QParamsTable:
-        graph = self.graph
-        values = [v for n in graph.nodes for v in n.outputs if v and graph.is_float(v)]
-        values += [v for v in graph.inputs if graph.is_float(v)]
-        observed = calibrate(self._emitter.base, self._store, graph, values, self._samples.feeds)
-        ranges = {v: h.range("minmax") for v, h in observed.histograms.items()}
-        domains = find_domains(graph, self._rules)
-        together = dict(ranges)
-        for value, domain in domains.items():
-            if value in ranges:
-                together[domain] = together.get(domain, ranges[value]) | ranges[value]
-        return QParamsTable(graph, self._rules, {v: together[domains.get(v, v)] for v in ranges})
+    def _numbers(self) -> tuple[QParamsTable, str]:
+        observed = observe(self.prepared, self._samples)
+        return table_from(self.prepared, observed, "minmax"), observed.digest
 
 
-def _read(source: Source) -> tuple[ir.Model, str]:
+def _read(source: Source, folder: Path) -> ModelFile:
     if isinstance(source, (str, Path)):
-        file = load(source)
-        return file.model, file.sha256
-    proto = ir.to_proto(source) if isinstance(source, ir.Model) else source
-    if not isinstance(proto, onnx.ModelProto):
+        return load(source)
+    if not isinstance(source, (onnx.ModelProto, ir.Model)):
         raise ModelError(f"a path, an onnx.ModelProto or an onnx_ir.Model is needed, not {type(source).__name__}")
-    digest = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-    return ir.from_proto(proto), digest
+    path = folder / "source.onnx"
+    if isinstance(source, ir.Model):
+        ir.save(source, path)
+    else:
+        path.write_bytes(source.SerializeToString(deterministic=True))
+    return load(path)

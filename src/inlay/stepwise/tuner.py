@@ -19,7 +19,7 @@ from inlay.space.regions import Region
 from inlay.space.schemes import InsertionScheme
 from inlay.space.searchspace import RegionPattern, find_space
 from inlay.stepwise.confirm import Duel, Spread
-from inlay.stepwise.prepared import Prepared, SampleSource, Source
+from inlay.stepwise.prepared import SampleSource, Source, Subject
 from inlay.stepwise.state import SavedState, read_state, write_state
 from inlay.targets.base import Rules
 from inlay.targets.onnxruntime.rules import rules_for
@@ -68,7 +68,7 @@ class QDQAutotuner:
 
     def __init__(self, model: Source, *, rules: Rules | None = None, samples: SampleSource | None = None) -> None:
         self._rules = rules if rules is not None else rules_for()
-        self._prepared = Prepared(model, self._rules, samples)
+        self._prepared = Subject(model, self._rules, samples)
         self._evolve: Evolve | None = None
         self._baseline_ms: float | None = None
         self._incumbent_ms: float | None = None
