@@ -1,4 +1,4 @@
-"""One model made ready for step-by-step tuning: prepared as ``tune`` does it, and calibrated when that is first needed."""
+"""One model made ready for step-by-step tuning: prepared as ``tune`` does it, calibrated when first needed."""
 
 from __future__ import annotations
 
