@@ -20,7 +20,7 @@ from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
 from inlay.errors import JournalError, ModelError, TargetError
 from inlay.evaluate import Candidate, Evaluator
-from inlay.imported import Imported, import_baseline
+from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Worker
 from inlay.measure.race import Meter
@@ -84,6 +84,8 @@ def tune(
     progress = progress or Silent()
     file = load(model)
     specs = input_specs(file.model)
+    if config.qdq_baseline is not None:
+        read_baseline(config.qdq_baseline, file)
     rng = np.random.default_rng(config.seed)
     if samples is None:
         samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
@@ -99,6 +101,7 @@ def tune(
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0)
@@ -115,6 +118,8 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
         with contextlib.suppress(OSError):
             (folder / ".lock").unlink()
+            if made:
+                folder.rmdir()  # only where nothing was written to it
 
 
 class Run:
@@ -150,12 +155,18 @@ class Run:
         }
 
     def result(self) -> TuneResult:
-        """Run, and write the result."""
+        """Run, and write the result. A run that fails before its first trial leaves no journal behind."""
+        worth_keeping = True
         try:
             return self._run()
+        except BaseException:
+            worth_keeping = self.journal.resumed
+            raise
         finally:
             self.worker.close()
             self.journal.close()
+            if not worth_keeping:
+                self.journal.path.unlink(missing_ok=True)
 
     def _run(self) -> TuneResult:
         setting, progress = self.setting, self.progress
