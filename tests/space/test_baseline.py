@@ -81,17 +81,9 @@ def test_runtime_quantized_model_is_imported_whole(tmp_path: Path, per_channel: 
     assert not ready.extraction.leftovers
     assert not report.unknown
     assert all(reason for _, reason in report.kept)
-    readers = sum(
-        n2.input.count(n.output[0])
-        for n in quantized.graph.node
-        if n.op_type == "DequantizeLinear"
-        for n2 in quantized.graph.node
-    ) + sum(
-        o.name == n.output[0]
-        for n in quantized.graph.node
-        if n.op_type == "DequantizeLinear"
-        for o in quantized.graph.output
-    )
+    written = {n.output[0] for n in quantized.graph.node if n.op_type == "DequantizeLinear"}
+    readers = sum(v in written for n in quantized.graph.node for v in n.input)
+    readers += sum(o.name in written for o in quantized.graph.output)
     assert report.sites == readers
     assert "Q/DQ sites" in str(report)
 
