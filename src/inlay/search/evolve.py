@@ -2,6 +2,7 @@
 
 ::
 
+    everything at once;
     patterns, leaves first ─▶ schemes: cached, all, none, then drawn ─▶ placement ─▶ (measured) ─▶ incumbent?
 
 The incumbent is one placement of the whole model. A scheme is tried by setting its points, in all regions of its
@@ -164,11 +165,14 @@ class Evolve:
         """The search, as one loop; it waits for ``tell`` at each yield."""
         if len(base):
             yield self.offer(base, self._selected, None, None, "evolve: start")
-        warm = self._all_cached()
-        if warm is not None:
-            placement = self.completion.placement(warm)
+        for selected, origin in (
+            (self._all_cached(), "all cached schemes together"),
+            (self._everything(), "all points"),
+        ):
+            placement = self.completion.placement(selected)
             if self._is_new(placement):
-                yield self.offer(placement, warm, None, None, "evolve: all cached schemes together")
+                selected = self.completion.activations(placement)
+                yield self.offer(placement, selected, None, None, f"evolve: {origin}")
         for pattern in self.patterns():
             state = self.open(pattern)
             while (found := self.next_scheme(state)) is not None:
@@ -247,20 +251,23 @@ class Evolve:
         self._seen.add(placement.digest)
         return True
 
-    def _all_cached(self) -> frozenset[Port] | None:
+    def _everything(self) -> frozenset[Port]:
+        """The ports of every point of every region, beside those that are set."""
+        tables = self.space.tables.values()
+        return self._selected.union(*(ports for table in tables for ports in table.values()))
+
+    def _all_cached(self) -> frozenset[Port]:
         """The best cached scheme of every pattern, one upon the other in the order of the search."""
         before = self._selected
-        found = False
         for pattern in self.patterns():
             fitting = set(pattern.points)
             scheme = next(
                 (e.scheme for e in self._cache.entries(pattern.signature) if e.scheme.points <= fitting), None
             )
             if scheme is not None:
-                found = True
                 self._selected = self.resolve(pattern, scheme)
         after, self._selected = self._selected, before
-        return after if found else None
+        return after
 
 
 def speed(trial: Trial) -> float | None:
