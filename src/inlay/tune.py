@@ -203,6 +203,7 @@ class Run:
             imported=imported,
             data_kind=setting.samples.kind,
             verified=setting.parts.verified,
+            interrupted=interrupted,
             why_slow=why_slow,
         )
         return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
