@@ -203,6 +203,7 @@ class Run:
             imported=imported,
             data_kind=setting.samples.kind,
             verified=setting.parts.verified,
+            interrupted=interrupted,
             why_slow=why_slow,
         )
         return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
@@ -285,13 +286,13 @@ class Run:
                 given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
                 evaluator.evaluate(given, digest, partial(Artifact, path, digest), source=path)
             while True:
-                seconds = spent + time.monotonic() - begun
-                over = self._over_budget(seconds, evaluator)
-                if over:
-                    return over, False
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
+                seconds = spent + time.monotonic() - begun
+                over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
+                if over:  # anchors are always judged: the result must not be slower than the best of them
+                    return over, False
                 key = candidates.key(proposal.placement)
                 trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
                 strategy.tell(trial)
