@@ -107,8 +107,7 @@ class PatternCache:
                 signature: {
                     "summary": self.summary(signature),
                     "schemes": [
-                        {"speedup": round(e.speedup, 4), "points": e.scheme.to_data()} for e in
-                        self.entries(signature)
+                        {"speedup": round(e.speedup, 4), "points": e.scheme.to_data()} for e in self.entries(signature)
                     ],
                 }
                 for signature in self

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inlay.model.graph import Graph
 
 _NOWHERE = -1
 
 
-@dataclass(frozen=True)
-class Extent:
-    """Where a value lives.
+class Extent(NamedTuple):
+    """Where a value lives; there is one for every value, hence a tuple.
 
     Attributes:
         produced: number of the leaf that computes it; -1 for a graph input.
@@ -40,26 +40,27 @@ class Boundary:
 
 def value_extents(graph: Graph, leaf_place: Mapping[str, int]) -> dict[str, Extent]:
     """The extent of every value that is not constant, given each node's leaf number. Linear time."""
-    places: dict[str, list[int]] = {}
+    produced: dict[str, int] = {}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
     for node in graph.nodes:
         here = leaf_place[node.name]
-        for value in (*node.inputs, *sorted(node.captured)):
-            if value and not graph.is_constant(value):
-                places.setdefault(value, []).append(here)
+        for value in (*node.inputs, *node.captured) if node.captured else node.inputs:
+            if value and value not in graph.initializers:
+                before = first.get(value)
+                if before is None:
+                    first[value] = last[value] = here
+                elif here < before:
+                    first[value] = here
+                elif here > last[value]:
+                    last[value] = here
         for value in node.outputs:
             if value:
-                places.setdefault(value, [])
+                produced[value] = here
     out = set(graph.outputs)
-    extents = {}
-    for value, read in places.items():
-        producer = graph.producer(value)
-        extents[value] = Extent(
-            produced=_NOWHERE if producer is None else leaf_place[producer.name],
-            first=min(read, default=_NOWHERE),
-            last=max(read, default=_NOWHERE),
-            leaves_graph=value in out,
-        )
-    return extents
+    values = {**dict.fromkeys(graph.inputs), **dict.fromkeys(first), **dict.fromkeys(produced)}
+    nowhere = _NOWHERE
+    return {v: Extent(produced.get(v, nowhere), first.get(v, nowhere), last.get(v, nowhere), v in out) for v in values}
 
 
 def leaves_region(extent: Extent, region: tuple[int, int]) -> bool:

@@ -14,6 +14,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -57,8 +58,7 @@ class Instance:
     reads: Mapping[tuple[int, str], tuple[Port, ...]] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
-class _Read:
+class _Read(NamedTuple):
     """One present input slot of a node.
 
     ``label`` tells it from the node's other slots, unless they may be exchanged; ``text`` describes a constant.
@@ -74,8 +74,7 @@ class _Read:
     text: str
 
 
-@dataclass(frozen=True, eq=False)
-class _Facts:
+class _Facts(NamedTuple):
     """What all regions that hold a node need to know of it, names aside."""
 
     digest: bytes

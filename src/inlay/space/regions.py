@@ -86,11 +86,13 @@ class RegionTree:
         root: the ROOT region.
         regions: every region, by id.
         leaf_of: leaf that a node is in, by node name.
+        extents: in which leaves each value is computed and read.
     """
 
     root: Region
     regions: tuple[Region, ...]
     leaf_of: Mapping[str, Region]
+    extents: Mapping[str, Extent] = field(repr=False)
 
 
 def find_regions(
@@ -184,7 +186,7 @@ def _build(graph: Graph, top: _Part) -> RegionTree:
             children_of[parent].append(region)
     regions = tuple(made[i] for i in range(len(made)))
     leaf_of = {n: r for r in regions for n in r.direct_nodes}
-    return RegionTree(regions[0], regions, MappingProxyType(leaf_of))
+    return RegionTree(regions[0], regions, MappingProxyType(leaf_of), extents)
 
 
 def _region(

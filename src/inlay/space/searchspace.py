@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
-from inlay.space.boundaries import value_extents
 from inlay.space.patterns import Instance, PatternMaker, summary
 from inlay.space.points import InsertionPoint, legal_points
 from inlay.space.regions import RegionTree, RegionType, find_regions
@@ -125,8 +124,7 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         minimum_topdown_search_size=least,
         units=units,
     )
-    extents = value_extents(graph, {name: leaf.extent[0] for name, leaf in tree.leaf_of.items()})
-    maker = PatternMaker(graph, offers, extents)
+    maker = PatternMaker(graph, offers, tree.extents)
     signatures: dict[int, str] = {}
     instances: dict[str, list[Instance]] = {}
     tables: dict[int, PointTable] = {}
@@ -134,7 +132,7 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         instance = maker.instance(region, signatures)
         signatures[region.id] = instance.signature
         instances.setdefault(instance.signature, []).append(instance)
-        tables[region.id] = legal_points(graph, instance, offers, extents)
+        tables[region.id] = legal_points(graph, instance, offers, tree.extents)
     patterns = {}
     for region in tree.regions:
         signature = signatures[region.id]

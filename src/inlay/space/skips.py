@@ -7,7 +7,7 @@ activations that their operator reads (:mod:`inlay.space.schemes`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -86,10 +86,10 @@ def find_offers(context: Context) -> Offers:
     for node in graph.nodes:
         for port, value in node.input_ports():
             if not graph.is_constant(value):
-                ports[port] = _first((n, rule(context, node, port.slot)) for n, rule in PORT_RULES.items())
+                ports[port] = _port_refusal(context, node, port.slot)
         for value in node.outputs:
             if value:
-                outputs[value] = _first((n, rule(context, node, value)) for n, rule in OUTPUT_RULES.items())
+                outputs[value] = _output_refusal(context, node, value)
     return Offers(MappingProxyType(ports), MappingProxyType(outputs))
 
 
@@ -267,8 +267,20 @@ OUTPUT_RULES: Mapping[str, OutputRule] = MappingProxyType(
 _CONVS = frozenset({"Conv", "ConvTranspose"})
 
 
-def _first(reasons: Iterable[tuple[str, str | None]]) -> Refusal | None:
-    return next((Refusal(name, reason) for name, reason in reasons if reason), None)
+def _port_refusal(context: Context, node: Node, slot: int) -> Refusal | None:
+    for name, rule in PORT_RULES.items():
+        reason = rule(context, node, slot)
+        if reason:
+            return Refusal(name, reason)
+    return None
+
+
+def _output_refusal(context: Context, node: Node, value: str) -> Refusal | None:
+    for name, rule in OUTPUT_RULES.items():
+        reason = rule(context, node, value)
+        if reason:
+            return Refusal(name, reason)
+    return None
 
 
 def _tiny(context: Context, value: str) -> str | None:
