@@ -40,27 +40,24 @@ class Boundary:
 
 def value_extents(graph: Graph, leaf_place: Mapping[str, int]) -> dict[str, Extent]:
     """The extent of every value that is not constant, given each node's leaf number. Linear time."""
-    produced: dict[str, int] = {}
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for node in graph.nodes:
+    places: dict[str, list[int]] = {v: [_NOWHERE, _NOWHERE, _NOWHERE] for v in graph.inputs}
+    for node in graph.nodes:  # in topological order: a value is computed before it is read
         here = leaf_place[node.name]
         for value in (*node.inputs, *node.captured) if node.captured else node.inputs:
-            if value and value not in graph.initializers:
-                before = first.get(value)
-                if before is None:
-                    first[value] = last[value] = here
-                elif here < before:
-                    first[value] = here
-                elif here > last[value]:
-                    last[value] = here
+            place = places.get(value)
+            if place is None:
+                continue  # a constant, or an input that is absent
+            if place[1] == _NOWHERE:
+                place[1] = place[2] = here
+            elif here < place[1]:
+                place[1] = here
+            elif here > place[2]:
+                place[2] = here
         for value in node.outputs:
             if value:
-                produced[value] = here
+                places[value] = [here, _NOWHERE, _NOWHERE]
     out = set(graph.outputs)
-    values = {**dict.fromkeys(graph.inputs), **dict.fromkeys(first), **dict.fromkeys(produced)}
-    nowhere = _NOWHERE
-    return {v: Extent(produced.get(v, nowhere), first.get(v, nowhere), last.get(v, nowhere), v in out) for v in values}
+    return {v: Extent(produced, first, last, v in out) for v, (produced, first, last) in places.items()}
 
 
 def leaves_region(extent: Extent, region: tuple[int, int]) -> bool:
