@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from inlay.cache import PatternCache
+from inlay.compose import Plan, compose
 from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
-from inlay.errors import JournalError, ModelError, TargetError
+from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
@@ -30,8 +32,7 @@ from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.search.anchors import Anchors, anchor_placements
-from inlay.search.base import Chain, Strategy
-from inlay.search.refine import Refine
+from inlay.search.base import Strategy
 from inlay.targets.base import Artifact
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
@@ -176,7 +177,9 @@ class Run:
         reference = self._reference(baseline, selection)
         progress.stage("normalize and index the model")
         target = create(self.config.target)
-        prepared = prepare(setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work)
+        prepared = prepare(
+            setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work, self.config.nodes
+        )
         progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
         imported = import_baseline(prepared, self.config)
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
@@ -184,8 +187,10 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        anchors, strategy = self._strategy(prepared, imported)
-        stopped, interrupted = self._search(evaluator, candidates, strategy, imported)
+        plan = compose(prepared, imported, self.config, evaluator)
+        anchors = plan.anchors
+        stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
+        self._save_cache(plan)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
 
@@ -265,16 +270,6 @@ class Run:
         first = Candidate(baseline.digest, trial, lambda: baseline, source=baseline.path)
         return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
 
-    def _strategy(self, prepared: Prepared, imported: Imported) -> tuple[Anchors, Strategy]:
-        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-        units = prepared.selectable
-        chosen = {
-            "full-int8": frozenset(u.name for u in units),
-            "conv-matmul": frozenset(u.name for u in units if u.rule is not None and u.rule.weight is not None),
-        }
-        refine = Refine(units, prepared.label, anchors.trials, chosen)
-        return anchors, Chain([anchors, refine])
-
     def _search(
         self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported
     ) -> tuple[str, bool]:
@@ -301,6 +296,17 @@ class Run:
             return "interrupted", True
         finally:
             self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+
+    def _save_cache(self, plan: Plan) -> None:
+        """Keep what evolution learned, together with what the folder's cache held before."""
+        learned = plan.harvest()
+        if learned is None:
+            return
+        path = self.setting.out / "pattern_cache.yaml"
+        if path.exists():
+            with contextlib.suppress(UsageError):  # a damaged cache is replaced
+                learned.merge(PatternCache.load(path))
+        learned.save(path)
 
     def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
         if self.config.budget_s is not None and seconds >= self.config.budget_s:
