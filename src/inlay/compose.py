@@ -72,6 +72,7 @@ def compose(prepared: Prepared, imported: Imported, config: TuneConfig, evaluato
     }
 
     def harvest() -> PatternCache | None:
-        return evolve.strategy.harvest() if isinstance(evolve.strategy, Evolve) else None
+        made = evolve.strategy
+        return made.harvest() if isinstance(made, Evolve) and made.score > 0.0 else None
 
     return Plan(anchors, Chain([anchors, *after[config.strategy]]), harvest)
