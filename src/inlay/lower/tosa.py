@@ -36,11 +36,18 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class TosaBinary:
-    """A serialized TOSA graph with its inputs and outputs, in flatbuffer order."""
+    """A serialized TOSA graph.
+
+    Attributes:
+        data: the flatbuffer.
+        inputs, outputs: in flatbuffer order.
+        sources: ONNX node that each tensor of the flatbuffer was made for, by the tensor's name in it.
+    """
 
     data: bytes
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    sources: Mapping[str, str]
 
 
 def serialize(
@@ -61,6 +68,7 @@ def serialize(
     from inlay.lower.tosa_ops import EMITTERS
 
     for op in ops:
+        emitter.source = op.source
         EMITTERS[type(op)](emitter, op)
     for name in outputs:
         emitter.graph_output(name)
@@ -68,6 +76,7 @@ def serialize(
         data=bytes(emitter.serializer.serialize()),
         inputs=tuple(emitter.port(n) for n in inputs),
         outputs=tuple(emitter.port(n) for n in outputs),
+        sources=dict(emitter.sources),
     )
 
 
@@ -82,6 +91,8 @@ class Emitter:
         self.serializer: Any = self.ts.TosaSerializer(
             "", self.ts.ConstMode.EMBED, targetMajor=1, targetMinor=0, targetPatch=0, targetDraft=False
         )
+        self.source = ""
+        self.sources: dict[str, str] = {}
         self._made: dict[str, Any] = {}
         self._consts: dict[tuple[str, Shape, bytes], str] = {}
         self._types = {
@@ -156,6 +167,7 @@ class Emitter:
 
     def _append(self, op: str, inputs: Sequence[str], shape: Shape, dtype: str, attribute: str, *args: Any) -> Any:
         out = self.serializer.addIntermediate(list(shape), self._types[dtype])
+        self.sources[str(out.name)] = self.source
         attr = self.ts.TosaSerializerAttribute()
         getattr(attr, attribute)(*args)
         self.serializer.addOperator(getattr(self.ts.Op, op), list(inputs), [out.name], attr)

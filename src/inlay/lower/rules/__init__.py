@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from inlay.lower.context import Context
-from inlay.lower.rules import dense, elementwise, movement, pool, table
+from inlay.lower.rules import dense, elementwise, movement, pool, resize, softmax, table
 from inlay.model.graph import Node
 
 Rule = Callable[[Context, Node], None]
@@ -45,6 +45,9 @@ RULES: Mapping[str, Rule] = {
     "Pad": movement.pad,
     "Expand": movement.expand,
     "Tile": movement.expand,
+    "Resize": resize.resize,
+    "Upsample": resize.resize,
+    "Softmax": softmax.softmax,
     **dict.fromkeys(table.UNARY, table.table),
 }
 
