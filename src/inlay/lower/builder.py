@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.lower.ir import Array, Host, IntegerGraph, Interface, Op, Shape, Tensor
+from inlay.lower.ir import Array, Host, IntegerGraph, Interface, Op, Place, Shape, Tensor
 from inlay.lower.oracle import evaluate
 from inlay.types import QParams
 
@@ -19,6 +19,7 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.constants: dict[str, Array] = {}
         self.ops: list[Op] = []
+        self._places: dict[str, Place] = {}
 
     def mark(self) -> int:
         """A point that :meth:`rollback` can return to."""
@@ -69,7 +70,12 @@ class Builder:
             self.constants[out] = np.ascontiguousarray(values)
         else:
             self.ops.append(op)
+            self._places[out] = op.place
         return out
+
+    def place(self, name: str) -> Place:
+        """Where a tensor is made; host for model inputs."""
+        return self._places.get(name, Place.HOST)
 
     def append(self, op: Host) -> None:
         """Append a host node, whose outputs have been declared."""

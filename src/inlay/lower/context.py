@@ -98,6 +98,7 @@ class Context:
         reps: exact integer form, by ONNX value.
         floats: tensors that hold a value as it is (float on the host or in TOSA; int64 …), by ONNX value.
         forced: names of nodes that must stay on the host.
+        in_float: rules that only move data see float tensors instead of quantized ones.
     """
 
     def __init__(self, source: Source, forced: frozenset[str] = frozenset()) -> None:
@@ -108,6 +109,7 @@ class Context:
         self.floats: dict[str, str] = {}
         self.weights: dict[str, Weight] = {}
         self.forced = forced
+        self.in_float = False
         self._dequantized: dict[tuple[str, Place], str] = {}
         self._integer_inputs: dict[str, str] = {}
 
@@ -139,6 +141,8 @@ class Context:
 
     def quantized(self, value: str) -> Rep:
         """The exact integer form of a value."""
+        if self.in_float:
+            return Rep(self.as_float(value, Place.TOSA), None)
         rep = self.reps.get(value)
         if rep is None and value in self.weights:
             rep = self._constant_rep(value, self.weights[value])
@@ -241,6 +245,13 @@ class Context:
         """From now on ``value`` is represented by the int8 ``tensor``."""
         self.reps[value] = Rep(tensor, qparams)
 
+    def note(self, value: str, rep: Rep) -> None:
+        """From now on ``value`` is what ``rep`` says, or the float tensor that it holds."""
+        if self.builder.tensors[rep.tensor].dtype == "float32":
+            self.floats[value] = rep.tensor
+        else:
+            self.reps[value] = rep
+
     def requantize(self, node: str, rep: Rep, to: QParams, base: str) -> str:
         """An int8 tensor with the numbers ``to``: the same one, or a RESCALE of it."""
         if rep.numbers == to:
@@ -299,10 +310,39 @@ class Context:
         key = (value, place)
         if key not in self._dequantized or self._dequantized[key] not in self.builder.tensors:
             base = value if place is Place.BOUNDARY else f"{value}/float"
-            self._dequantized[key] = self.builder.add(
-                ir.Dequantize, self._maker(value), [rep.tensor], base, "float32", self.builder.shape(rep.tensor), place=place
-            )
+            node, shape = self._maker(value), self.builder.shape(rep.tensor)
+            if place is Place.TOSA:
+                wide = self.builder.add(ir.Cast, node, [rep.tensor], base, "float32", shape)
+                centred = self.binary(node, "sub", wide, self.scalar(float(rep.zp), len(shape)), base)
+                name = self.binary(node, "mul", centred, self.scalar(rep.scale, len(shape)), base)
+            else:
+                name = self.builder.add(ir.Dequantize, node, [rep.tensor], base, "float32", shape, place=place)
+            self._dequantized[key] = name
         return self._dequantized[key]
+
+    def scalar(self, value: float, rank: int) -> str:
+        """A float constant with one element."""
+        return self.builder.constant("scalar", np.full((1,) * rank, value, np.float32))
+
+    def binary(self, node: str, fn: str, a: str, b: str, base: str) -> str:
+        """A float operator of two tensors of equal rank."""
+        shape = np.broadcast_shapes(self.builder.shape(a), self.builder.shape(b))
+        return self.builder.add(ir.Binary, node, [a, b], base, "float32", shape, fn=fn)
+
+    def quantize_in_tosa(self, node: str, tensor: str, to: QParams, base: str) -> str:
+        """Float to int8 in float TOSA: scale, limit, round half to even, and only then add the zero point.
+
+        Multiplies by the reciprocal scale where ONNX divides: ties can fall the other way.
+        """
+        shape = self.builder.shape(tensor)
+        zero = to.zero_point[0]
+        steps = self.binary(node, "mul", tensor, self.scalar(1 / to.scale[0], len(shape)), f"{base}/steps")
+        low, high = float(to.qtype.qmin - zero), float(to.qtype.qmax - zero)
+        limited = self.builder.add(ir.Clamp, node, [steps], f"{base}/limited", "float32", shape, low=low, high=high)
+        rounded = self.builder.add(ir.Cast, node, [limited], f"{base}/rounded", "int32", shape)
+        offset = self.builder.constant(f"{base}/offset", np.full((1,) * len(shape), zero, np.int32))
+        moved = self.builder.add(ir.Binary, node, [rounded, offset], f"{base}/moved", "int32", shape, fn="add")
+        return self.builder.add(ir.Cast, node, [moved], base, "int8", shape, to)
 
     def as_integer(self, value: str) -> str:
         """A tensor with an integer ONNX value in its own type: int8 as it is, uint8 through an explicit RESCALE."""

@@ -91,7 +91,7 @@ class _Walk:
         if reason is None:
             return
         if self.profile == "INT+FP" and node.name not in self.forced:
-            refusal = self._attempt(node, FLOAT_RULES)
+            refusal = self._in_float(node)
             if refusal is None:
                 self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "float"))
                 return
@@ -121,8 +121,18 @@ class _Walk:
             builder.rollback(mark)
             for value in node.outputs:
                 self.context.reps.pop(value, None)
+                self.context.floats.pop(value, None)
             return str(refusal)
         return None
+
+    def _in_float(self, node: Node) -> str | None:
+        context = self.context
+        if context.source.dtypes.get(node.outputs[0]) != "float32":
+            return "it does not give float32"
+        context.in_float = True
+        refusal = self._attempt(node, FLOAT_RULES)
+        context.in_float = False
+        return refusal
 
     def _host(self, node: Node) -> None:
         context, builder = self.context, self.context.builder
@@ -159,20 +169,17 @@ def _quantize(context: Context, node: Node) -> None:
         tensor = context.requantize(node.name, rep, numbers, f"{out}/int8" if unsigned else out)
     else:
         # A model input is quantized by the caller; what a host node made, by the host; float TOSA quantizes itself.
-        source = context.floats[value]
-        place = Place.BOUNDARY if value in context.graph.inputs else _place_of(context, source)
-        tensor = context.builder.add(
-            ir.Quantize, node.name, [source], f"{out}/int8" if unsigned else out, "int8",
-            context.builder.shape(source), numbers, place=place,
-        )  # fmt: skip
+        source, base = context.floats[value], f"{out}/int8" if unsigned else out
+        place = Place.BOUNDARY if value in context.graph.inputs else context.builder.place(source)
+        if context.builder.tensors[source].shape is None:
+            raise Refused(f"the shape of its input {value!r} is not known")
+        if place is Place.TOSA:
+            tensor = context.quantize_in_tosa(node.name, source, numbers, base)
+        else:
+            tensor = context.builder.add(
+                ir.Quantize, node.name, [source], base, "int8", context.builder.shape(source), numbers, place=place
+            )
     context.reps[out] = Rep(tensor, None, unsigned)
-
-
-def _place_of(context: Context, tensor: str) -> Place:
-    for op in reversed(context.builder.ops):
-        if tensor in op.outputs:
-            return op.place
-    return Place.HOST
 
 
 def _quantized_constant(

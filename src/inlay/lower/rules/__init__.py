@@ -6,10 +6,28 @@ from collections.abc import Callable, Mapping
 
 from inlay.lower.context import Context
 from inlay.lower.rules import dense, elementwise, movement, pool, resize, softmax, table
+from inlay.lower.rules.floats import FLOAT
 from inlay.model.graph import Node
 
 Rule = Callable[[Context, Node], None]
 """Adds the node's integer operators and notes its outputs; raises Refused, with the reason, where it cannot."""
+
+_MOVEMENT: Mapping[str, Rule] = {
+    "Identity": movement.identity,
+    "Dropout": movement.identity,
+    "Reshape": movement.reshape,
+    "Flatten": movement.reshape,
+    "Squeeze": movement.reshape,
+    "Unsqueeze": movement.reshape,
+    "Transpose": movement.transpose,
+    "Concat": movement.concat,
+    "Split": movement.split,
+    "Slice": movement.slice_,
+    "Gather": movement.gather,
+    "Pad": movement.pad,
+    "Expand": movement.expand,
+    "Tile": movement.expand,
+}
 
 RULES: Mapping[str, Rule] = {
     "Conv": dense.conv,
@@ -31,25 +49,12 @@ RULES: Mapping[str, Rule] = {
     "ReduceSum": pool.reduce_mean,
     "ReduceMax": pool.reduce_extreme,
     "ReduceMin": pool.reduce_extreme,
-    "Identity": movement.identity,
-    "Dropout": movement.identity,
-    "Reshape": movement.reshape,
-    "Flatten": movement.reshape,
-    "Squeeze": movement.reshape,
-    "Unsqueeze": movement.reshape,
-    "Transpose": movement.transpose,
-    "Concat": movement.concat,
-    "Split": movement.split,
-    "Slice": movement.slice_,
-    "Gather": movement.gather,
-    "Pad": movement.pad,
-    "Expand": movement.expand,
-    "Tile": movement.expand,
+    **_MOVEMENT,
     "Resize": resize.resize,
     "Upsample": resize.resize,
     "Softmax": softmax.softmax,
     **dict.fromkeys(table.UNARY, table.table),
 }
 
-FLOAT_RULES: Mapping[str, Rule] = {}
+FLOAT_RULES: Mapping[str, Rule] = {**_MOVEMENT, **FLOAT}
 """The same in floating point, for profile ``INT+FP``."""

@@ -111,28 +111,20 @@ def mul(context: Context, node: Node) -> None:
 
 
 def extreme(context: Context, node: Node) -> None:
-    """Min and Max: every input in the output's numbers; rounding is monotonic, so comparing afterwards is exact."""
+    """Min and Max of any number of inputs, compared in int32 at one fine scale (TOSA compares no int8), one RESCALE."""
     want = context.wanted(node.outputs[0])
     shape = context.shape(node.outputs[0])
-    names = []
-    for value in node.inputs:
-        side = _side(context, value)
-        if side.rep is None:
-            assert side.real is not None
-            ints = quantize(side.real, want)
-            names.append(context.builder.constant(f"{node.name}/constant", ints.reshape(align(ints.shape, len(shape)))))
-        else:
-            same = context.requantize(node.name, side.rep, want, f"{side.rep.tensor}/same")
-            names.append(_aligned(context, node, same, len(shape)))
-    result = names[0]
-    for other in names[1:]:
+    sides = [_side(context, v) for v in node.inputs]
+    if all(s.rep is None for s in sides):
+        raise Refused("every input is constant")
+    unit = 2 * max(s.reach for s in sides) / (1 << _FRACTION)
+    result, *others = [_widened(context, node, s, unit, len(shape)) for s in sides]
+    for other in others:
         both = np.broadcast_shapes(context.builder.shape(result), context.builder.shape(other))
         result = context.builder.add(
-            ir.Binary, node.name, [result, other], node.outputs[0], "int8", both, want, fn=node.op_type.lower()
+            ir.Binary, node.name, [result, other], f"{node.name}/acc", "int32", both, fn=node.op_type.lower()
         )
-    if context.builder.shape(result) != shape:
-        raise Refused("it broadcasts a single input")
-    context.set(node.outputs[0], result, want)
+    settle(context, node, context.rescale(node.name, result, [unit / want.scale[0]], f"{node.name}/out", want), want)
 
 
 def clip(context: Context, node: Node) -> None:
@@ -142,7 +134,7 @@ def clip(context: Context, node: Node) -> None:
     ``Clip``'s upper bound only where it reaches the type's maximum (DESIGN §12).
     """
     rep = context.quantized(node.inputs[0])
-    low, high = _bounds(context, node)
+    low, high = bounds(context, node)
     try:
         want = context.wanted(node.outputs[0])
     except Refused:
@@ -164,7 +156,8 @@ def _on_grid(bound: float, numbers: QParams) -> bool:
     return steps == round(steps) or not numbers.qtype.qmin <= steps <= numbers.qtype.qmax
 
 
-def _bounds(context: Context, node: Node) -> tuple[float, float]:
+def bounds(context: Context, node: Node) -> tuple[float, float]:
+    """Lower and upper limit of a Relu or Clip (infinite where absent)."""
     if node.op_type == "Relu":
         return 0.0, np.inf
     bounds = []

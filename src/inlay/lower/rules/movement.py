@@ -1,4 +1,5 @@
-"""Operators that only move elements: exact in the input's own numbers, also on integer values without numbers."""
+"""Operators that only move elements: exact in the input's own numbers, and the same on values without any (integer
+values between Q and DQ; float values in profile ``INT+FP``)."""
 
 from __future__ import annotations
 
@@ -19,14 +20,19 @@ _MAX_STRIDE = 8
 
 
 def _move(context: Context, node: Node, rep: Rep, tensor: str, index: int = 0) -> None:
-    context.reps[node.outputs[index]] = replace(rep, tensor=tensor)
+    context.note(node.outputs[index], replace(rep, tensor=tensor))
+
+
+def _dtype(context: Context, tensor: str) -> str:
+    return context.builder.tensors[tensor].dtype
 
 
 def identity(context: Context, node: Node) -> None:
     """Identity, and Dropout in inference."""
     if len([o for o in node.outputs if o]) > 1:
         raise Refused("its mask is used")
-    context.reps[node.outputs[0]] = context.quantized(node.inputs[0])
+    rep = context.quantized(node.inputs[0])
+    _move(context, node, rep, rep.tensor)
 
 
 def reshape(context: Context, node: Node) -> None:
@@ -46,7 +52,7 @@ def transpose(context: Context, node: Node) -> None:
     tensor = rep.tensor
     if perm != tuple(range(len(shape))):
         tensor = context.builder.add(
-            ir.Transpose, node.name, [tensor], node.outputs[0], "int8", tuple(shape[p] for p in perm), rep.qparams, perm=perm
+            ir.Transpose, node.name, [tensor], node.outputs[0], _dtype(context, tensor), tuple(shape[p] for p in perm), rep.qparams, perm=perm
         )
     _move(context, node, rep, tensor)
 
@@ -72,7 +78,7 @@ def concat(context: Context, node: Node) -> None:
     tensor = names[0]
     if len(names) > 1:
         tensor = context.builder.add(
-            ir.Concat, node.name, names, node.outputs[0], "int8", shape, first.qparams, axis=axis
+            ir.Concat, node.name, names, node.outputs[0], _dtype(context, tensor), shape, first.qparams, axis=axis
         )
     _move(context, node, first, tensor)
 
@@ -129,7 +135,7 @@ def slice_(context: Context, node: Node) -> None:
     for axis in turned:
         declared = context.builder.tensors[tensor]
         tensor = context.builder.add(
-            ir.Reverse, node.name, [tensor], node.outputs[0], "int8", declared.dims, rep.qparams, axis=axis % len(shape)
+            ir.Reverse, node.name, [tensor], node.outputs[0], _dtype(context, tensor), declared.dims, rep.qparams, axis=axis % len(shape)
         )
     _move(context, node, rep, tensor)
 
@@ -152,7 +158,7 @@ def _strided(context: Context, node: Node, tensor: str, strides: Sequence[int]) 
     n, c, h, w = declared.dims
     out = (n, c, (h - 1) // strides[2] + 1, (w - 1) // strides[3] + 1)
     return context.builder.add(
-        ir.MaxPool, node.name, [tensor], node.outputs[0], "int8", out, declared.qparams,
+        ir.MaxPool, node.name, [tensor], node.outputs[0], _dtype(context, tensor), out, declared.qparams,
         kernel=(1, 1), strides=(strides[2], strides[3]), pads=(0, 0, 0, 0),
     )  # fmt: skip
 
@@ -198,14 +204,16 @@ def pad(context: Context, node: Node) -> None:
     value = _pad_value(context, node, rep)
     if any(b or a for b, a in grown):
         tensor = context.builder.add(
-            ir.Pad, node.name, [tensor], node.outputs[0], "int8", context.shape(node.outputs[0]), rep.qparams, pads=grown, value=value
+            ir.Pad, node.name, [tensor], node.outputs[0], _dtype(context, tensor), context.shape(node.outputs[0]), rep.qparams, pads=grown, value=value
         )
     _move(context, node, rep, tensor)
 
 
-def _pad_value(context: Context, node: Node, rep: Rep) -> int:
+def _pad_value(context: Context, node: Node, rep: Rep) -> float:
     given = context.constant(node, 2)
     real = float(node.attributes.get("value", 0.0)) if given is None else float(given.reshape(()))
+    if _dtype(context, rep.tensor) == "float32":
+        return real
     if rep.qparams is None:
         return int(real) - (128 if rep.unsigned else 0)
     steps = real / rep.scale + rep.zp
@@ -225,6 +233,6 @@ def expand(context: Context, node: Node) -> None:
     if own != shape:
         multiples = tuple(o // i for o, i in zip(shape, own, strict=True))
         tensor = context.builder.add(
-            ir.Tile, node.name, [tensor], node.outputs[0], "int8", shape, rep.qparams, multiples=multiples
+            ir.Tile, node.name, [tensor], node.outputs[0], _dtype(context, tensor), shape, rep.qparams, multiples=multiples
         )
     _move(context, node, rep, tensor)

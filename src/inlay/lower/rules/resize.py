@@ -6,7 +6,6 @@ attributes ask for are computed, and TOSA's numbers are taken only when they rep
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -146,7 +145,7 @@ def _candidates(size: int, out: int, scale: float) -> Iterator[tuple[int, int, i
     if size > 1 and out > 1:
         ratios.append(Fraction(out - 1, size - 1))
     for ratio in ratios:
-        for factor in (1, 2):
-            n, d = factor * ratio.numerator, factor * ratio.denominator
-            for offset in sorted({0, (d - n) // 2, math.ceil((d - n) / 2), -(n // 2), 1 - n // 2 - n % 2, n // 2}, key=abs):
-                yield n, d, offset
+        n, d = 2 * ratio.numerator, 2 * ratio.denominator
+        # Half-pixel first: where several forms agree, this is the one that Ethos-U knows.
+        for offset in ((d - n) // 2, 0, -(n // 2), 1 - n // 2, n // 2):
+            yield n, d, offset
