@@ -70,8 +70,8 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
 def place(graph: Graph, units: Collection[Unit], rules: Rules, quantize: Callable[[Unit], bool]) -> Placement:
     """The placement in which every selectable unit with ``quantize(unit)`` runs in low precision.
 
-    Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from fusing
-    the producer. A unit that can hand out float (``Needs.EITHER``) does so when no consumer reads low precision.
+    Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from
+    fusing the producer. A unit that can hand out float (``Needs.EITHER``) does so when no consumer reads low precision.
     """
     chosen = [u for u in units if u.selectable and quantize(u)]
     sites: dict[Port, QType] = {}

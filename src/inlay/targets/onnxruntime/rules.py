@@ -2,8 +2,8 @@
 
 A Q/DQ pair pays only where the runtime replaces ``DQ -> op -> Q`` by an integer kernel. Each row here is checked by
 ``tests/targets/test_ort_rules.py``, which builds the op between Q/DQ nodes and reads the optimized graph back. The
-remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around it, which is
-pure overhead, so they have no row.
+remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around it,
+which is pure overhead, so they have no row.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def cpu_flags() -> frozenset[str]:
 def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
     """The rules on a CPU: uint8 activations on x86, int8 elsewhere; 7-bit weights where 8-bit products saturate.
 
-    x86 without VNNI adds pairs of u8*s8 products in 16 bits, which saturates for full-range weights; with VNNI (AVX512 or
-    AVX) the sum is formed in 32 bits.
+    x86 without VNNI adds pairs of u8*s8 products in 16 bits, which saturates for full-range weights; with VNNI (AVX512
+    or AVX) the sum is formed in 32 bits.
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags

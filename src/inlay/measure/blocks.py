@@ -1,0 +1,48 @@
+"""One block of interleaved timing: every model twice, in a random order and its mirror image (A B C C B A).
+
+The mirror image cancels a linear drift of the machine's speed within the block, and the pairing of models by block
+cancels drift between blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inlay.targets.base import Executable, Feed
+
+MOST_REPEATS = 2000
+
+
+@dataclass(frozen=True)
+class Block:
+    """Readings of one block.
+
+    Attributes:
+        ns: nanoseconds per inference of each model, in the order given.
+        drift: absolute log-ratio of the first model's two readings: it is the sentinel.
+    """
+
+    ns: list[float]
+    drift: float
+
+
+def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
+    """How many inferences fill a slot of ``slot_ns``, at least one; warms the model up on the way."""
+    executable.time(feed, 2)
+    once = float(executable.time(feed, 3).min())
+    return int(np.clip(round(slot_ns / max(once, 1.0)), 1, MOST_REPEATS))
+
+
+def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
+    """Time every model twice. The first inference of each slot refills the caches, and does not count."""
+    order = rng.permutation(len(executables))
+    readings: list[list[float]] = [[] for _ in executables]
+    for i in (*order, *order[::-1]):
+        executables[i].time(feed, 1)
+        readings[i].append(float(np.median(executables[i].time(feed, repeats[i]))))
+    ns = [float(np.exp(np.mean(np.log(np.maximum(r, 1.0))))) for r in readings]
+    first, second = readings[0]
+    return Block(ns, abs(float(np.log(max(first, 1.0) / max(second, 1.0)))))

@@ -1,0 +1,186 @@
+"""The parent's side of a worker: start it, send messages, enforce time limits, and start it anew when it died."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
+
+_ERRORS: dict[str, type[TargetError]] = {"compile": CompileFailed, "run": RunFailed}
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Readings of interleaved blocks.
+
+    Attributes:
+        ns: nanoseconds per inference, shape (blocks, models).
+        drift: absolute log-ratio of the sentinel's two readings in each block, shape (blocks,).
+    """
+
+    ns: np.ndarray
+    drift: np.ndarray
+
+
+class Worker:
+    """A worker process for one target. Models stay resident until they are dropped.
+
+    Args:
+        spec: the target.
+        folder: for feeds' outputs and the worker's log.
+        limit_s: seconds that one message may take before the worker is killed.
+    """
+
+    def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = 600.0) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._limit = limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._resident: set[str] = set()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
+        self._buffer = b""
+        self.fingerprint: Fingerprint
+        self.deterministic: bool
+        self._start()
+
+    def load(self, artifact: Artifact) -> None:
+        """Build a model, unless it is resident. Raises TargetError."""
+        if artifact.digest not in self._resident or self._process is None:
+            self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest)
+            self._resident.add(artifact.digest)
+
+    def drop(self, artifact: Artifact) -> None:
+        """Free a model."""
+        if artifact.digest in self._resident:
+            self._resident.discard(artifact.digest)
+            if self._process is not None:
+                self._ask("unload", key=artifact.digest)
+
+    def run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
+        """Outputs by name for every feed. Raises TargetError."""
+        self.load(artifact)
+        out = self._folder / f"outputs-{uuid.uuid4().hex}.npz"
+        try:
+            self._ask("run", key=artifact.digest, feeds=[str(f) for f in feeds], out=str(out))
+            results: list[dict[str, np.ndarray]] = [{} for _ in feeds]
+            with np.load(out, allow_pickle=False) as archive:
+                for key in archive.files:
+                    number, _, name = key.partition("/")
+                    results[int(number)][name] = archive[key]
+        finally:
+            out.unlink(missing_ok=True)
+        return results
+
+    def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
+        """Time models in interleaved blocks; the first is the sentinel. Raises TargetError."""
+        for artifact in artifacts:
+            self.load(artifact)
+        keys = [a.digest for a in artifacts]
+        answer = self._ask("time", keys=keys, feed=str(feed), blocks=blocks, slot_ns=slot_ns, seed=seed)
+        return Timing(np.asarray(answer["ns"], float).reshape(-1, len(keys)), np.asarray(answer["drift"], float))
+
+    def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
+        """Kernel times of a model. Raises TargetError."""
+        self.load(artifact)
+        answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
+        return [KernelTime(n, o, ns, p, tuple(nodes)) for n, o, ns, p, nodes in answer["kernels"]]
+
+    def close(self) -> None:
+        """End the process."""
+        self._kill()
+        self._log.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "inlay.measure.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,  # Ctrl+C is for the parent, which ends the worker when it is done with it
+        )
+        self._resident.clear()
+        self._buffer = b""
+        answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options))
+        self.fingerprint = Fingerprint(answer["target"], answer["facts"])
+        self.deterministic = bool(answer["deterministic"])
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        self._resident.clear()
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write((json.dumps({"do": do, "with": arguments}) + "\n").encode())
+            process.stdin.flush()
+            line = self._read_line(process, time.monotonic() + self._limit)
+        except (BrokenPipeError, EOFError):
+            raise RunFailed(self._obituary(process, do)) from None
+        except KeyboardInterrupt:
+            self._kill()  # the answer to this message would be taken for the next one's
+            raise
+        if line is None:
+            self._kill()
+            raise TimedOut(f"the runtime did not finish {do} within {self._limit:.0f} s and was ended")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            kind = _ERRORS.get(answer["stage"], TargetError)
+            raise kind(answer["error"])
+        return answer
+
+    def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
+        """The next line, or None when the deadline passes first."""
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    return None
+                chunk = os.read(process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    raise EOFError
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _obituary(self, process: subprocess.Popen[bytes], do: str) -> str:
+        code = process.wait()
+        self._kill()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self._log.seek(0)
+        lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
+        self._log.truncate(0)
+        return f"the runtime's process died in {do} ({how})" + (f": {lines[-1]}" if lines else "")

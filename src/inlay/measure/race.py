@@ -1,0 +1,140 @@
+"""Race a candidate against the incumbent, with the baseline in every block as sentinel.
+
+Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
+blocks as long as the matter is open. Blocks in which the sentinel drifted are thrown away and measured again after a
+pause.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inlay.journal import Journal
+from inlay.measure.client import Worker
+from inlay.measure.stats import speedup
+from inlay.targets.base import Artifact
+from inlay.trial import Interval
+
+DRIFT = 0.02
+"""Log-ratio of the sentinel's two readings beyond which a block is discarded."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How to measure.
+
+    Attributes:
+        first_blocks: blocks of a race before the first decision.
+        most_blocks: blocks after which a race ends undecided.
+        slot_ns: nanoseconds that one reading should take at least.
+        least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
+        discards: share of blocks that may be discarded for drift before all are kept: a machine that never is quiet.
+    """
+
+    first_blocks: int = 6
+    most_blocks: int = 24
+    slot_ns: int = 4_000_000
+    least_gain: float = 1.0
+    discards: float = 0.5
+
+
+class Meter:
+    """Measures interleaved blocks of artifacts, through a worker, with every block in the journal.
+
+    Args:
+        worker: where models run.
+        journal: takes each block, and gives back those of an interrupted run.
+        feed: the inputs that latency is measured on.
+        protocol: how.
+        rng: seeds the order of models within blocks.
+        sleep: waits a number of seconds.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        journal: Journal,
+        feed: Path,
+        protocol: Protocol,
+        rng: np.random.Generator,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._worker = worker
+        self._journal = journal
+        self._feed = feed
+        self._protocol = protocol
+        self._rng = rng
+        self._sleep = sleep
+
+    def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
+        """Readings of at least ``blocks`` kept blocks, recorded ones first; shape (blocks, models), ns.
+
+        Raises:
+            TargetError: a model failed; no reading of the failed block is kept.
+        """
+        names = [a.digest for a in artifacts]
+        kept = self._journal.blocks(kind, names)
+        if self._worker.deterministic:
+            blocks = 1
+        spare = int(np.ceil(blocks * self._protocol.discards))
+        while len(kept) < blocks:
+            wanted = blocks - len(kept)
+            seed = int(self._rng.integers(2**31))
+            timing = self._worker.time(artifacts, self._feed, wanted, self._protocol.slot_ns, seed)
+            quiet = timing.drift <= DRIFT
+            if spare <= 0:
+                quiet[:] = True
+            lost = int((~quiet).sum())
+            spare -= lost
+            self._journal.record_blocks(kind, names, timing.ns[quiet], timing.drift[quiet])
+            kept = np.concatenate([kept, timing.ns[quiet]])
+            if lost:
+                self._sleep(min(0.2 * lost, 1.0))
+        return kept
+
+    def race(self, kind: str, baseline: Artifact, incumbent: Artifact, candidate: Artifact) -> Race:
+        """Measure until it is clear whether ``candidate`` beats ``incumbent``, or ``most_blocks`` are spent.
+
+        Raises:
+            TargetError: a model failed.
+        """
+        artifacts = list(dict.fromkeys([baseline, incumbent, candidate]))
+        at = {a.digest: i for i, a in enumerate(artifacts)}
+        blocks = self._protocol.first_blocks
+        while True:
+            ns = self.measure(kind, artifacts, blocks)
+            base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
+            versus = self._interval(best, new)
+            over_base = self._interval(base, new)
+            decided = versus.excludes_gain(self._protocol.least_gain) or versus.shows_gain(self._protocol.least_gain)
+            if decided or len(ns) >= self._protocol.most_blocks or self._worker.deterministic:
+                return Race(float(np.median(new)), over_base, versus, len(ns))
+            blocks = min(2 * len(ns), self._protocol.most_blocks)
+
+    def _interval(self, base: np.ndarray, new: np.ndarray) -> Interval:
+        if self._worker.deterministic:
+            ratio = float(base[0] / new[0])
+            return Interval(ratio, ratio, ratio)
+        return speedup(base, new)
+
+
+@dataclass(frozen=True)
+class Race:
+    """What a race showed.
+
+    Attributes:
+        ns: the candidate's median nanoseconds per inference.
+        speedup: baseline over candidate.
+        versus: incumbent over candidate.
+        blocks: blocks measured.
+    """
+
+    ns: float
+    speedup: Interval
+    versus: Interval
+    blocks: int

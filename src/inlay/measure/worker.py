@@ -1,0 +1,114 @@
+"""The process of every runtime call: it can crash, hang or run out of memory without taking the run along.
+
+It reads one JSON message per line from standard input, and answers each with one line. Messages are plain data: models
+and feeds by path, so that a worker could sit on another machine with the same files. Run as
+``python -m inlay.measure.worker``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.errors import InlayError, TargetError
+from inlay.measure.blocks import run_block, slot_repeats
+from inlay.targets.base import Artifact, Executable, Feed, Target, TargetSpec
+from inlay.targets.registry import create
+
+
+class Service:
+    """Holds the target, the resident executables and the feeds of one worker."""
+
+    def __init__(self) -> None:
+        self._target: Target | None = None
+        self._resident: dict[str, Executable] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._repeats: dict[str, int] = {}
+
+    def handle(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one message; InlayErrors become ``{"error", "stage"}``."""
+        try:
+            answer: dict[str, Any] = getattr(self, f"on_{message['do']}")(**message.get("with", {}))
+        except TargetError as error:
+            return {"error": str(error), "stage": error.stage}
+        except InlayError as error:
+            return {"error": str(error), "stage": "worker"}
+        except Exception as error:  # a runtime may raise anything: it is an answer, not the end of the worker
+            return {"error": f"{type(error).__name__}: {error}", "stage": "worker"}
+        return answer
+
+    def on_target(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Choose the target."""
+        self._target = create(TargetSpec(name, options))
+        print_ = self._target.fingerprint()
+        return {"target": print_.target, "facts": dict(print_.facts), "deterministic": self._target.deterministic}
+
+    def on_load(self, key: str, path: str, digest: str) -> dict[str, Any]:
+        """Build a model and keep it."""
+        assert self._target is not None
+        if key not in self._resident:
+            self._resident[key] = self._target.compile(Artifact(Path(path), digest))
+        return {}
+
+    def on_unload(self, key: str) -> dict[str, Any]:
+        """Free a model."""
+        executable = self._resident.pop(key, None)
+        self._repeats.pop(key, None)
+        if executable is not None:
+            executable.close()
+        return {}
+
+    def on_run(self, key: str, feeds: list[str], out: str) -> dict[str, Any]:
+        """Run a model on every feed; outputs go to ``out`` (.npz), named ``<number of the feed>/<output>``."""
+        arrays = {}
+        for number, path in enumerate(feeds):
+            for name, array in self._resident[key].run(self._feed(path)).items():
+                arrays[f"{number}/{name}"] = array
+        with Path(out).open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub mistakes names for options
+        return {}
+
+    def on_time(self, keys: list[str], feed: str, blocks: int, slot_ns: int, seed: int) -> dict[str, Any]:
+        """Time models in interleaved blocks: for each block every model's nanoseconds, and the drift."""
+        arrays = self._feed(feed)
+        executables = [self._resident[k] for k in keys]
+        for key, executable in zip(keys, executables, strict=True):
+            if key not in self._repeats:
+                self._repeats[key] = slot_repeats(executable, arrays, slot_ns)
+        repeats = [self._repeats[k] for k in keys]
+        rng = np.random.default_rng(seed)
+        rows = [run_block(executables, repeats, arrays, rng) for _ in range(blocks)]
+        return {"ns": [row.ns for row in rows], "drift": [row.drift for row in rows]}
+
+    def on_profile(self, key: str, feed: str, repeats: int) -> dict[str, Any]:
+        """Kernel times of a model."""
+        kernels = self._resident[key].profile(self._feed(feed), repeats)
+        return {"kernels": [[k.name, k.op_type, k.ns, k.precision, list(k.nodes)] for k in kernels]}
+
+    def _feed(self, path: str) -> Feed:
+        if path not in self._feeds:
+            with np.load(path, allow_pickle=False) as archive:
+                feed = {name: archive[name] for name in archive.files}
+            if len(self._feeds) >= 64:  # samples by the thousand are read again rather than held
+                return feed
+            self._feeds[path] = feed
+        return self._feeds[path]
+
+
+def main() -> None:
+    """Answer messages until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf8")
+    os.dup2(2, 1)  # whatever a runtime prints must not mix with the answers
+    service = Service()
+    for line in sys.stdin:
+        answers.write(json.dumps(service.handle(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

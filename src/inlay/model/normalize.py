@@ -1,0 +1,147 @@
+"""Bring a model into the form that the rest works on: one pass per quirk, each checked by numbers.
+
+The passes run in order and the result is compared with the original on a real feed. Where the outputs differ beyond
+float noise, the passes are replayed one at a time, and each that changes the outputs is left out and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.errors import TargetError
+from inlay.model.passes.batchnorm import fold_batchnorm
+from inlay.model.passes.constants import (
+    Evaluate,
+    drop_dead,
+    drop_initializer_inputs,
+    fold_constants,
+    lift_constants,
+)
+from inlay.model.passes.identity import remove_identities
+from inlay.model.passes.names import fix_names
+from inlay.model.passes.opset import raise_opset
+from inlay.model.passes.sums import split_sums
+
+NOISE_DB = 60.0
+"""Signal-to-difference ratio below which a pass counts as changing the model: float reordering stays above 100 dB."""
+
+Outputs = Mapping[str, np.ndarray]
+Run = Callable[[ir.Model], Outputs]
+"""Runs a model on the gate's feed; raises TargetError where it cannot."""
+
+Pass = Callable[[ir.Model], tuple[ir.Model, int]]
+"""Edits a model (in place, or a new one) and counts its edits."""
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one pass did: how many edits, or why it was rolled back."""
+
+    name: str
+    edits: int
+    rolled_back: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Normalized:
+    """A normalized model, and the passes that changed it or were rolled back."""
+
+    model: ir.Model
+    reports: tuple[PassReport, ...]
+
+
+def passes(evaluate: Evaluate) -> Sequence[tuple[str, Pass]]:
+    """Every pass by name, in the order in which they run; ``evaluate`` computes constants."""
+    return (
+        ("name nodes and values", fix_names),
+        ("take initializers off the inputs", drop_initializer_inputs),
+        ("turn Constant nodes into initializers", lift_constants),
+        ("raise the opset", raise_opset),
+        ("turn Constant nodes of the converter into initializers", lift_constants),
+        ("remove what does nothing", remove_identities),
+        ("remove what is not used", drop_dead),
+        ("compute constants", partial(fold_constants, evaluate=evaluate)),
+        ("turn Sum into Add", split_sums),
+        ("fold BatchNormalization", fold_batchnorm),
+        ("name what the passes made", fix_names),
+        ("remove what is no longer used", drop_dead),
+    )
+
+
+def normalize(model: ir.Model, evaluate: Evaluate, run: Run | None, expected: Outputs | None = None) -> Normalized:
+    """Apply every pass that keeps the outputs.
+
+    Args:
+        model: is not changed.
+        evaluate: runs a model without inputs (for constants).
+        run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
+        expected: outputs of ``model`` on that feed, when known.
+
+    Raises:
+        TargetError: the original model itself does not run.
+    """
+    steps = passes(evaluate)
+    result, reports = _apply(model, steps)
+    if run is None or not any(r.edits for r in reports):
+        return Normalized(result, reports)
+    expected = run(model) if expected is None else expected
+    if not _difference(expected, run, result) and not any(r.rolled_back for r in reports):
+        return Normalized(result, reports)
+    return _one_by_one(model, steps, expected, run)
+
+
+def _apply(model: ir.Model, steps: Sequence[tuple[str, Pass]]) -> tuple[ir.Model, tuple[PassReport, ...]]:
+    current = model.clone()
+    reports = []
+    for name, step in steps:
+        spare = current.clone()
+        try:
+            current, edits = step(current)
+        except Exception as error:  # a pass must never cost the user the run: it is left out, and said so
+            current = spare
+            reports.append(PassReport(name, 0, f"{type(error).__name__}: {error}".splitlines()[0]))
+            continue
+        reports.append(PassReport(name, edits))
+    return current, tuple(reports)
+
+
+def _one_by_one(model: ir.Model, steps: Sequence[tuple[str, Pass]], expected: Outputs, run: Run) -> Normalized:
+    current, reports = model.clone(), []
+    for step in steps:
+        candidate, (report,) = _apply(current, [step])
+        difference = _difference(expected, run, candidate) if report.edits else ""
+        if difference:
+            report = PassReport(report.name, 0, difference)
+        else:
+            current = candidate
+        reports.append(report)
+    return Normalized(current, tuple(reports))
+
+
+def _difference(expected: Outputs, run: Run, model: ir.Model) -> str:
+    """How ``model``'s outputs differ from ``expected``; empty when they do not."""
+    try:
+        actual = run(model)
+    except TargetError as error:
+        return f"the model no longer runs: {error}"
+    for name, want in expected.items():
+        got = actual.get(name)
+        if got is None or got.shape != want.shape or got.dtype != want.dtype:
+            return f"output {name} is not the same tensor any more"
+        if want.dtype.kind != "f":
+            if not np.array_equal(want, got):
+                return f"output {name} changed"
+            continue
+        same = np.isfinite(want) == np.isfinite(got)
+        finite = np.isfinite(want) & np.isfinite(got)
+        signal = float(np.sum(np.square(want[finite], dtype=np.float64)))
+        noise = float(np.sum(np.square(want[finite].astype(np.float64) - got[finite])))
+        if not same.all() or noise > signal * 10 ** (-NOISE_DB / 10) + 1e-12 * want.size:
+            ratio = 10 * np.log10(signal / noise) if signal and noise else 0.0
+            return f"output {name} changed to {ratio:.0f} dB of the original"
+    return ""

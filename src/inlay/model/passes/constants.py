@@ -1,0 +1,97 @@
+"""Constants as initializers: ``Constant`` nodes, initializers listed as inputs, and subgraphs of constants only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    LiftConstantsToInitializersPass,
+    RemoveInitializersFromInputsPass,
+    RemoveUnusedNodesPass,
+)
+
+_GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
+_NOT_FOLDED = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+    | {"QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan"}
+)
+
+Evaluate = Callable[[ir.Model, list[str]], dict[str, np.ndarray]]
+"""Runs a model without inputs, and returns the named values."""
+
+
+def drop_initializer_inputs(model: ir.Model) -> tuple[ir.Model, int]:
+    """Take initializers off the list of inputs (IR version 3 wanted them there). Their values become final."""
+    before = len(model.graph.inputs)
+    RemoveInitializersFromInputsPass()(model)
+    return model, before - len(model.graph.inputs)
+
+
+def lift_constants(model: ir.Model) -> tuple[ir.Model, int]:
+    """Turn ``Constant`` nodes of the main graph into initializers."""
+    before = model.graph.num_nodes()
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    return model, before - model.graph.num_nodes()
+
+
+def drop_dead(model: ir.Model) -> tuple[ir.Model, int]:
+    """Remove nodes and initializers that no output depends on."""
+    before = model.graph.num_nodes() + len(model.graph.initializers)
+    RemoveUnusedNodesPass()(model)
+    return model, before - model.graph.num_nodes() - len(model.graph.initializers)
+
+
+def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
+    """Compute once what depends on constants only, so that a weight behind an Unsqueeze is seen as a weight.
+
+    Values that would grow the model by more than a megabyte (a large ConstantOfShape) are left as they are.
+    """
+    graph = model.graph
+    constant = {id(v) for v in graph.initializers.values()}
+    foldable: list[ir.Node] = []
+    for node in graph:
+        plain = node.op_type not in _NOT_FOLDED and node.domain in ("", "ai.onnx") and node.inputs
+        if plain and all(v is None or id(v) in constant for v in node.inputs):
+            foldable.append(node)
+            constant.update(id(v) for v in node.outputs)
+    if not foldable:
+        return model, 0
+    inside = {id(n) for n in foldable}
+    frontier = [
+        v
+        for node in foldable
+        for v in node.outputs
+        if v.name and (v.is_graph_output() or any(id(use.node) not in inside for use in v.uses()))
+    ]
+    numbers = evaluate(_constant_part(model, foldable, frontier), [str(v.name) for v in frontier])
+    size = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
+    folded = 0
+    for value in frontier:
+        array = numbers[str(value.name)]
+        if value.is_graph_output() or array.nbytes > size + _GROWTH or array.dtype == object:
+            continue
+        name = f"{value.name}_folded"
+        tensor = ir.tensor(array, name=name)
+        constant_value = ir.Value(
+            name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+        )
+        graph.register_initializer(constant_value)
+        value.replace_all_uses_with(constant_value)
+        folded += 1
+    RemoveUnusedNodesPass()(model)
+    return model, folded
+
+
+def _constant_part(model: ir.Model, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Model:
+    """The model that computes ``outputs`` from constants."""
+    copy = model.clone()
+    wanted = {v.name for v in outputs}
+    produced = {v.name: v for n in copy.graph for v in n.outputs}
+    copy.graph.outputs[:] = [produced[name] for name in (v.name for v in outputs) if name in wanted]
+    copy.graph.inputs.clear()
+    names = {n.name for n in nodes}
+    copy.graph.remove([n for n in copy.graph if n.name not in names], safe=False)
+    RemoveUnusedNodesPass()(copy)
+    return copy

@@ -1,0 +1,179 @@
+"""How far a model is from the float model, and whether that is inside the bound.
+
+Without labels the measure is the signal-to-quantization-noise ratio: ``10 log10(sum y^2 / sum (y - y')^2)`` for each
+output over all samples, in dB; the worst output counts. With a metric, the drop against the float model counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from inlay.data import Samples, load_function
+from inlay.errors import DataError, UsageError
+from inlay.trial import Accuracy, OutputError
+
+Outputs = Mapping[str, np.ndarray]
+Metric = Callable[[Sequence[Outputs], np.ndarray | None], float]
+"""Takes every sample's outputs by name, and the labels (or None); larger is better."""
+
+MOST_MARGIN_DB = 3.0
+EXACT_DB = 300.0
+"""Stands for "no difference at all": a finite number, so that it can be compared, averaged and written as JSON."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a delivered model must keep.
+
+    Attributes:
+        min_sqnr_db: least SQNR of the worst output, or None.
+        metric: name of the metric, or None.
+        max_drop: most that the metric may fall below the float model's, in the metric's own units, or None.
+    """
+
+    min_sqnr_db: float | None = None
+    metric: str | None = None
+    max_drop: float | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.min_sqnr_db is not None:
+            parts.append(f"SQNR at least {self.min_sqnr_db:g} dB")
+        if self.metric is not None and self.max_drop is not None:
+            parts.append(f"{self.metric} at most {self.max_drop:g} below float")
+        return " and ".join(parts) or "none"
+
+
+class Judge:
+    """Compares models with the float model on one part of the samples.
+
+    Args:
+        reference: the float model's outputs, one mapping for each sample.
+        samples: that part.
+        bound: what must hold.
+        metric: the metric of ``bound``, or None.
+        margin: ask for a little more than the bound, by the spread between samples, so that it also holds on others.
+    """
+
+    def __init__(
+        self,
+        reference: Sequence[Outputs],
+        samples: Samples,
+        bound: Bound,
+        metric: Metric | None = None,
+        margin: bool = True,
+    ) -> None:
+        self._reference = reference
+        self._labels = samples.labels
+        self._bound = bound
+        self._metric = metric
+        self._margin = margin
+        self.float_metric = None if metric is None else _value(metric, reference, self._labels)
+
+    def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
+        """Accuracy of a model that gave ``outputs`` on the same samples."""
+        errors, spread = self._errors(outputs)
+        worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
+        metric = None if self._metric is None else _value(self._metric, outputs, self._labels)
+        drop = None if metric is None or self.float_metric is None else self.float_metric - metric
+        reason = self._reason(worst, spread, drop)
+        return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason)
+
+    def _reason(self, worst: OutputError, spread: float, drop: float | None) -> str:
+        least = self._bound.min_sqnr_db
+        if least is not None and worst.sqnr_db < least + (spread if self._margin else 0.0):
+            note = f" (and {spread:.1f} dB for the spread between samples)" if self._margin and spread >= 0.05 else ""
+            return f"SQNR of output {worst.name} is {worst.sqnr_db:.1f} dB, below {least:g} dB{note}"
+        most = self._bound.max_drop
+        if most is not None and drop is not None and drop > most + 1e-12:
+            return f"{self._bound.metric} falls by {drop:.4g}, more than {most:g}"
+        return ""
+
+    def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
+        errors = []
+        spread, worst = 0.0, np.inf
+        names = self._reference[0].keys() if self._reference else ()
+        for name in names:
+            signal, noise, dot, other = (np.empty(len(outputs)) for _ in range(4))
+            for i, (want, got) in enumerate(zip(self._reference, outputs, strict=True)):
+                signal[i], noise[i], dot[i], other[i] = _compare(want[name], got.get(name))
+            total = sqnr_db(float(signal.sum()), float(noise.sum()))
+            norm = float(np.sqrt(signal.sum() * other.sum()))
+            errors.append(OutputError(name, total, float(dot.sum()) / norm if norm > 0 else 1.0))
+            if total < worst:
+                worst = total
+                each = np.array([sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)])
+                spread = _margin(each)
+        return errors, spread
+
+
+def sqnr_db(signal: float, noise: float) -> float:
+    """``10 log10(signal / noise)``, within [-300, 300]; not a number counts as the worst."""
+    if not np.isfinite(noise):
+        return -EXACT_DB
+    if noise <= 0.0:
+        return EXACT_DB
+    return float(np.clip(10.0 * np.log10(max(signal, 1e-300) / noise), -EXACT_DB, EXACT_DB))
+
+
+def find_metric(name: str | None, labels: np.ndarray | None) -> Metric | None:
+    """The metric called ``name``: ``top1``, ``module:function``, or None for the SQNR alone.
+
+    Raises:
+        UsageError: no such metric, or it needs labels and there are none.
+    """
+    if name is None or name == "sqnr":
+        return None
+    if name == "top1":
+        if labels is None:
+            raise UsageError("--metric top1 needs --labels FILE")
+        return top1
+    if ":" in name:
+        return load_function(name, "--metric")
+    raise UsageError(f"--metric {name}: give top1, sqnr, or module:function")
+
+
+def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
+    """Share of samples whose largest number in the first output stands at the label. Outputs: (batch, classes)."""
+    assert labels is not None
+    hits = []
+    for sample, label in zip(outputs, labels, strict=True):
+        scores = next(iter(sample.values()))
+        classes = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
+        hits.append(np.mean(classes.argmax(axis=1) == np.asarray(label).reshape(-1)))
+    return float(np.mean(hits))
+
+
+def _value(metric: Metric, outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
+    try:
+        value = float(metric(outputs, labels))
+    except Exception as error:  # the user's own code
+        raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
+    if not np.isfinite(value):
+        raise DataError(f"the metric gave {value}: it must be a finite number")
+    return value
+
+
+def _compare(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
+    """Signal energy, noise energy, inner product and energy of the other, over finite reference numbers."""
+    if got is None or got.shape != want.shape:
+        return 0.0, np.inf, 0.0, 0.0
+    if want.dtype.kind not in "fiub":
+        return 1.0, 0.0 if np.array_equal(want, got) else np.inf, 1.0, 1.0
+    finite = np.isfinite(want)
+    a = want[finite].astype(np.float64)
+    b = got[finite].astype(np.float64)
+    signal, noise = float(a @ a), float((a - b) @ (a - b))
+    return signal, noise if np.isfinite(noise) else np.inf, float(a @ b), float(b @ b)
+
+
+def _margin(each: np.ndarray) -> float:
+    """What the mean of as many other samples may fall below this one's: a one-sided 95 % prediction bound, in dB."""
+    n = each.size
+    if n < 3:
+        return 0.0
+    return float(min(MOST_MARGIN_DB, student.ppf(0.95, n - 1) * each.std(ddof=1) * np.sqrt(2.0 / n)))

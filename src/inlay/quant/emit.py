@@ -1,0 +1,269 @@
+"""Write a placement into a model: the only place where Q/DQ nodes are made.
+
+For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
+latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
+placement gives the model back, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from inlay.errors import ModelError
+from inlay.model.graph import Graph
+from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
+from inlay.quant.qparams import STORAGE, QParamsTable, quantize
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
+
+ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names."""
+
+    value: str
+    qtype: QType
+    params: QParams
+    ports: tuple[Port, ...]
+    prefix: str
+
+    @property
+    def at_output(self) -> bool:
+        """Whether an output of the graph reads it."""
+        return any(p.node == GRAPH_OUTPUT for p in self.ports)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a site adds to the model: made once, then copied into each candidate."""
+
+    read: str  # the value that the site's ports read
+    nodes: tuple[onnx.NodeProto, ...]
+    tensors: tuple[onnx.TensorProto, ...]
+
+
+class Emitter:
+    """Writes any number of candidates of one model; weights are quantized and stored once, and only referred to.
+
+    Args:
+        model: the normalized model.
+        graph: its indexed view.
+        store: where weights live; candidates must be built in its folder.
+    """
+
+    def __init__(self, model: ir.Model, graph: Graph, store: WeightStore) -> None:
+        self._graph = graph
+        self._store = store
+        self.base = skeleton(model, store)
+        self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
+        self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
+        self._node_names = {n.name for n in self.base.graph.node}
+        # keyed by the identity of the numbers too: the tuple keeps them alive
+        self._parts: dict[tuple[str, bool, int], tuple[QParams, _Parts]] = {}
+
+    def emit(
+        self, placement: Placement, table: QParamsTable, metadata: Mapping[str, str] | None = None
+    ) -> onnx.ModelProto:
+        """The model with ``placement`` set in; its larger tensors refer to the store.
+
+        Args:
+            placement: ports of this model.
+            table: numbers for the values that those ports read.
+            metadata: entries for the model's metadata properties.
+
+        Raises:
+            ModelError: a port that the model does not have, or whose value cannot be quantized.
+        """
+        sites = self._sites(placement, table)
+        proto, base = onnx.ModelProto(), self.base
+        for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+            if base.HasField(field):
+                setattr(proto, field, getattr(base, field))
+        proto.opset_import.extend(base.opset_import)
+        proto.metadata_props.extend(base.metadata_props)
+        proto.functions.extend(base.functions)
+        for key, text in (metadata or {}).items():
+            proto.metadata_props.add(key=key, value=text)
+        self._write_graph(proto.graph, sites)
+        return proto
+
+    def _sites(self, placement: Placement, table: QParamsTable) -> list[_Site]:
+        readers: defaultdict[tuple[str, QType], list[Port]] = defaultdict(list)
+        sites: list[_Site] = []
+        for port, qtype in placement:
+            try:
+                value = self._graph.value_of(port)
+            except KeyError:
+                raise ModelError(f"the placement names port {port}, which the model does not have") from None
+            if qtype is QType.INT32:
+                params = table.bias_params(port, placement)
+                sites.append(_Site(value, qtype, params, (port,), f"{value}_{port.node}"))
+            else:
+                readers[value, qtype].append(port)
+        types = Counter(value for value, _ in readers)
+        for (value, qtype), ports in readers.items():
+            if not self._graph.is_float(value) or not table.knows(value):
+                raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
+            prefix = value if types[value] == 1 else f"{value}_{qtype.value}"
+            site = _Site(value, qtype, table.params(value, qtype), tuple(ports), prefix)
+            owned = value not in self._graph.captured and self._graph.producer(value) is not None
+            if site.at_output and not owned:
+                raise ModelError(f"graph output {value} cannot be quantized: a subgraph or the caller owns the value")
+            sites.append(site)
+        return sites
+
+    def _write_graph(self, graph: onnx.GraphProto, sites: Iterable[_Site]) -> None:
+        base = self.base.graph
+        redirect: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        renamed: dict[str, str] = {}
+        at_start: list[onnx.NodeProto] = []
+        after: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+        tensors: list[onnx.TensorProto] = []
+        replaced: set[str] = set()
+        for site in sites:
+            parts = self._make(site)
+            tensors.extend(parts.tensors)
+            if site.at_output:  # the graph's output keeps its name: the float value gets another
+                renamed[site.value] = self._float_name(site.value)
+            for port in site.ports:
+                if port.node != GRAPH_OUTPUT:
+                    redirect[port.node][port.slot] = parts.read
+            producer = self._graph.producer(site.value)
+            (after[producer.name] if producer is not None else at_start).extend(parts.nodes)
+            if self._graph.is_constant(site.value) and self._all_read(site):
+                replaced.add(site.value)
+        graph.name = base.name
+        if base.HasField("doc_string"):
+            graph.doc_string = base.doc_string
+        graph.input.extend(base.input)
+        graph.output.extend(base.output)
+        graph.value_info.extend(base.value_info)
+        graph.node.extend(at_start)
+        touched = {n for v in renamed for n in self._around(v)} | redirect.keys()
+        for node in base.node:
+            graph.node.append(node)
+            name = node.name
+            if name in touched:
+                _rewire(graph.node[-1], redirect.get(name, {}), renamed)
+            if name in after:
+                graph.node.extend(after[name])
+        graph.initializer.extend(t for t in base.initializer if t.name not in replaced)
+        graph.initializer.extend(tensors)
+        graph.sparse_initializer.extend(base.sparse_initializer)
+        graph.quantization_annotation.extend(base.quantization_annotation)
+        graph.metadata_props.extend(base.metadata_props)
+
+    def _around(self, value: str) -> set[str]:
+        """Nodes that write or read ``value``."""
+        producer = self._graph.producer(value)
+        names = {p.node for p in self._graph.consumers(value)}
+        return names if producer is None else names | {producer.name}
+
+    def _all_read(self, site: _Site) -> bool:
+        """Whether no consumer of a constant is left that reads its float form."""
+        if site.value in self._graph.captured:
+            return False
+        return set(self._graph.consumers(site.value)) == set(site.ports)
+
+    def _make(self, site: _Site) -> _Parts:
+        key = (site.prefix, site.at_output, id(site.params))
+        if key not in self._parts:
+            self._parts[key] = (site.params, self._new_parts(site))
+        return self._parts[key][1]
+
+    def _new_parts(self, site: _Site) -> _Parts:
+        params = site.params
+        scale = np.asarray(params.scale, np.float32)
+        zero = np.asarray(params.zero_point, STORAGE[params.qtype])
+        if params.axis is None:
+            scale, zero = scale.reshape(()), zero.reshape(())  # runtimes fuse scalars; shape [1] breaks some kernels
+        axis: dict[str, int] = {} if params.axis is None else {"axis": params.axis}
+        names = [self._free(f"{site.prefix}_{suffix}") for suffix in ("scale", "zero_point", "quantized")]
+        scale_name, zero_name, quantized = names
+        read = site.value if site.at_output else self._free(f"{site.prefix}_{DEQUANTIZE}")
+        tensors = [tensor_proto(scale_name, scale, onnx.TensorProto.FLOAT)]
+        tensors.append(tensor_proto(zero_name, zero, ONNX_TYPE[params.qtype]))
+        nodes = [_node(DEQUANTIZE, [quantized, scale_name, zero_name], read, self._free_node(site, DEQUANTIZE), axis)]
+        if self._graph.is_constant(site.value):
+            tensors.append(self._constant(site, quantized))
+        else:
+            source = self._float_name(site.value) if site.at_output else site.value
+            reads = [source, scale_name, zero_name]
+            nodes.insert(0, _node(QUANTIZE, reads, quantized, self._free_node(site, QUANTIZE), axis))
+        return _Parts(read, tuple(nodes), tuple(tensors))
+
+    def _constant(self, site: _Site, name: str) -> onnx.TensorProto:
+        """The quantized form of a constant, stored once for each set of numbers."""
+        array = self._graph.constant(site.value)
+        assert array is not None
+        dtype = ONNX_TYPE[site.qtype]
+        if array.size * site.qtype.bits // 8 < INLINE_BYTES or site.qtype is QType.INT4:
+            return tensor_proto(name, quantize(array, site.params), dtype)
+        key = f"{site.qtype.value}:{site.prefix}:{hash(site.params)}"
+        self._store.put(key, lambda: quantize(array, site.params).tobytes())
+        return self._store.reference(key, name, dtype, tuple(array.shape))
+
+    def _float_name(self, value: str) -> str:
+        """Name of a graph output's value before it is quantized."""
+        return self._free(f"{value}_float")
+
+    def _free(self, wish: str) -> str:
+        return _free(wish, self._values)
+
+    def _free_node(self, site: _Site, op_type: str) -> str:
+        return _free(f"{site.prefix}_{op_type}", self._node_names)
+
+
+def _free(wish: str, taken: set[str]) -> str:
+    """``wish``, or with a number behind it where the base model has that name. The same in every candidate."""
+    name, n = wish, 1
+    while name in taken:
+        n += 1
+        name = f"{wish}_{n}"
+    return name
+
+
+def _node(op_type: str, inputs: list[str], output: str, name: str, attributes: Mapping[str, int]) -> onnx.NodeProto:
+    node = onnx.NodeProto(op_type=op_type, name=name, input=inputs, output=[output])
+    node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in attributes.items())
+    return node
+
+
+def _rewire(node: onnx.NodeProto, slots: Mapping[int, str], renamed: Mapping[str, str]) -> None:
+    for slot, value in enumerate(node.input):
+        new = slots.get(slot) or renamed.get(value)
+        if new is not None:
+            node.input[slot] = new
+    for slot, value in enumerate(node.output):
+        if value in renamed:
+            node.output[slot] = renamed[value]
+
+
+def emit(
+    model: ir.Model,
+    graph: Graph,
+    placement: Placement,
+    table: QParamsTable,
+    folder: Path,
+    metadata: Mapping[str, str] | None = None,
+) -> onnx.ModelProto:
+    """One self-contained model with ``placement`` set in (below 2 GB). ``folder`` takes a scratch file.
+
+    Raises:
+        ModelError: as :meth:`Emitter.emit`.
+    """
+    store = WeightStore(folder)
+    try:
+        return embed(Emitter(model, graph, store).emit(placement, table, metadata), store)
+    finally:
+        store.path.unlink()

@@ -1,0 +1,154 @@
+"""Streaming histograms of a value's numbers, and the ranges that can be read off them.
+
+A histogram takes any number of samples in bounded memory: a fixed count of bins over a symmetric range that doubles
+(merging neighbouring bins) whenever a larger number comes along. One pass over the samples serves every method.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.stats import entropy
+
+Method = Literal["minmax", "percentile", "mse", "entropy"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+BINS = 4096  # over the whole symmetric range; a multiple of four, so that doubling merges bins exactly
+PERCENTILE = 99.99
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and largest number that quantization represents; always contains 0."""
+
+    low: float
+    high: float
+
+    def __or__(self, other: Range) -> Range:
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+class Histogram:
+    """Counts of a stream of numbers. Not finite numbers are counted apart."""
+
+    def __init__(self) -> None:
+        self.low = np.inf
+        self.high = -np.inf
+        self.not_finite = 0
+        self.limit = 0.0  # bins cover [-limit, limit)
+        self.counts = np.zeros(BINS, np.int64)
+
+    def update(self, array: np.ndarray) -> None:
+        """Take in the numbers of a float array of any shape."""
+        flat = array.ravel()
+        if not flat.size:
+            return
+        low, high = float(flat.min()), float(flat.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            finite = flat[np.isfinite(flat)]
+            self.not_finite += flat.size - finite.size
+            self.update(finite)
+            return
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self._cover(max(abs(low), abs(high)))
+        index = flat.astype(np.float64) if self.limit > 1e30 else flat
+        index = (index * (BINS / 2 / self.limit) + BINS / 2).astype(np.int32)
+        np.clip(index, 0, BINS - 1, out=index)
+        self.counts += np.bincount(index, minlength=BINS)
+
+    def _cover(self, magnitude: float) -> None:
+        if magnitude == 0.0 and self.limit == 0.0:
+            self.limit = 2.0**-100
+        elif self.limit == 0.0:
+            self.limit = float(2.0 ** np.ceil(np.log2(magnitude) + 1e-9))
+        while self.limit < magnitude:
+            pairs = self.counts.reshape(-1, 2).sum(axis=1)
+            self.counts = np.zeros(BINS, np.int64)
+            self.counts[BINS // 4 : BINS // 4 + BINS // 2] = pairs
+            self.limit *= 2
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Bin edges, shape (BINS + 1,)."""
+        return np.linspace(-self.limit, self.limit, BINS + 1)
+
+    def range(self, method: Method, levels: int = 256) -> Range:
+        """The range that ``method`` chooses for ``levels`` quantization levels."""
+        if not np.isfinite(self.low):
+            return Range(0.0, 0.0)
+        whole = Range(min(0.0, self.low), max(0.0, self.high))
+        if method == "minmax" or whole.low == whole.high:
+            return whole
+        return _CHOICES[method](self, whole, levels)
+
+    @property
+    def digest(self) -> str:
+        """Identifies the counts."""
+        facts = np.array([self.low, self.high, self.limit, self.not_finite])
+        return hashlib.sha256(facts.tobytes() + self.counts.tobytes()).hexdigest()[:16]
+
+
+def _percentile(histogram: Histogram, whole: Range, levels: int) -> Range:
+    """Cut off the outermost 0.01 % of the numbers, half on each side that has any."""
+    share = np.cumsum(histogram.counts) / histogram.counts.sum()
+    tail = (100.0 - PERCENTILE) / 100.0 / (2 if whole.low < 0 < whole.high else 1)
+    edges = histogram.edges
+    low = edges[np.searchsorted(share, tail)] if whole.low < 0 else 0.0
+    high = edges[np.searchsorted(share, 1.0 - tail) + 1] if whole.high > 0 else 0.0
+    return Range(max(whole.low, min(0.0, float(low))), min(whole.high, max(0.0, float(high))))
+
+
+def _mse(histogram: Histogram, whole: Range, levels: int) -> Range:
+    """Shrink both ends until the mean squared error of rounding and clipping is least (grid, then each end alone)."""
+    filled = np.flatnonzero(histogram.counts)
+    centres = ((histogram.edges[:-1] + histogram.edges[1:]) / 2)[filled].clip(whole.low, whole.high)
+    weights = histogram.counts[filled] / histogram.counts.sum()
+
+    def error(low: float, high: float) -> float:
+        step = (high - low) / (levels - 1)
+        clipped = np.clip(centres, low, high)
+        # inside the range rounding leaves step**2 / 12 on average; the bins are too coarse to round them one by one
+        return float(np.sum(weights * ((centres - clipped) ** 2 + step * step / 12)))
+
+    best = min((error(whole.low * k, whole.high * k), -k) for k in np.linspace(0.2, 1.0, 81))
+    low, high = whole.low * -best[1], whole.high * -best[1]
+    low = min((error(e, high), e) for e in np.linspace(whole.low, low * 0.5, 41))[1]
+    high = min((error(low, e), -e) for e in np.linspace(high * 0.5, whole.high, 41))[1] * -1
+    return Range(min(0.0, float(low)), max(0.0, float(high)))
+
+
+def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
+    """Least Kullback-Leibler divergence between the clipped distribution and its quantized form."""
+    counts = histogram.counts.astype(np.float64)
+    edges = histogram.edges
+    best: tuple[float, Range] = (np.inf, whole)
+    for k in np.linspace(0.2, 1.0, 41):
+        low, high = whole.low * k, whole.high * k
+        first, last = np.searchsorted(edges, [low, high])
+        first, last = max(int(first) - 1, 0), min(int(last), BINS)
+        if last - first < levels // 2:
+            continue
+        inside = counts[first:last]
+        reference = inside.copy()
+        reference[0] += counts[:first].sum()
+        reference[-1] += counts[last:].sum()
+        level = (np.arange(last - first) * levels // (last - first)).astype(np.int64)
+        filled = inside > 0
+        totals = np.bincount(level, weights=inside, minlength=levels)
+        share = np.bincount(level, weights=filled, minlength=levels)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            quantized = np.where(filled, (totals / share)[level], 0.0)
+        quantized = np.maximum(quantized, 1e-9 * quantized.max())
+        best = min(best, (float(entropy(reference, quantized)), Range(low, high)), key=lambda pair: pair[0])
+    return best[1]
+
+
+_CHOICES: Mapping[Method, Callable[[Histogram, Range, int], Range]] = {
+    "percentile": _percentile,
+    "mse": _mse,
+    "entropy": _entropy,
+}

@@ -1,0 +1,207 @@
+"""From ranges and weights to scales and zero points: one table of numbers for search and delivery alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from inlay.errors import ModelError
+from inlay.model.graph import Graph
+from inlay.quant.observers import Range
+from inlay.targets.base import Rules
+from inlay.types import Placement, Port, QParams, QType
+
+_TINY = float(np.float32(2.0**-100))  # scales stay normal float32 numbers, and so do their products
+_BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
+
+
+def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QParams:
+    """Per-tensor numbers that cover ``found``: ``scale = (high - low) / (qmax - qmin)``, zero exactly representable.
+
+    The scale is rounded down to float32 where rounding up would let the largest integer stand for more than
+    ``high``: a runtime drops a Clip only when no integer exceeds its bounds.
+    """
+    low, high = min(0.0, found.low), max(0.0, found.high)
+    steps = qtype.qmax - qtype.qmin
+    if symmetric:
+        reach = max(-low, high)
+        low, high = -reach, reach
+        steps = 2 * qtype.qmax if qtype.signed else steps
+    if high == low:
+        return QParams(qtype, (1.0,), (qtype.qmin if not qtype.signed else 0,))
+    scale = np.float32(min(max((high - low) / steps, _TINY), float(np.finfo(np.float32).max)))
+    if low == 0.0 and scale * np.float32(steps) > np.float32(high):
+        scale = np.nextafter(scale, np.float32(0))
+    if symmetric:
+        return QParams(qtype, (float(scale),), (0 if qtype.signed else (qtype.qmax + 1) // 2,))
+    zero = round(qtype.qmin - low / float(scale))
+    return QParams(qtype, (float(scale),), (int(np.clip(zero, qtype.qmin, qtype.qmax)),))
+
+
+def weight_params(weight: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float = 0.0) -> QParams:
+    """Symmetric int8 numbers: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
+
+    Args:
+        weight: float array, at least one dimension when ``axis`` is given.
+        axis: channel axis.
+        limit: largest integer magnitude.
+        floor: least scale, per channel: keeps the int32 bias of the channel from overflowing.
+    """
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    finite = np.where(np.isfinite(weight), np.abs(weight), 0.0)
+    top = np.asarray(finite.max(axis=others, initial=0.0), np.float64)
+    scale = np.maximum(top / limit, floor)
+    scale = np.where(scale > 0.0, np.maximum(scale, _TINY), 1.0).astype(np.float32).reshape(-1)
+    return QParams(QType.INT8, tuple(scale.tolist()), (0,) * scale.size, None if axis is None else axis % weight.ndim)
+
+
+def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
+    """``clip(round_half_even(x / scale) + zero_point)`` as QuantizeLinear does, in float32 (biases: float64)."""
+    scale, zero = _aligned(array, params)
+    wide = np.float64 if params.qtype is QType.INT32 else np.float32
+    steps = np.rint(np.asarray(array, wide) / scale.astype(wide)) + zero.astype(wide)
+    return np.asarray(np.clip(steps, params.qtype.qmin, params.qtype.qmax), STORAGE[params.qtype])
+
+
+def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
+    """``(q - zero_point) * scale`` in float32."""
+    scale, zero = _aligned(array, params)
+    return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+
+
+STORAGE = {t: np.dtype(t.value.replace("int4", "int8")) for t in QType}
+"""The numpy type that holds each integer type's numbers."""
+
+
+def _aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and zero point shaped to broadcast over ``array``."""
+    shape = [1] * array.ndim
+    if params.axis is not None:
+        shape[params.axis] = -1
+    return np.asarray(params.scale, np.float32).reshape(shape), np.asarray(params.zero_point, np.int64).reshape(shape)
+
+
+class QParamsTable:
+    """Numbers for every value that a placement may quantize, computed when first asked for, then fixed.
+
+    Args:
+        graph: the normalized model.
+        rules: types, symmetry and weight limits of the target.
+        ranges: by value; values of one domain have one range already.
+        fixed: numbers that replace the computed ones (those of an imported baseline).
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        rules: Rules,
+        ranges: Mapping[str, Range],
+        fixed: Mapping[tuple[str, QType], QParams] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._rules = rules
+        self._ranges = ranges
+        self._known: dict[tuple[str, QType], QParams] = dict(fixed or {})
+        self._fixed = {value for value, _ in self._known}
+        self._biases: dict[tuple[Port, int, int], QParams] = {}
+
+    def knows(self, value: str) -> bool:
+        """Whether ``value`` can be quantized: it was observed, or is a constant."""
+        return value in self._ranges or self._graph.is_constant(value) or value in self._fixed
+
+    def params(self, value: str, qtype: QType) -> QParams:
+        """Numbers for ``value`` in ``qtype``. Raises KeyError when it was never observed."""
+        key = (value, qtype)
+        if key not in self._known:
+            self._known[key] = self._compute(value, qtype)
+        return self._known[key]
+
+    def bias_params(self, port: Port, placement: Placement) -> QParams:
+        """Numbers of the int32 bias at ``port``: in units of ``scale_x * scale_w``, as the products it is added to.
+
+        Raises:
+            ModelError: ``placement`` does not quantize the node's data and weight, or the bias does not fit them.
+        """
+        data, weight = Port(port.node, 0), Port(port.node, 1)
+        data_type, weight_type = placement.qtype(data), placement.qtype(weight)
+        value = self._graph.value_of(port)
+        if data_type is None or weight_type is None or not self._graph.is_constant(value):
+            raise ModelError(f"bias port {port} is quantized without its data and weight ports")
+        x = self.params(self._graph.value_of(data), data_type)
+        w = self.params(self._graph.value_of(weight), weight_type)
+        key = (port, id(x), id(w))
+        if key not in self._biases:
+            scale = np.asarray(x.scale, np.float32) * np.asarray(w.scale, np.float32)
+            size = self._graph.size(value) or 1
+            if scale.size not in (1, size):
+                raise ModelError(f"bias port {port} has {size} numbers for {scale.size} channels")
+            axis = None if scale.size == 1 else (len(self._graph.shape(value) or (0,)) - 1)
+            self._biases[key] = QParams(QType.INT32, tuple(scale.tolist()), (0,) * scale.size, axis)
+        return self._biases[key]
+
+    def _compute(self, value: str, qtype: QType) -> QParams:
+        if not self._graph.is_constant(value):
+            return activation_params(self._ranges[value], qtype, self._rules.symmetric_activations)
+        array = self._graph.constant(value)
+        assert array is not None
+        if value not in self._weights or qtype is not self._rules.weight:
+            low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+            return activation_params(Range(low, high), qtype, self._rules.symmetric_activations)
+        axis, consumers = self._weights[value]
+        axis = axis if self._rules.per_channel else None
+        return weight_params(array, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
+
+    @cached_property
+    def _weights(self) -> dict[str, tuple[int | None, list[str]]]:
+        """Channel axis and consumers of every constant that some operator reads as its weight."""
+        found: dict[str, tuple[int | None, list[str]]] = {}
+        for node in self._graph.nodes:
+            rule = self._rules.rule(node)
+            if rule is None or rule.weight is None or rule.weight >= len(node.inputs):
+                continue
+            value = node.inputs[rule.weight]
+            if not self._graph.is_constant(value):
+                continue
+            axis = weight_axis(self._graph, Port(node.name, rule.weight))
+            before = found.get(value, (axis, []))
+            found[value] = (axis if before[0] == axis else None, [*before[1], node.name])
+        return found
+
+    def _floor(self, weight: np.ndarray, axis: int | None, consumers: list[str]) -> np.ndarray | float:
+        """Least scales with which every consumer's bias, in units of ``scale_x * scale_w``, fits int32."""
+        floor: np.ndarray | float = 0.0
+        for name in consumers:
+            node = self._graph.node(name)
+            rule = self._rules.rule(node)
+            assert rule is not None
+            bias = node.inputs[rule.bias] if rule.bias is not None and len(node.inputs) > rule.bias else ""
+            numbers = self._graph.constant(bias) if bias else None
+            if numbers is None or node.inputs[0] not in self._ranges:
+                continue
+            scale = self.params(node.inputs[0], self._rules.activation).scale[0]
+            least = np.abs(numbers.astype(np.float64)).reshape(-1) / (scale * _BIAS_LIMIT)
+            channels = 1 if axis is None else weight.shape[axis]
+            least = least if channels == least.size else np.full(channels, least.max(initial=0.0))
+            floor = np.maximum(floor, least if axis is not None else least.max(initial=0.0))
+        return floor
+
+
+def weight_axis(graph: Graph, port: Port) -> int | None:
+    """The output-channel axis of the weight at ``port``; None where only one scale for all makes sense.
+
+    Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights.
+    """
+    node = graph.node(port.node)
+    shape = graph.shape(node.inputs[port.slot])
+    rank = len(shape) if shape is not None else 0
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        return 1 if int(node.attributes.get("group", 1)) == 1 else None
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get("transB", 0) else 1
+    if node.op_type == "MatMul" and rank == 2:
+        return 1
+    return None

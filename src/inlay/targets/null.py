@@ -1,0 +1,154 @@
+"""A target with known costs, for tests and CI: no clock is read, and the best placement is known beforehand.
+
+Each node costs a number of nanoseconds that depends on its kind and precision only; each Q and DQ that no low-precision
+kernel takes in costs one more. Outputs are computed for real, by ONNX Runtime without rewrites. Noise, where asked
+for, is multiplicative, log-normal, and drawn from a seed, with bursts as on a busy machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from inlay.errors import CompileFailed, RunFailed
+from inlay.model.reference import one_line
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.targets.onnxruntime.rules import OPS
+from inlay.types import QType
+
+_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
+_COST = 10_000.0  # nanoseconds of a compute node in float
+_MOVE = 1_000.0
+_BOUNDARY = 1_500.0
+
+
+class NullTarget:
+    """The cost model.
+
+    Args:
+        noise: standard deviation of the logarithm of each reading (0.03 is 3 %).
+        burst: share of readings that are half as slow again.
+        seed: of the noise.
+        effect: 1.0 plants real differences between float and low precision; 0.0 makes every placement cost the same.
+    """
+
+    name = "null"
+
+    def __init__(self, noise: float = 0.0, burst: float = 0.0, seed: int = 0, effect: float = 1.0) -> None:
+        self.noise, self.burst, self.seed, self.effect = noise, burst, seed, effect
+        self.deterministic = noise == 0.0 and burst == 0.0
+
+    def fingerprint(self) -> Fingerprint:
+        """All of its parameters."""
+        facts = {k: str(getattr(self, k)) for k in ("noise", "burst", "seed", "effect")}
+        return Fingerprint(self.name, facts)
+
+    def rules(self) -> Rules:
+        """The same operators as ONNX Runtime on x86, so that placements look alike."""
+        return Rules(activation=QType.UINT8, ops=OPS)
+
+    def compile(self, model: Artifact) -> NullExecutable:
+        """Price the model. Raises CompileFailed when it is not a valid model."""
+        return NullExecutable(model, self)
+
+
+class NullExecutable:
+    """A priced model."""
+
+    def __init__(self, model: Artifact, target: NullTarget) -> None:
+        self._target = target
+        self._path = model.path
+        try:
+            onnx.checker.check_model(str(model.path))
+            proto = onnx.load(str(model.path), load_external_data=False)
+        except Exception as error:  # the checker and protobuf raise several types
+            raise CompileFailed(f"{model.path.name} is not valid: {one_line(error)}") from error
+        self._kernels = price(proto, target.effect)
+        self._rng = np.random.default_rng([target.seed, int(model.digest[:8] or "0", 16)])
+        self._closed = False
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name, computed by ONNX Runtime. Raises RunFailed."""
+        if self._closed:
+            raise RunFailed("the model was closed")
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        try:
+            session = ort.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+            outputs = session.run(None, dict(feed))
+        except Exception as error:  # the binding raises bare exceptions of several types
+            raise RunFailed(one_line(error)) from error
+        return dict(zip((o.name for o in session.get_outputs()), outputs, strict=True))
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """The price, with noise, ``repeats`` times; int64 nanoseconds."""
+        if self._closed:
+            raise RunFailed("the model was closed")
+        total = sum(k.ns for k in self._kernels)
+        factor = np.exp(self._rng.normal(0.0, self._target.noise, repeats))
+        factor = np.where(self._rng.random(repeats) < self._target.burst, factor * 1.5, factor)
+        return np.asarray(np.rint(total * factor), np.int64)
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """The price of each node."""
+        return list(self._kernels)
+
+    def close(self) -> None:
+        """No more calls."""
+        self._closed = True
+
+
+def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
+    """The cost of every node of a model: a pure function of its structure and names.
+
+    A compute node that reads a DQ and whose every reader is a Q (perhaps behind a Relu or Clip) runs in low precision;
+    its cost changes by a factor in [0.3, 1.3] drawn from its name, so that some nodes are better left in float. A Q is
+    free behind a low-precision node, a DQ before low-precision nodes only; elsewhere each costs 1.5 us.
+    """
+    graph = proto.graph
+    producer = {v: n for n in graph.node for v in n.output}
+    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for value in node.input:
+            readers[value].append(node)
+
+    def after(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        found = [n for v in node.output for n in readers[v]]
+        return [m for n in found for m in (after(n) if n.op_type in ("Relu", "Clip") else [n])]
+
+    def reads_dq(node: onnx.NodeProto) -> bool:
+        source = producer.get(node.input[0]) if node.input else None
+        return source is not None and source.op_type == _DQ
+
+    low = {
+        n.name
+        for n in graph.node
+        if n.op_type in OPS and reads_dq(n) and after(n) and all(r.op_type == _Q for r in after(n))
+    }
+
+    def cost(node: onnx.NodeProto) -> float:
+        if node.op_type == _Q:
+            source = producer.get(node.input[0])
+            while source is not None and source.op_type in ("Relu", "Clip"):
+                source = producer.get(source.input[0])
+            return 0.0 if source is not None and source.name in low else _BOUNDARY * effect
+        if node.op_type == _DQ:
+            free = node.input[0] not in producer or all(r.name in low for r in after(node))
+            return 0.0 if free else _BOUNDARY * effect
+        rule = OPS.get(node.op_type)
+        ns = _COST if rule is not None and not rule.moves else _MOVE
+        return ns * (1.0 + effect * (_factor(node.name) - 1.0)) if node.name in low else ns
+
+    return [
+        KernelTime(n.name, n.op_type, cost(n), "uint8" if n.name in low else "float32", (n.name,)) for n in graph.node
+    ]
+
+
+def _factor(name: str) -> float:
+    """A number in [0.3, 1.3] that depends on ``name`` only."""
+    return 0.3 + hashlib.sha256(name.encode()).digest()[0] / 255.0

@@ -1,0 +1,170 @@
+"""ONNX Runtime's CPU provider as a target."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.model.reference import one_line
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.targets.onnxruntime.rules import cpu_flags, rules_for
+
+_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
+
+
+class OrtCpuTarget:
+    """ONNX Runtime on this machine's CPU, with all of its graph optimizations.
+
+    Args:
+        threads: intra-op threads; 0 lets the runtime choose.
+    """
+
+    name = "ort-cpu"
+    deterministic = False
+
+    def __init__(self, threads: int = 1) -> None:
+        if threads < 0:
+            raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
+        self.threads = threads
+
+    def fingerprint(self) -> Fingerprint:
+        """Runtime version, CPU, the ISA flags that its kernels choose by, and threads."""
+        flags = cpu_flags()
+        return Fingerprint(
+            self.name,
+            {
+                "onnxruntime": ort.__version__,
+                "machine": platform.machine(),
+                "cpu": _cpu_name(),
+                "isa": " ".join(f for f in _FLAGS if f in flags),
+                "cores": str(os.cpu_count()),
+                "threads": str(self.threads),
+            },
+        )
+
+    def rules(self) -> Rules:
+        """What this CPU runs in 8 bits."""
+        return rules_for()
+
+    def compile(self, model: Artifact) -> OrtExecutable:
+        """Build a session. Raises CompileFailed."""
+        return OrtExecutable(model, self._options())
+
+    def optimized(self, model: Artifact, path: Path) -> None:
+        """Write the graph as the runtime rewrites it to ``path``. Raises CompileFailed."""
+        options = self._options()
+        options.optimized_model_filepath = str(path)
+        _session(model, options)
+
+    def _options(self) -> Any:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        return options
+
+
+def _session(model: Artifact, options: Any) -> Any:
+    try:
+        return ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the binding raises bare exceptions of several types
+        raise CompileFailed(f"ONNX Runtime cannot build {model.path.name}: {one_line(error)}") from error
+
+
+class OrtExecutable:
+    """One session."""
+
+    def __init__(self, model: Artifact, options: Any) -> None:
+        self._model = model
+        self._options = options
+        self._session: Any = _session(model, options)
+        self._outputs = [o.name for o in self._session.get_outputs()]
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises RunFailed."""
+        return dict(zip(self._outputs, self._call(feed), strict=True))
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference, shape (repeats,). Raises RunFailed."""
+        times = np.empty(repeats, np.int64)
+        for i in range(repeats):
+            start = time.perf_counter_ns()
+            self._call(feed)
+            times[i] = time.perf_counter_ns() - start
+        return times
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """Mean time of every kernel, from the runtime's own profiler in a session of its own. Raises RunFailed."""
+        with tempfile.TemporaryDirectory() as folder:
+            options = self._options
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            try:
+                session = _session(self._model, options)
+                warm_up = 2
+                for _ in range(warm_up + repeats):
+                    _run(session, feed)
+                events = json.loads(Path(session.end_profiling()).read_text(encoding="utf8"))
+            finally:
+                options.enable_profiling = False
+        return _kernels(events, repeats, warm_up)
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._session = None
+
+    def _call(self, feed: Feed) -> list[np.ndarray]:
+        if self._session is None:
+            raise RunFailed("the model was closed")
+        return _run(self._session, feed)
+
+
+def _run(session: Any, feed: Feed) -> list[np.ndarray]:
+    try:
+        return list(session.run(None, dict(feed)))
+    except Exception as error:  # as in _session
+        raise RunFailed(f"ONNX Runtime cannot run the model: {one_line(error)}") from error
+
+
+def _kernels(events: list[dict[str, Any]], repeats: int, warm_up: int) -> list[KernelTime]:
+    """Mean over the last ``repeats`` runs; kernels in the order in which they first ran."""
+    times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    precision: dict[tuple[str, str], str] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not str(event.get("name", "")).endswith("_kernel_time"):
+            continue
+        args = event["args"]
+        key = (event["name"].removesuffix("_kernel_time"), args["op_name"])
+        times[key].append(float(event["dur"]) * 1000.0)
+        with contextlib.suppress(KeyError, IndexError, StopIteration):
+            precision[key] = next(iter(args["input_type_shape"][0]))
+    kernels = []
+    for (name, op_type), values in times.items():
+        runs = repeats + warm_up
+        calls = max(1, len(values) // runs)
+        kept = values[warm_up * calls :]
+        node, _, suffix = name.rpartition("_token_")
+        source = node if suffix.isdigit() else name
+        kernels.append(
+            KernelTime(name, op_type, sum(kept) / max(1, repeats), precision.get((name, op_type), ""), (source,))
+        )
+    return kernels
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,37 @@
+"""Find targets by name, through the entry points of all installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+
+from inlay.errors import TargetError, UsageError
+from inlay.targets.base import Target, TargetSpec
+
+GROUP = "inlay.targets"
+
+
+def available() -> Mapping[str, EntryPoint]:
+    """Every target's entry point by name, sorted."""
+    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
+
+
+def create(spec: TargetSpec) -> Target:
+    """The target that ``spec`` describes.
+
+    Raises:
+        UsageError: no such target, or options that it does not take.
+        TargetError: its runtime cannot be loaded.
+    """
+    found = available().get(spec.name)
+    if found is None:
+        raise UsageError(f"there is no target {spec.name}; installed are {', '.join(available())}")
+    try:
+        make = found.load()
+    except ImportError as error:
+        raise TargetError(f"target {spec.name} cannot be loaded: {error}") from error
+    try:
+        target: Target = make(**spec.options)
+    except TypeError as error:
+        raise UsageError(f"target {spec.name}: {error}") from error
+    return target
