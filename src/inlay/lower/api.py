@@ -10,7 +10,7 @@ import onnx
 from inlay.errors import UsageError
 from inlay.lower import partition
 from inlay.lower.host import host_model
-from inlay.lower.integer import PROFILES, NotLowered, build
+from inlay.lower.integer import PROFILES, Legal, NotLowered, anything, build
 from inlay.lower.ir import IntegerGraph, Place
 from inlay.lower.partition import Piece
 from inlay.lower.prepare import Source, prepare
@@ -64,7 +64,13 @@ class Lowered:
         return tuple(p.tosa for p in self.partitions if p.tosa is not None)
 
 
-def lower(model: onnx.ModelProto, profile: str = "INT", bind: Mapping[str, int] | None = None) -> Lowered:
+def lower(
+    model: onnx.ModelProto,
+    profile: str = "INT",
+    bind: Mapping[str, int] | None = None,
+    legal: Legal = anything,
+    forced: Mapping[str, str] | None = None,
+) -> Lowered:
     """Lower a Q/DQ model to TOSA 1.0.
 
     Args:
@@ -72,6 +78,8 @@ def lower(model: onnx.ModelProto, profile: str = "INT", bind: Mapping[str, int] 
         profile: ``INT``: everything in TOSA is integer, the rest stays on the host as ONNX; ``INT+FP``: what is not
             quantized becomes float TOSA where TOSA has it.
         bind: sizes of named dynamic dimensions (others become 1).
+        legal: limits of the compiler that will take the flatbuffers; without it, all of TOSA.
+        forced: names of nodes that stay on the host, with the reason to report.
 
     Returns:
         The integer graph, its partitions with their flatbuffers and host models, and what was not lowered and why.
@@ -83,21 +91,23 @@ def lower(model: onnx.ModelProto, profile: str = "INT", bind: Mapping[str, int] 
     if profile not in PROFILES:
         raise UsageError(f"unknown profile {profile!r}: choose one of {', '.join(PROFILES)}")
     source = prepare(model, bind)
-    graph, not_lowered = integer_graph(source, profile)
+    graph, not_lowered = integer_graph(source, profile, legal, forced or {})
     pieces = partition.split(graph)
     return Lowered(profile, graph, tuple(_finish(graph, p, source) for p in pieces), not_lowered)
 
 
-def integer_graph(source: Source, profile: str) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
+def integer_graph(
+    source: Source, profile: str, legal: Legal, forced: Mapping[str, str]
+) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
     """The integer graph without TOSA partitions that would compute nothing: those nodes stay with their neighbours."""
-    forced: dict[str, str] = {}
+    held = dict(forced)
     while True:
-        graph, not_lowered = build(source, profile, forced)
+        graph, not_lowered = build(source, profile, held, legal)
         idle = partition.without_compute(partition.split(graph))
-        nodes = {n for piece in idle for n in piece.nodes} - set(forced)
+        nodes = {n for piece in idle for n in piece.nodes} - set(held)
         if not nodes:
             return _bridges_to_host(graph, idle), not_lowered
-        forced.update(dict.fromkeys(sorted(nodes), "it would be in a partition without any computation"))
+        held.update(dict.fromkeys(sorted(nodes), "it would be in a partition without any computation"))
 
 
 def _bridges_to_host(graph: IntegerGraph, idle: tuple[Piece, ...]) -> IntegerGraph:

@@ -24,6 +24,13 @@ Rule = Callable[[Context, Node], None]
 
 PROFILES = ("INT", "INT+FP")
 
+Legal = Callable[[ir.Op, Mapping[str, ir.Tensor], Mapping[str, ir.Array]], "str | None"]
+"""A compiler's own limits: why it cannot take an operator (given tensors and constants by name), or None when it can."""
+
+
+def anything(op: ir.Op, tensors: Mapping[str, ir.Tensor], constants: Mapping[str, ir.Array]) -> str | None:
+    """No limits: all that TOSA allows."""
+
 
 @dataclass(frozen=True)
 class NotLowered:
@@ -42,19 +49,22 @@ class NotLowered:
     place: str
 
 
-def build(source: Source, profile: str, forced: Mapping[str, str] | None = None) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
+def build(
+    source: Source, profile: str, forced: Mapping[str, str] | None = None, legal: Legal = anything
+) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
     """The integer graph of a prepared model.
 
     Args:
         source: the model.
         profile: ``INT`` or ``INT+FP``.
         forced: nodes that must stay on the host, with the reason.
+        legal: what the compiler of the TOSA side can take.
 
     Returns:
         The graph, and the nodes that are not integer in it.
     """
     forced = forced or {}
-    walk = _Walk(Context(source, frozenset(forced)), profile, forced)
+    walk = _Walk(Context(source, frozenset(forced)), profile, forced, legal)
     for name in source.graph.inputs:
         walk.model_input(name)
     for node in source.graph.nodes:
@@ -64,8 +74,9 @@ def build(source: Source, profile: str, forced: Mapping[str, str] | None = None)
 
 
 class _Walk:
-    def __init__(self, context: Context, profile: str, forced: Mapping[str, str]) -> None:
+    def __init__(self, context: Context, profile: str, forced: Mapping[str, str], legal: Legal) -> None:
         self.context = context
+        self.legal = legal
         self.profile = profile
         self.forced = forced
         self.inputs: list[Interface] = []
@@ -117,6 +128,10 @@ class _Walk:
         mark = builder.mark()
         try:
             rule(self.context, node)
+            for op in builder.ops[mark:]:
+                limit = self.legal(op, builder.tensors, builder.constants) if op.place is Place.TOSA else None
+                if limit:
+                    raise Refused(limit)
         except Refused as refusal:
             builder.rollback(mark)
             for value in node.outputs:

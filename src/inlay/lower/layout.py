@@ -91,6 +91,8 @@ def _demand(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
         return (0, 2, 3, 1)
     if isinstance(op, ir.MatMul):
         return (0, 1, 2)
+    if isinstance(op, ir.Reverse) and len(tensors[op.out].dims) == 4:
+        return (0, 2, 3, 1)  # Ethos-U turns rows and columns only
     if isinstance(op, ir.Rescale) and op.axis is not None:
         rank = len(tensors[op.out].dims)
         # TOSA scales per channel along the last stored axis.

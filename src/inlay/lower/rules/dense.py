@@ -266,9 +266,10 @@ def weight_integers(weight: Weight) -> tuple[Array, int]:
     centred = weight.values.astype(np.int64) - zero
     if centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127:
         return centred.astype(np.int8), 0
-    if weight.zero_point.size > 1 or weight.values.dtype.name != "uint8":
+    if weight.zero_point.size > 1 or weight.values.dtype.name not in ("int8", "uint8"):
         raise Refused("its weight less the zero points does not fit 8 bit")
-    return (weight.values.astype(np.int64) - 128).astype(np.int8), int(zero) - 128
+    shift = 128 if weight.values.dtype.name == "uint8" else 0
+    return (weight.values.astype(np.int64) - shift).astype(np.int8), int(zero) - shift
 
 
 def _channel_scales(weight: Weight, axis: int, channels: int) -> Array:

@@ -79,7 +79,6 @@ class Estimate:
         memory_cycles: access cycles by memory.
         peak_bytes: peak use by memory.
         layers: cycles per NPU operator, in order.
-        clock_hz: core clock of the system configuration.
     """
 
     cycles: float
@@ -88,7 +87,6 @@ class Estimate:
     memory_cycles: Mapping[str, float]
     peak_bytes: Mapping[str, int]
     layers: tuple[LayerCycles, ...]
-    clock_hz: float
 
 
 def version() -> str:
@@ -118,6 +116,11 @@ def _architecture(accelerator: Accelerator) -> tuple[Any, str]:
             f"{accelerator.memory_mode!r}: {error}"
         ) from error
     return arch, ini.read_text()
+
+
+def clock_hz(accelerator: Accelerator) -> float:
+    """Core clock of the accelerator's system configuration."""
+    return float(_architecture(accelerator)[0].core_clock)
 
 
 def estimate(flatbuffer: bytes, accelerator: Accelerator) -> Estimate:
@@ -151,7 +154,6 @@ def estimate(flatbuffer: bytes, accelerator: Accelerator) -> Estimate:
         memory_cycles={str(m.memoryName): float(m.totalAccessCycles) for m in _values(report.memories)},
         peak_bytes={str(m.memoryName): int(m.peakUsage) for m in _values(report.memories)},
         layers=_layers(compiled.opt_database),
-        clock_hz=float(arch.core_clock),
     )
 
 
