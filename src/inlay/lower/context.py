@@ -21,7 +21,7 @@ THROUGH = frozenset(
 numbers are looked for through them (DESIGN §12)."""
 
 
-class Refused(Exception):  # noqa: N818 - not an error: the node stays in ONNX, with this as its reason
+class Refused(Exception):
     """A rule cannot lower the node at hand; ``str()`` is the reason."""
 
 
@@ -259,7 +259,14 @@ class Context:
         return self.rescale(node, rep.tensor, [rep.scale / to.scale[0]], base, to, in_zp=rep.zp)
 
     def rescale(
-        self, node: str, tensor: str, scales: Sequence[float], base: str, to: QParams, in_zp: int = 0, axis: int | None = None
+        self,
+        node: str,
+        tensor: str,
+        scales: Sequence[float],
+        base: str,
+        to: QParams,
+        in_zp: int = 0,
+        axis: int | None = None,
     ) -> str:
         """RESCALE to int8 with the numbers ``to``; ``scales`` are real factors, one per tensor or per channel."""
         multiplier, shift = self.factors(scales)
@@ -360,4 +367,3 @@ class Context:
     def _maker(self, value: str) -> str:
         producer = self.graph.producer(value)
         return "" if producer is None else producer.name
-

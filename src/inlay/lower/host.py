@@ -47,7 +47,11 @@ def _nodes(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence
         case ir.Quantize():
             return [helper.make_node("QuantizeLinear", [op.inputs[0], *_numbers(graph, op.out, constants)], [op.out])]
         case ir.Dequantize():
-            return [helper.make_node("DequantizeLinear", [op.inputs[0], *_numbers(graph, op.inputs[0], constants)], [op.out])]
+            return [
+                helper.make_node(
+                    "DequantizeLinear", [op.inputs[0], *_numbers(graph, op.inputs[0], constants)], [op.out]
+                )
+            ]
         case ir.Rescale():
             return _bridge(graph, op, constants)
     raise NotImplementedError(f"{type(op).__name__} on the host")

@@ -157,7 +157,9 @@ class _Walk:
         outputs = []
         for value in node.outputs:
             dtype = context.source.dtypes.get(value, "")
-            tensor = builder.tensor(value or f"{node.name}/unused", dtype, context.source.shape(value) if value else None)
+            tensor = builder.tensor(
+                value or f"{node.name}/unused", dtype, context.source.shape(value) if value else None
+            )
             outputs.append(tensor)
             if value:
                 context.floats[value] = tensor
@@ -197,9 +199,7 @@ def _quantize(context: Context, node: Node) -> None:
     context.reps[out] = Rep(tensor, None, unsigned)
 
 
-def _quantized_constant(
-    values: np.ndarray, scale: np.ndarray, zero: np.ndarray, axis: int | None
-) -> Weight:
+def _quantized_constant(values: np.ndarray, scale: np.ndarray, zero: np.ndarray, axis: int | None) -> Weight:
     along = [1] * values.ndim
     if axis is not None:
         along[axis] = -1

@@ -113,7 +113,7 @@ def _improve(
         changed = False
         for group in free:
             choices = options(len(tensors[group].dims))
-            best = min(choices, key=lambda o: _cost(group, o, touching[group], labels, groups, tensors))  # noqa: B023
+            best = min(choices, key=lambda o: _cost(group, o, touching[group], labels, groups, tensors))
             if labels.get(group) != best:
                 labels[group], changed = best, True
         if not changed:

@@ -31,7 +31,9 @@ def dequantize(values: Array, qparams: QParams) -> Array:
 
 
 def run(
-    graph: IntegerGraph, feed: Mapping[str, Array], host: Callable[[ir.Host, Sequence[Array]], Sequence[Array]] | None = None
+    graph: IntegerGraph,
+    feed: Mapping[str, Array],
+    host: Callable[[ir.Host, Sequence[Array]], Sequence[Array]] | None = None,
 ) -> dict[str, Array]:
     """Every tensor of ``graph`` for one set of inputs.
 
@@ -124,15 +126,24 @@ def _transpose_conv2d(op: ir.TransposeConv2d, args: Sequence[Array], tensors: Te
     n, _, oh, ow = tensors[op.out].dims
     kh, kw = w.shape[2:]
     top, _, left, _ = op.out_pads
-    full = np.zeros((n, w.shape[0], (x.shape[2] - 1) * op.strides[0] + kh, (x.shape[3] - 1) * op.strides[1] + kw), x.dtype)
+    full = np.zeros(
+        (n, w.shape[0], (x.shape[2] - 1) * op.strides[0] + kh, (x.shape[3] - 1) * op.strides[1] + kw), x.dtype
+    )
     for i in range(kh):
         for j in range(kw):
             part = np.einsum("nchw,oc->nohw", x, w[:, :, i, j])
-            full[:, :, i : i + part.shape[2] * op.strides[0] : op.strides[0], j : j + part.shape[3] * op.strides[1] : op.strides[1]] += part
+            full[
+                :,
+                :,
+                i : i + part.shape[2] * op.strides[0] : op.strides[0],
+                j : j + part.shape[3] * op.strides[1] : op.strides[1],
+            ] += part
     acc = np.zeros((n, w.shape[0], oh, ow), x.dtype)
     ys, xs = np.arange(oh) - top, np.arange(ow) - left
     inside_y, inside_x = (ys >= 0) & (ys < full.shape[2]), (xs >= 0) & (xs < full.shape[3])
-    acc[:, :, inside_y[:, None] & inside_x[None, :]] = full[:, :, ys[inside_y]][:, :, :, xs[inside_x]].reshape(n, w.shape[0], -1)
+    acc[:, :, inside_y[:, None] & inside_x[None, :]] = full[:, :, ys[inside_y]][:, :, :, xs[inside_x]].reshape(
+        n, w.shape[0], -1
+    )
     return acc + b.reshape(1, -1, 1, 1)
 
 

@@ -80,7 +80,9 @@ def _piece(graph: IntegerGraph, place: Place, ops: Sequence[Op], readers: Mappin
         place=place,
         ops=tuple(ops),
         inputs=_interface_first(read, _carriers(graph, [i.tensor for i in graph.inputs], inward=True)),
-        outputs=_interface_first(dict.fromkeys(leaving), _carriers(graph, [i.tensor for i in graph.outputs], inward=False)),
+        outputs=_interface_first(
+            dict.fromkeys(leaving), _carriers(graph, [i.tensor for i in graph.outputs], inward=False)
+        ),
     )
 
 

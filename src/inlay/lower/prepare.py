@@ -21,10 +21,14 @@ from inlay.model.graph import Graph, build_graph
 _ROUNDS = 8
 """Folding a shape computation can make further shapes known; real exports settle within three rounds."""
 
+_IR_VERSION = 4
+
 _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """Never folded with constant inputs: a dequantized constant must stay integers with their numbers."""
 
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"})
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,8 @@ def prepare(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) -> So
     """
     work = onnx.ModelProto()
     work.CopyFrom(model)
+    # Before version 4 initializers had to be inputs as well; shape inference overlooks those that are not.
+    work.ir_version = max(work.ir_version, _IR_VERSION)
     _bind(work, bind or {})
     _constants_to_initializers(work)
     _unique_names(work)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.lower import ir, layout
+from inlay.lower import layout
 from inlay.lower.extras import require
 from inlay.lower.ir import Array, Op, Shape, Tensor
 from inlay.lower.layout import Layout
@@ -83,7 +83,9 @@ def serialize(
 class Emitter:
     """Collects operators in ``tosa_serializer``; knows each tensor's layout and keeps equal constants once."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], constants: Mapping[str, Array], layouts: Mapping[str, Layout]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], constants: Mapping[str, Array], layouts: Mapping[str, Layout]
+    ) -> None:
         self.ts: Any = require("tosa_serializer")
         self.tensors = tensors
         self.constants = constants

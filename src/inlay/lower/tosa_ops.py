@@ -38,8 +38,16 @@ def _conv2d(e: Emitter, op: ir.Conv2d) -> None:
     else:
         weight = weight.transpose(0, 2, 3, 1)
         name, attribute = "CONV2D", "Conv2dAttribute"
-    operands = [e.read(x, x), e.const(weight), e.const(e.constants[b]), _zero_point(e, x, op.in_zp), _zero_point(e, w, op.w_zp)]
-    e.operator(name, operands, op.out, attribute, list(op.pads), list(op.strides), list(op.dilations), False, _acc(e, op))
+    operands = [
+        e.read(x, x),
+        e.const(weight),
+        e.const(e.constants[b]),
+        _zero_point(e, x, op.in_zp),
+        _zero_point(e, w, op.w_zp),
+    ]
+    e.operator(
+        name, operands, op.out, attribute, list(op.pads), list(op.strides), list(op.dilations), False, _acc(e, op)
+    )
 
 
 def _transpose_conv2d(e: Emitter, op: ir.TransposeConv2d) -> None:
@@ -49,7 +57,14 @@ def _transpose_conv2d(e: Emitter, op: ir.TransposeConv2d) -> None:
         _zero_point(e, x, op.in_zp), _zero_point(e, w, op.w_zp),
     ]  # fmt: skip
     e.operator(
-        "TRANSPOSE_CONV2D", operands, op.out, "TransposeConv2dAttribute", list(op.out_pads), list(op.strides), False, _acc(e, op)
+        "TRANSPOSE_CONV2D",
+        operands,
+        op.out,
+        "TransposeConv2dAttribute",
+        list(op.out_pads),
+        list(op.strides),
+        False,
+        _acc(e, op),
     )
 
 
@@ -143,7 +158,14 @@ def _avg_pool(e: Emitter, op: ir.AvgPool) -> None:
     x = op.inputs[0]
     operands = [e.read(x, op.out), _zero_point(e, x, op.in_zp), _zero_point(e, op.out, op.out_zp)]
     e.operator(
-        "AVG_POOL2D", operands, op.out, "AvgPool2dAttribute", list(op.kernel), list(op.strides), list(op.pads), _acc(e, op)
+        "AVG_POOL2D",
+        operands,
+        op.out,
+        "AvgPool2dAttribute",
+        list(op.kernel),
+        list(op.strides),
+        list(op.pads),
+        _acc(e, op),
     )
 
 
@@ -221,9 +243,7 @@ def _reshape(e: Emitter, op: ir.Reshape) -> None:
         return
     # One transpose before or after, where some layout allows it; else by way of ONNX's own order, with two.
     dtype = e.tensors[out].dtype
-    before = next(
-        (o for o in layout.options(len(shape_x)) if layout.same_bytes(shape_x, o, shape_out, target)), None
-    )
+    before = next((o for o in layout.options(len(shape_x)) if layout.same_bytes(shape_x, o, shape_out, target)), None)
     middle = layout.identity(len(shape_x)) if before is None else before
     name, shape = e.read(x, x), e.stored(x)
     if middle != source:

@@ -105,14 +105,20 @@ def conv_transpose(context: Context, node: Node) -> None:
         kernel_g = np.ascontiguousarray(w[g * per_in : (g + 1) * per_in].transpose(1, 0, 2, 3))
         parts.append(
             builder.add(
-                ir.TransposeConv2d, node.name,
+                ir.TransposeConv2d,
+                node.name,
                 [
                     part,
                     builder.constant(f"{node.name}/weight", kernel_g),
                     builder.constant(f"{node.name}/bias", bias[g * per_out : (g + 1) * per_out]),
                 ],
-                f"{node.name}/acc", "int32", (n, per_out, out_h, out_w),
-                out_pads=(pads[0], extra[0], pads[2], extra[1]), strides=strides, in_zp=x.zp, w_zp=w_zp,
+                f"{node.name}/acc",
+                "int32",
+                (n, per_out, out_h, out_w),
+                out_pads=(pads[0], extra[0], pads[2], extra[1]),
+                strides=strides,
+                in_zp=x.zp,
+                w_zp=w_zp,
             )  # fmt: skip
         )
     acc = parts[0]
@@ -193,7 +199,12 @@ def matmul(context: Context, node: Node) -> None:
     acc = context.builder.add(
         ir.MatMul, node.name, three, f"{node.name}/acc", "int32", (batch, out[-2], out[-1]), a_zp=a.zp, b_zp=b.zp
     )
-    settle(context, node, context.rescale(node.name, acc, [a.scale * b.scale / want.scale[0]], f"{node.name}/out", want), want)
+    settle(
+        context,
+        node,
+        context.rescale(node.name, acc, [a.scale * b.scale / want.scale[0]], f"{node.name}/out", want),
+        want,
+    )
 
 
 def _batched(context: Context, node: Node, tensor: str, lead: Shape) -> str:
@@ -292,7 +303,12 @@ def _bias(context: Context, node: Node, index: int, scales: Array, factor: float
     scales = np.broadcast_to(scales, (channels,))
     if weight is not None:
         own = np.broadcast_to(weight.scale.astype(np.float64).reshape(-1), (channels,))
-        if factor == 1.0 and weight.values.size == channels and not weight.zero_point.any() and np.allclose(own, scales, rtol=1e-6, atol=0):
+        if (
+            factor == 1.0
+            and weight.values.size == channels
+            and not weight.zero_point.any()
+            and np.allclose(own, scales, rtol=1e-6, atol=0)
+        ):
             return weight.values.reshape(-1).astype(np.int32)
         real = weight.real
     else:

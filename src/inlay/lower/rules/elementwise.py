@@ -86,7 +86,11 @@ def add(context: Context, node: Node) -> None:
 def mul(context: Context, node: Node) -> None:
     """Mul, and Div by a constant: an int32 product at the product of the scales, one RESCALE."""
     want = context.wanted(node.outputs[0])
-    if node.op_type == "Div" and node.inputs[1] not in context.weights and node.inputs[1] not in context.source.constants:
+    if (
+        node.op_type == "Div"
+        and node.inputs[1] not in context.weights
+        and node.inputs[1] not in context.source.constants
+    ):
         raise Refused("it divides by an activation")
     a, b = _pair(context, node)
     if node.op_type == "Div":
@@ -141,12 +145,22 @@ def clip(context: Context, node: Node) -> None:
         want = rep.numbers
         for bound in (low, high):
             if np.isfinite(bound) and not _on_grid(bound, want):
-                raise Refused(f"its bound {bound:g} is not a step of its input, and its output is not quantized") from None
+                raise Refused(
+                    f"its bound {bound:g} is not a step of its input, and its output is not quantized"
+                ) from None
     q_low, q_high = (int(v) for v in quantize(np.array([low, high]), want))
     tensor = context.requantize(node.name, rep, want, f"{node.name}/rescaled")
     if q_low > want.qtype.qmin or q_high < want.qtype.qmax:
         tensor = context.builder.add(
-            ir.Clamp, node.name, [tensor], node.outputs[0], "int8", context.builder.shape(tensor), want, low=q_low, high=q_high
+            ir.Clamp,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            "int8",
+            context.builder.shape(tensor),
+            want,
+            low=q_low,
+            high=q_high,
         )
     context.set(node.outputs[0], tensor, want)
 

@@ -26,7 +26,9 @@ def _in(context: Context, node: Node, index: int = 0) -> str:
 
 
 def _out(context: Context, node: Node, tensor: str) -> None:
-    context.floats[node.outputs[0]] = context.reshape(node.name, tensor, context.shape(node.outputs[0]), node.outputs[0])
+    context.floats[node.outputs[0]] = context.reshape(
+        node.name, tensor, context.shape(node.outputs[0]), node.outputs[0]
+    )
 
 
 def _unary(context: Context, node: Node, fn: str, tensor: str) -> str:
@@ -49,9 +51,7 @@ def _clamp(context: Context, node: Node, tensor: str, low: float, high: float) -
 
 def _reduce(context: Context, node: Node, tensor: str, fn: str, axis: int) -> str:
     shape = tuple(1 if i == axis else d for i, d in enumerate(context.builder.shape(tensor)))
-    return context.builder.add(
-        ir.Reduce, node.name, [tensor], f"{node.name}/{fn}", "float32", shape, fn=fn, axis=axis
-    )
+    return context.builder.add(ir.Reduce, node.name, [tensor], f"{node.name}/{fn}", "float32", shape, fn=fn, axis=axis)
 
 
 def _weights(context: Context, node: Node, index: int) -> Array:
@@ -90,7 +90,8 @@ def matmul(context: Context, node: Node) -> None:
     shape = context.shape(node.outputs[0])
     if node.op_type == "Gemm":
         a, b = (
-            _turned(context, node, t) if node.attributes.get(flag, 0) else t for t, flag in ((a, "transA"), (b, "transB"))
+            _turned(context, node, t) if node.attributes.get(flag, 0) else t
+            for t, flag in ((a, "transA"), (b, "transB"))
         )
     shape_a, shape_b = context.builder.shape(a), context.builder.shape(b)
     lead = shape[:-2]
@@ -127,12 +128,23 @@ def _turned(context: Context, node: Node, tensor: str) -> str:
 
 def elementwise(context: Context, node: Node) -> None:
     """Add, Sub, Mul, Div, Min, Max, Pow and Sum."""
-    fn = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "mul", "Min": "min", "Max": "max", "Pow": "pow"}[node.op_type]
+    fn = {
+        "Add": "add",
+        "Sum": "add",
+        "Sub": "sub",
+        "Mul": "mul",
+        "Div": "mul",
+        "Min": "min",
+        "Max": "max",
+        "Pow": "pow",
+    }[node.op_type]
     rank = len(context.shape(node.outputs[0]))
     names = []
     for index in range(len(node.inputs)):
         tensor = _in(context, node, index)
-        names.append(context.reshape(node.name, tensor, align(context.builder.shape(tensor), rank), f"{tensor}/aligned"))
+        names.append(
+            context.reshape(node.name, tensor, align(context.builder.shape(tensor), rank), f"{tensor}/aligned")
+        )
     if node.op_type == "Div":
         names[1] = _unary(context, node, "reciprocal", names[1])
     result = names[0]

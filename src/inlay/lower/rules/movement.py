@@ -1,5 +1,6 @@
 """Operators that only move elements: exact in the input's own numbers, and the same on values without any (integer
-values between Q and DQ; float values in profile ``INT+FP``)."""
+values between Q and DQ; float values in profile ``INT+FP``).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,14 @@ def transpose(context: Context, node: Node) -> None:
     tensor = rep.tensor
     if perm != tuple(range(len(shape))):
         tensor = context.builder.add(
-            ir.Transpose, node.name, [tensor], node.outputs[0], _dtype(context, tensor), tuple(shape[p] for p in perm), rep.qparams, perm=perm
+            ir.Transpose,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            tuple(shape[p] for p in perm),
+            rep.qparams,
+            perm=perm,
         )
     _move(context, node, rep, tensor)
 
@@ -135,7 +143,14 @@ def slice_(context: Context, node: Node) -> None:
     for axis in turned:
         declared = context.builder.tensors[tensor]
         tensor = context.builder.add(
-            ir.Reverse, node.name, [tensor], node.outputs[0], _dtype(context, tensor), declared.dims, rep.qparams, axis=axis % len(shape)
+            ir.Reverse,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            declared.dims,
+            rep.qparams,
+            axis=axis % len(shape),
         )
     _move(context, node, rep, tensor)
 
@@ -204,7 +219,15 @@ def pad(context: Context, node: Node) -> None:
     value = _pad_value(context, node, rep)
     if any(b or a for b, a in grown):
         tensor = context.builder.add(
-            ir.Pad, node.name, [tensor], node.outputs[0], _dtype(context, tensor), context.shape(node.outputs[0]), rep.qparams, pads=grown, value=value
+            ir.Pad,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            context.shape(node.outputs[0]),
+            rep.qparams,
+            pads=grown,
+            value=value,
         )
     _move(context, node, rep, tensor)
 
@@ -228,11 +251,20 @@ def expand(context: Context, node: Node) -> None:
     """Expand and Tile."""
     rep = context.quantized(node.inputs[0])
     shape = context.shape(node.outputs[0])
-    tensor = context.reshape(node.name, rep.tensor, align(context.builder.shape(rep.tensor), len(shape)), f"{rep.tensor}/aligned")
+    tensor = context.reshape(
+        node.name, rep.tensor, align(context.builder.shape(rep.tensor), len(shape)), f"{rep.tensor}/aligned"
+    )
     own = context.builder.shape(tensor)
     if own != shape:
         multiples = tuple(o // i for o, i in zip(shape, own, strict=True))
         tensor = context.builder.add(
-            ir.Tile, node.name, [tensor], node.outputs[0], _dtype(context, tensor), shape, rep.qparams, multiples=multiples
+            ir.Tile,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            shape,
+            rep.qparams,
+            multiples=multiples,
         )
     _move(context, node, rep, tensor)

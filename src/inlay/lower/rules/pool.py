@@ -61,7 +61,9 @@ def average_pool(context: Context, node: Node) -> None:
             in_zp=rep.zp, out_zp=want.zero_point[0] if same else rep.zp,
         )  # fmt: skip
         if not same:
-            pooled = context.rescale(node.name, pooled, [rep.scale / want.scale[0]], f"{node.name}/out", want, in_zp=rep.zp)
+            pooled = context.rescale(
+                node.name, pooled, [rep.scale / want.scale[0]], f"{node.name}/out", want, in_zp=rep.zp
+            )
     settle(context, node, pooled, want)
 
 

@@ -39,7 +39,15 @@ def resize(context: Context, node: Node) -> None:
     attributes = {"scale": (ny, dy, nx, dx), "offset": (oy, ox), "border": (by, bx)}
     if mode == "nearest":
         tensor = context.builder.add(
-            ir.Resize, node.name, [rep.tensor], f"{node.name}/resized", "int8", out, rep.qparams, mode="nearest", **attributes
+            ir.Resize,
+            node.name,
+            [rep.tensor],
+            f"{node.name}/resized",
+            "int8",
+            out,
+            rep.qparams,
+            mode="nearest",
+            **attributes,
         )
         settle(context, node, tensor, rep.numbers)
         return

@@ -40,7 +40,9 @@ def softmax(context: Context, node: Node) -> None:
     tensor = rep.tensor
     if context.graph.opset < 13 and axis != len(shape) - 1:
         if math.prod(shape[axis:]) != shape[axis]:
-            tensor = context.reshape(node.name, tensor, (math.prod(shape[:axis]), math.prod(shape[axis:])), f"{node.name}/flat")
+            tensor = context.reshape(
+                node.name, tensor, (math.prod(shape[:axis]), math.prod(shape[axis:])), f"{node.name}/flat"
+            )
             axis = 1
     rows = _Rows(context, node, context.builder.shape(tensor), axis)
     if rows.shape[axis] > _LONGEST:
@@ -52,7 +54,9 @@ def softmax(context: Context, node: Node) -> None:
     short = rows.shift_right(exponentials, bits - _PRODUCT_BITS)
     shift = rows.binary("sub", rows.scalar(30 - bits), up)
     quotient = rows.binary("shr", rows.binary("mul", short, reciprocal), shift)
-    settle(context, node, context.rescale(node.name, quotient, [2.0**-30 / want.scale[0]], f"{node.name}/out", want), want)
+    settle(
+        context, node, context.rescale(node.name, quotient, [2.0**-30 / want.scale[0]], f"{node.name}/out", want), want
+    )
 
 
 class _Rows:
@@ -75,7 +79,9 @@ class _Rows:
 
     def reduce(self, tensor: str, fn: str, dtype: str) -> str:
         shape = tuple(1 if i == self.axis else d for i, d in enumerate(self.shape))
-        return self.builder.add(ir.Reduce, self.node.name, [tensor], f"{self.node.name}/{fn}", dtype, shape, fn=fn, axis=self.axis)
+        return self.builder.add(
+            ir.Reduce, self.node.name, [tensor], f"{self.node.name}/{fn}", dtype, shape, fn=fn, axis=self.axis
+        )
 
     def to_int32(self, tensor: str, factor: float, in_zp: int = 0) -> str:
         return self.context.widen(self.node.name, tensor, in_zp, factor)
@@ -93,7 +99,13 @@ class _Rows:
         for byte in range((int(values.max()).bit_length() + 7) // 8):
             entry = tuple(int(v) - 128 for v in (values >> (8 * byte)) & 255)
             part = self.builder.add(
-                ir.Table, self.node.name, [index], f"{self.node.name}/byte{byte}", "int8", self.builder.shape(index), values=entry
+                ir.Table,
+                self.node.name,
+                [index],
+                f"{self.node.name}/byte{byte}",
+                "int8",
+                self.builder.shape(index),
+                values=entry,
             )
             wide = self.to_int32(part, float(1 << (8 * byte)), in_zp=-128)
             total = self.binary("add", total, wide) if total else wide

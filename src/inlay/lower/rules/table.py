@@ -39,7 +39,14 @@ def table(context: Context, node: Node) -> None:
         raise Refused("it is not finite over the range of its input")
     values = tuple(int(v) for v in quantize(results, want))
     tensor = context.builder.add(
-        ir.Table, node.name, [rep.tensor], node.outputs[0], "int8", context.builder.shape(rep.tensor), want, values=values
+        ir.Table,
+        node.name,
+        [rep.tensor],
+        node.outputs[0],
+        "int8",
+        context.builder.shape(rep.tensor),
+        want,
+        values=values,
     )
     context.set(node.outputs[0], tensor, want)
 

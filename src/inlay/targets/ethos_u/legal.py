@@ -67,7 +67,11 @@ def _avg_pool(op: ir.AvgPool, tensors: Tensors, constants: Constants) -> str | N
         return "Ethos-U55/U65 average batches of one only"
     if max(op.pads) and max(op.kernel) > _PADDED_POOL:
         return f"Ethos-U55/U65 average padded windows up to {_PADDED_POOL}, not {max(op.kernel)}"
-    return _max_pool(ir.MaxPool(**{k: getattr(op, k) for k in ("source", "inputs", "outputs", "kernel", "strides", "pads")}), tensors, constants)
+    return _max_pool(
+        ir.MaxPool(**{k: getattr(op, k) for k in ("source", "inputs", "outputs", "kernel", "strides", "pads")}),
+        tensors,
+        constants,
+    )
 
 
 def _resize(op: ir.Resize, tensors: Tensors, constants: Constants) -> str | None:

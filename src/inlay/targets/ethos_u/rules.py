@@ -94,7 +94,21 @@ _ROWS: Iterable[OpRule] = (
     _move("MaxPool", _two_dimensional, _one_output, _not_dilated),
     _move("ReduceMax"),
     _move("ReduceMin"),
-    *(_move(op) for op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice", "Split", "Gather")),
+    *(
+        _move(op)
+        for op in (
+            "Reshape",
+            "Flatten",
+            "Squeeze",
+            "Unsqueeze",
+            "Transpose",
+            "Expand",
+            "Tile",
+            "Slice",
+            "Split",
+            "Gather",
+        )
+    ),
     _move("Pad", _constant_pad),
     _move("Resize"),
 )

@@ -123,7 +123,13 @@ def quantize(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], qtype: 
             initializers.append(numpy_helper.from_array(scale.astype(np.float32), f"{name}_ws"))
             initializers.append(numpy_helper.from_array(np.zeros(scale.shape, np.int8), f"{name}_wz"))
             new_nodes.append(
-                helper.make_node("DequantizeLinear", [f"{name}_w", f"{name}_ws", f"{name}_wz"], [f"{name}_wdq"], name=f"{name}_WDQ", axis=axis % w.ndim)
+                helper.make_node(
+                    "DequantizeLinear",
+                    [f"{name}_w", f"{name}_ws", f"{name}_wz"],
+                    [f"{name}_wdq"],
+                    name=f"{name}_WDQ",
+                    axis=axis % w.ndim,
+                )
             )
         return f"{name}_wdq"
 

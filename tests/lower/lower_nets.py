@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+pytest.importorskip("tosa_serializer", reason="the extra arm is not installed")
 
 from inlay.lower import Reference, lower, oracle
 
@@ -64,6 +67,12 @@ class Net:
         names = [self.const(ints), self.const(scale), self.const(np.zeros(scale.shape, ints.dtype))]
         return self.op("DequantizeLinear", names, **attributes)
 
+    def bias(self, real: np.ndarray, scale: np.ndarray | float) -> str:
+        """An int32 bias at the scale of the products, as every Q/DQ exporter writes it."""
+        scale = np.broadcast_to(np.asarray(scale, np.float32), real.shape)
+        ints = np.rint(real / scale).astype(np.int32)
+        return self.op("DequantizeLinear", [self.const(ints), self.const(scale), self.const(np.zeros(real.shape, np.int32))], axis=0)
+
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "net", self.inputs, self.outputs, self.initializers)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
@@ -82,7 +91,11 @@ def run_ort(model: onnx.ModelProto, feed: dict[str, np.ndarray], optimize: bool 
 
 
 def three_ways(
-    model: onnx.ModelProto, feed: dict[str, np.ndarray], profile: str = "INT", lsb: float | list[float] = 0.0, limit: float = 1.0
+    model: onnx.ModelProto,
+    feed: dict[str, np.ndarray],
+    profile: str = "INT",
+    lsb: float | list[float] = 0.0,
+    limit: float = 1.0,
 ) -> float:
     """Oracle == TOSA reference model bit for bit, and both within ``limit`` steps of ONNX Runtime.
 
