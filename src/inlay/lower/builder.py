@@ -19,7 +19,7 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.constants: dict[str, Array] = {}
         self.ops: list[Op] = []
-        self._places: dict[str, Place] = {}
+        self._made_by: dict[str, Op] = {}
 
     def mark(self) -> int:
         """A point that :meth:`rollback` can return to."""
@@ -70,12 +70,17 @@ class Builder:
             self.constants[out] = np.ascontiguousarray(values)
         else:
             self.ops.append(op)
-            self._places[out] = op.place
+            self._made_by[out] = op
         return out
 
     def place(self, name: str) -> Place:
         """Where a tensor is made; host for model inputs."""
-        return self._places.get(name, Place.HOST)
+        op = self._made_by.get(name)
+        return Place.HOST if op is None else op.place
+
+    def maker(self, name: str) -> Op | None:
+        """The operator that makes a tensor; None for model inputs, constants and what host nodes make."""
+        return self._made_by.get(name)
 
     def append(self, op: Host) -> None:
         """Append a host node, whose outputs have been declared."""

@@ -16,6 +16,9 @@ from inlay.types import QParams
 
 _INT32 = (1 << 31) - 1
 
+_WINDOW_SIDE, _WINDOW_AREA = 64, 4096
+"""Largest kernel that every Ethos-U convolves with."""
+
 
 def conv(context: Context, node: Node) -> None:
     """Conv in one or two dimensions, dense, grouped or depthwise."""
@@ -233,9 +236,16 @@ def _dense(context: Context, node: Node, x: Rep, weight: Weight, alpha: float, b
     bias = np.zeros(columns, np.int32)
     if beta and len(node.inputs) > 2 and node.inputs[2]:
         bias = _bias(context, node, 2, x.scale * scales, beta)
-    tensor = _to_columns(context, node, x.tensor, rows, k)
-    win = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, rows), (1, rows))
-    kernel = np.ascontiguousarray(w.T)[:, :, None, None]
+    image = _before_flattening(context, x.tensor) if rows == 1 else None
+    if image is not None:
+        _, channels, height, width = context.builder.shape(image)
+        size = (height, width)
+        tensor, kernel = image, np.ascontiguousarray(w.T).reshape(columns, channels, height, width)
+        win = Window(size, (1, 1), (1, 1), (0, 0, 0, 0), size, (1, 1))
+    else:
+        tensor = _to_columns(context, node, x.tensor, rows, k)
+        kernel = np.ascontiguousarray(w.T)[:, :, None, None]
+        win = Window((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, rows), (1, rows))
     acc = _conv2d(context, node, tensor, kernel, bias, win, x.zp, w_zp, depthwise=False)
     tensor = _output(context, node, acc, x.scale * scales, want)
     if rows > 1:
@@ -244,6 +254,21 @@ def _dense(context: Context, node: Node, x: Rep, weight: Weight, alpha: float, b
             ir.Transpose, node.name, [tensor], f"{node.name}/rows", "int8", (1, rows, columns), want, perm=(0, 2, 1)
         )
     settle(context, node, tensor, want)
+
+
+def _before_flattening(context: Context, tensor: str) -> str | None:
+    """The [1,C,H,W] tensor that ``tensor`` is the flat form of, where it is small enough to be one convolution's window.
+
+    A product with all of an image is a convolution whose kernel is the image's size: its weights can be stored
+    channels-last like the image, so that flattening moves nothing.
+    """
+    op = context.builder.maker(tensor)
+    if not isinstance(op, ir.Reshape):
+        return None
+    shape = context.builder.shape(op.inputs[0])
+    if len(shape) != 4 or shape[0] != 1 or max(shape[2:]) > _WINDOW_SIDE or shape[2] * shape[3] > _WINDOW_AREA:
+        return None
+    return op.inputs[0]
 
 
 def _to_columns(context: Context, node: Node, tensor: str, rows: int, k: int) -> str:

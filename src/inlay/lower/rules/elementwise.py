@@ -10,12 +10,16 @@ from inlay.lower import ir
 from inlay.lower.context import Context, Refused, Rep
 from inlay.lower.ir import Array
 from inlay.lower.oracle import quantize
-from inlay.lower.rules._common import align, settle
+from inlay.lower.rules._common import align, settle, spatial4
+from inlay.lower.rules.table import tabulate
 from inlay.model.graph import Node
 from inlay.types import QParams
 
 _FRACTION = 20
 """Both sides of a sum are brought to int32 with this many bits below twice the larger scale (FIELD §3)."""
+
+_TAP = 127
+"""Weight that stands for the factor of a channel; the factor itself goes into the channel's RESCALE."""
 
 _CONSTANT_BITS = 15
 """A float factor keeps this many bits: with the 9 bits of the other side the product stays far inside int32."""
@@ -75,6 +79,8 @@ def add(context: Context, node: Node) -> None:
     """Add and Sub: both sides in int32 at one fine scale, one RESCALE."""
     want = context.wanted(node.outputs[0])
     a, b = _pair(context, node)
+    if with_constant(context, node, a, b):
+        return
     shape = context.shape(node.outputs[0])
     unit = 2 * max(a.reach, b.reach) / (1 << _FRACTION)
     sides = [_widened(context, node, s, unit, len(shape)) for s in (a, b)]
@@ -98,6 +104,8 @@ def mul(context: Context, node: Node) -> None:
         if not b.real.all():
             raise Refused("it divides by zero")
         b = _Side(None, 1 / b.real)
+    if with_constant(context, node, a, b):
+        return
     shape = context.shape(node.outputs[0])
     factor = 1.0
     names = []
@@ -114,6 +122,64 @@ def mul(context: Context, node: Node) -> None:
     settle(context, node, context.rescale(node.name, product, [factor / want.scale[0]], node.outputs[0], want), want)
 
 
+def with_constant(context: Context, node: Node, a: _Side, b: _Side) -> bool:
+    """An activation and a constant, where something cheaper than int32 arithmetic does it; tells whether it was done.
+
+    One factor and one offset per channel are a 1×1 depthwise convolution (on Ethos-U55 a sixteenth of the cycles of a
+    broadcast int32 operator, *run*); a scalar function of one value is a TABLE.
+    """
+    at = 0 if a.rep is not None else 1
+    activation, constant = (a, b) if at == 0 else (b, a)
+    if constant.real is None or activation.rep is None:
+        return False
+    shape = context.builder.shape(activation.rep.tensor)
+    along = align(constant.real.shape, len(shape))
+    if shape != context.shape(node.outputs[0]) or len(along) > len(shape):
+        return False
+    per_channel = len(shape) in (3, 4) and all(d == 1 or i == 1 for i, d in enumerate(along))
+    if per_channel and node.op_type not in ("Min", "Max"):
+        reals = np.broadcast_to(constant.real.reshape(-1), (shape[1],))
+        ones = np.ones(shape[1])
+        match node.op_type:
+            case "Add":
+                done = _affine(context, node, activation.rep, ones, reals)
+            case "Sub":
+                done = _affine(context, node, activation.rep, *((ones, -reals) if at == 0 else (-ones, reals)))
+            case _:
+                done = _affine(context, node, activation.rep, reals, 0 * ones)
+        if done:
+            return True
+    if constant.real.size == 1 and node.inputs[1 - at] in context.source.constants:
+        tabulate(context, node, at)
+        return True
+    return False
+
+
+def _affine(context: Context, node: Node, rep: Rep, factor: Array, offset: Array) -> bool:
+    """``factor[c]·x + offset[c]`` as a depthwise convolution; not where its integers would be too coarse or too large."""
+    want = context.wanted(node.outputs[0])
+    unit = np.where(factor == 0, want.scale[0], rep.scale * np.abs(factor)) / _TAP
+    bias = np.rint(offset / unit)
+    if (unit / want.scale[0]).max() > 0.25 or np.abs(bias).max() >= 1 << 30:
+        return False
+    builder, tensor = context.builder, spatial4(context, node, rep.tensor)
+    taps = (np.sign(factor) * _TAP).astype(np.int8).reshape(-1, 1, 1, 1)
+    acc = builder.add(
+        ir.Conv2d, node.name,
+        [
+            tensor,
+            builder.constant(f"{node.name}/factor", taps),
+            builder.constant(f"{node.name}/offset", bias.astype(np.int32)),
+        ],
+        f"{node.name}/acc", "int32", builder.shape(tensor),
+        pads=(0, 0, 0, 0), strides=(1, 1), dilations=(1, 1), depthwise=True, in_zp=rep.zp,
+    )  # fmt: skip
+    factors = unit / want.scale[0]
+    scales = factors[:1] if (factors == factors[0]).all() else factors
+    settle(context, node, context.rescale(node.name, acc, scales.tolist(), f"{node.name}/out", want, axis=1), want)
+    return True
+
+
 def extreme(context: Context, node: Node) -> None:
     """Min and Max of any number of inputs, compared in int32 at one fine scale (TOSA compares no int8), one RESCALE."""
     want = context.wanted(node.outputs[0])
@@ -121,6 +187,8 @@ def extreme(context: Context, node: Node) -> None:
     sides = [_side(context, v) for v in node.inputs]
     if all(s.rep is None for s in sides):
         raise Refused("every input is constant")
+    if len(sides) == 2 and with_constant(context, node, *sides):
+        return
     unit = 2 * max(s.reach for s in sides) / (1 << _FRACTION)
     result, *others = [_widened(context, node, s, unit, len(shape)) for s in sides]
     for other in others:

@@ -23,10 +23,17 @@ UNARY = (
 
 def table(context: Context, node: Node) -> None:
     """One int8 → int8 TABLE: bit for bit what ONNX Runtime gives on the dequantized value, quantized again."""
+    tabulate(context, node, 0)
+
+
+def tabulate(context: Context, node: Node, at: int) -> None:
+    """TABLE of a node whose input ``at`` is the activation and whose other inputs are constant scalars."""
     want = context.wanted(node.outputs[0])
-    rep = context.quantized(node.inputs[0])
+    rep = context.quantized(node.inputs[at])
     others = {}
-    for slot, value in enumerate(node.inputs[1:], 1):
+    for slot, value in enumerate(node.inputs):
+        if slot == at:
+            continue
         given = context.constant(node, slot)
         if given is None:
             continue
@@ -34,7 +41,7 @@ def table(context: Context, node: Node) -> None:
             raise Refused(f"its input {slot} differs between channels")
         others[value] = given.reshape(())
     reals = dequantize(np.arange(-128, 128, dtype=np.int8), rep.numbers)
-    results = _evaluate(context, node, reals, others)
+    results = _evaluate(context, node, at, reals, others)
     if not np.isfinite(results).all():
         raise Refused("it is not finite over the range of its input")
     values = tuple(int(v) for v in quantize(results, want))
@@ -51,12 +58,12 @@ def table(context: Context, node: Node) -> None:
     context.set(node.outputs[0], tensor, want)
 
 
-def _evaluate(context: Context, node: Node, reals: Array, others: dict[str, Array]) -> Array:
+def _evaluate(context: Context, node: Node, at: int, reals: Array, others: dict[str, Array]) -> Array:
     proto = onnx.NodeProto()
     proto.CopyFrom(context.source.protos[node.name])
     graph = helper.make_graph(
         [proto], "table",
-        [helper.make_tensor_value_info(node.inputs[0], onnx.TensorProto.FLOAT, [256])],
+        [helper.make_tensor_value_info(node.inputs[at], onnx.TensorProto.FLOAT, [256])],
         [helper.make_tensor_value_info(node.outputs[0], onnx.TensorProto.FLOAT, [256])],
         [numpy_helper.from_array(v, n) for n, v in others.items()],
     )  # fmt: skip
@@ -65,6 +72,6 @@ def _evaluate(context: Context, node: Node, reals: Array, others: dict[str, Arra
     options.log_severity_level = 4  # a refusal is reported by us, once
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return np.asarray(session.run(None, {node.inputs[0]: reals})[0])
+        return np.asarray(session.run(None, {node.inputs[at]: reals})[0])
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise Refused(f"ONNX Runtime cannot compute it: {error}") from error
