@@ -20,11 +20,13 @@ from inlay.lower.ir import Op, Shape, Tensor
 Layout = tuple[int, ...]
 
 _OPTIONS: Mapping[int, tuple[Layout, ...]] = {
-    3: ((0, 1, 2), (0, 2, 1)),
+    2: ((0, 1), (1, 0)),
+    3: ((0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 2, 0), (1, 0, 2)),
     4: ((0, 1, 2, 3), (0, 2, 3, 1)),
-    5: ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 3, 4, 1, 2)),
+    5: ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 3, 4, 1, 2), (3, 4, 0, 1, 2), (1, 3, 4, 0, 2), (0, 1, 3, 4, 2)),
 }
-"""Layouts offered by rank. (0, 3, 4, 1, 2) is channels-last with the channels in two groups: a channel shuffle."""
+"""Layouts offered by rank. Of rank 5: those in which rows and columns come before channels that were split in two, as a
+channel shuffle does."""
 
 _CHANNELS_LAST = (ir.Conv2d, ir.TransposeConv2d, ir.MaxPool, ir.AvgPool, ir.Resize)
 

@@ -1,8 +1,9 @@
 """What Vela takes on Ethos-U55 and U65, as a table with reasons; on U85 it takes all that the lowering makes.
 
 Source: ``vela --supported-ops-report`` of version 5.2 (TOSA constraints), each row confirmed by compiling it
-(``tests/targets/test_ethos_legal.py``). What the table misses is found by :func:`~.partitions.compile_partitions`, which
-asks Vela operator by operator once a partition is refused.
+(``tests/targets/test_ethos_legal.py``). Limits that the report names but the compiler works around are left out
+(strides above 3, kernels above 64 rows). What the table misses is found by :func:`~.partitions.compile_partitions`,
+which asks Vela operator by operator once a partition is refused.
 """
 
 from __future__ import annotations
@@ -19,24 +20,12 @@ from inlay.lower.ir import Array, Op, Tensor
 Tensors = Mapping[str, Tensor]
 Constants = Mapping[str, Array]
 
-_STRIDE = 3
-_CONV_AREA, _CONV_HEIGHT = 4096, 64
-_POOL_AREA, _POOL_HEIGHT = 65536, 256
 _PADDED_POOL = 8
 _WEIGHT_SUM = 127 * 65536
 
 
-def _reach(kernel: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-
-
 def _conv(op: ir.Conv2d, tensors: Tensors, constants: Constants) -> str | None:
     w = constants[op.inputs[1]]
-    height, width = _reach(w.shape[2:], op.dilations)
-    if max(op.strides) > _STRIDE:
-        return f"Ethos-U55/U65 convolve with strides up to {_STRIDE}, not {max(op.strides)}"
-    if height > _CONV_HEIGHT or height * width > _CONV_AREA:
-        return f"Ethos-U55/U65 convolve with kernels up to {_CONV_HEIGHT} rows and {_CONV_AREA} taps"
     if int(np.abs(w.astype(np.int64)).sum(axis=(1, 2, 3)).max(initial=0)) > _WEIGHT_SUM:
         return "the absolute weights of a channel add up to more than Ethos-U55/U65 accumulate"
     return None
@@ -54,24 +43,12 @@ def _transpose_conv(op: ir.TransposeConv2d, tensors: Tensors, constants: Constan
     return f"Ethos-U55/U65 have no transposed convolution with strides {list(op.strides)}"
 
 
-def _max_pool(op: ir.MaxPool, tensors: Tensors, constants: Constants) -> str | None:
-    if max(op.strides) > _STRIDE:
-        return f"Ethos-U55/U65 pool with strides up to {_STRIDE}, not {max(op.strides)}"
-    if op.kernel[0] > _POOL_HEIGHT or op.kernel[0] * op.kernel[1] > _POOL_AREA:
-        return f"Ethos-U55/U65 pool over up to {_POOL_HEIGHT} rows and {_POOL_AREA} elements"
-    return None
-
-
 def _avg_pool(op: ir.AvgPool, tensors: Tensors, constants: Constants) -> str | None:
     if tensors[op.out].dims[0] != 1:
         return "Ethos-U55/U65 average batches of one only"
     if max(op.pads) and max(op.kernel) > _PADDED_POOL:
         return f"Ethos-U55/U65 average padded windows up to {_PADDED_POOL}, not {max(op.kernel)}"
-    return _max_pool(
-        ir.MaxPool(**{k: getattr(op, k) for k in ("source", "inputs", "outputs", "kernel", "strides", "pads")}),
-        tensors,
-        constants,
-    )
+    return None
 
 
 def _resize(op: ir.Resize, tensors: Tensors, constants: Constants) -> str | None:
@@ -92,7 +69,6 @@ def _reverse(op: ir.Reverse, tensors: Tensors, constants: Constants) -> str | No
 _LIMITS: Mapping[type[Op], Callable[[Any, Tensors, Constants], str | None]] = {
     ir.Conv2d: _conv,
     ir.TransposeConv2d: _transpose_conv,
-    ir.MaxPool: _max_pool,
     ir.AvgPool: _avg_pool,
     ir.Resize: _resize,
     ir.Reverse: _reverse,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -52,16 +53,23 @@ class Cost:
         return self.cycles / self.clock_hz * 1e9
 
 
-def compile_partitions(model: onnx.ModelProto, accelerator: Accelerator) -> tuple[Lowered, Cost]:
+def compile_partitions(
+    model: onnx.ModelProto, accelerator: Accelerator, on_host: Mapping[str, str] | None = None
+) -> tuple[Lowered, Cost]:
     """Lower for ``accelerator``, compile, and cost.
 
     Nodes that Vela refuses although the table of limits allows them are found one by one and left to the host.
+
+    Args:
+        model: a Q/DQ model.
+        accelerator: the NPU.
+        on_host: names of nodes that stay on the host in any case, with the reason.
 
     Raises:
         CompileFailed: Vela refuses a partition as a whole but none of its operators.
         ModelError: the model is not valid.
     """
-    forced: dict[str, str] = {}
+    forced = dict(on_host or {})
     for _ in range(_ROUNDS):
         lowered = lower(model, "INT", legal=legal_for(ACCELERATORS[accelerator.name][0]), forced=forced)
         estimates: list[Estimate | None] = []
