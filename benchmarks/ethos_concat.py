@@ -2,7 +2,7 @@
 
     python benchmarks/ethos_concat.py [--json FILE]
 
-A convolution with a Relu on each of two branches, joined (zero point −111: the activation cannot be folded), as in FIELD §4.
+A convolution with a Relu on each of two branches, joined (zero point −111: the activation cannot be folded).
 All figures are estimates: Vela's cycles, plus the stated model for host operators and NPU calls (``hostcost.py``).
 """
 
@@ -31,33 +31,43 @@ class Net:
         self.constants: list[onnx.TensorProto] = []
 
     def op(self, kind: str, inputs: list[str], **attributes: object) -> str:
+        """Append a node; returns its output."""
         out = f"{kind}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [out], name=f"n_{out}", **attributes))
         return out
 
     def const(self, value: np.ndarray) -> str:
+        """Add an initializer."""
         name = f"c{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
     def qdq(self, value: str, scale: float, zp: int) -> str:
+        """A Q/DQ pair."""
         numbers = [self.const(np.float32(scale)), self.const(np.int8(zp))]
         return self.op("DequantizeLinear", [self.op("QuantizeLinear", [value, *numbers]), *numbers])
 
     def conv(self, x: str, x_scale: float, w: np.ndarray) -> str:
+        """A quantized convolution of the same size."""
         ws = np.full(len(w), 0.002, np.float32)
         zeros = np.zeros(len(w), np.int8)
         weight = self.op("DequantizeLinear", [self.const(w), self.const(ws), self.const(zeros)], axis=0)
         bias = self.op(
             "DequantizeLinear",
-            [self.const(np.arange(len(w), dtype=np.int32)), self.const(np.float32(x_scale) * ws), self.const(zeros.astype(np.int32))],
+            [
+                self.const(np.arange(len(w), dtype=np.int32)),
+                self.const(np.float32(x_scale) * ws),
+                self.const(zeros.astype(np.int32)),
+            ],
             axis=0,
         )
         return self.op("Conv", [x, weight, bias], pads=[w.shape[2] // 2] * 4)
 
 
-def network(channels: int, size: int, out: int, requantized: bool, rounds: int = 1) -> tuple[onnx.ModelProto, list[str]]:
-    """``rounds`` × (two 3×3 branches → Concat [→ 1×1 between rounds]), and the names of the Concats."""
+def network(
+    channels: int, size: int, out: int, requantized: bool, rounds: int = 1
+) -> tuple[onnx.ModelProto, list[str]]:
+    """``rounds`` x (two 3x3 branches → Concat [→ 1x1 between rounds]), and the names of the Concats."""
     rng = np.random.default_rng(0)
     net = Net()
     value, scale, wide, joins = net.qdq("x", 0.02, 3), 0.02, channels, []
@@ -83,9 +93,9 @@ def network(channels: int, size: int, out: int, requantized: bool, rounds: int =
 
 
 NETWORKS = {
-    "3×16×16, branches of 4, 1 join": (3, 16, 4, 1),
-    "8×16×16, branches of 8, 3 joins": (8, 16, 8, 3),
-    "32×32×32, branches of 32, 2 joins": (32, 32, 32, 2),
+    "3x16x16, branches of 4, 1 join": (3, 16, 4, 1),
+    "8x16x16, branches of 8, 3 joins": (8, 16, 8, 3),
+    "32x32x32, branches of 32, 2 joins": (32, 32, 32, 2),
 }
 
 

@@ -1,7 +1,7 @@
 """Quantizes a real float model completely, with minmax ranges: input for the lowering's whole-model tests.
 
-It is a test's helper, not Inlay's emitter: every float value that some quantizable node touches gets one Q/DQ pair, but for
-those between an operator and its Relu or Clip.
+It is a test's helper, not Inlay's emitter: every float value that some quantizable node touches gets one Q/DQ pair, but
+for those between an operator and its Relu or Clip.
 """
 
 from __future__ import annotations

@@ -71,7 +71,11 @@ class Net:
         """An int32 bias at the scale of the products, as every Q/DQ exporter writes it."""
         scale = np.broadcast_to(np.asarray(scale, np.float32), real.shape)
         ints = np.rint(real / scale).astype(np.int32)
-        return self.op("DequantizeLinear", [self.const(ints), self.const(scale), self.const(np.zeros(real.shape, np.int32))], axis=0)
+        return self.op(
+            "DequantizeLinear",
+            [self.const(ints), self.const(scale), self.const(np.zeros(real.shape, np.int32))],
+            axis=0,
+        )
 
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "net", self.inputs, self.outputs, self.initializers)

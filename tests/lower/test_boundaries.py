@@ -41,7 +41,9 @@ def random_ints(dtype, shape, seed=0):
 
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dtype_in", "dtype_out"), [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8"), ("int8", "uint8")])
+@pytest.mark.parametrize(
+    ("dtype_in", "dtype_out"), [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8"), ("int8", "uint8")]
+)
 def test_between_dequantize_and_quantize(kind, dtype_in, dtype_out, profile):
     n = Net(qtype=dtype_in)
     xs = [n.input([1, 4, 6, 6], dtype_in) for _ in range(2 if kind == "Concat" else 1)]

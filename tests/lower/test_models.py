@@ -1,4 +1,4 @@
-"""Real trained models, fully quantized: one integer partition, exact on the TOSA reference model, close to ONNX Runtime."""
+"""Real trained models, fully quantized: one integer partition, exact on the reference model, close to ONNX Runtime."""
 
 from __future__ import annotations
 

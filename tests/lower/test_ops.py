@@ -1,5 +1,5 @@
-"""Every lowered operator, under random shapes and numbers: numpy oracle == TOSA reference model bit for bit, and both within
-one step of ONNX Runtime on the Q/DQ model (each rounds once; ONNX Runtime ties to even, TOSA half up)."""
+"""Every lowered operator, under random shapes and numbers: numpy oracle == TOSA reference model bit for bit, and both
+within one step of ONNX Runtime on the Q/DQ model (each rounds once; ONNX Runtime ties to even, TOSA half up)."""
 
 from __future__ import annotations
 
@@ -247,7 +247,20 @@ def test_concat(data, seed, yq, same):
 @given(data=st.data(), seed=seeds, xq=numbers)
 @pytest.mark.parametrize(
     "kind",
-    ["Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice", "Pad", "Split", "Gather", "Identity"],
+    [
+        "Reshape",
+        "Flatten",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Expand",
+        "Tile",
+        "Slice",
+        "Pad",
+        "Split",
+        "Gather",
+        "Identity",
+    ],
 )
 def test_movement(kind, data, seed, xq):
     draw = data.draw
@@ -266,7 +279,9 @@ def test_movement(kind, data, seed, xq):
             q = n.op("Slice", [q, i64(n, 0), i64(n, 1), i64(n, 2)])
             y = n.op(kind, [q, i64(n, 2)])
         case "Unsqueeze":
-            y = n.op(kind, [n.op("Squeeze", [n.op("Slice", [q, i64(n, 0), i64(n, 1), i64(n, 1)]), i64(n, 1)]), i64(n, 0)])
+            y = n.op(
+                kind, [n.op("Squeeze", [n.op("Slice", [q, i64(n, 0), i64(n, 1), i64(n, 1)]), i64(n, 1)]), i64(n, 0)]
+            )
         case "Expand":
             q = n.op("Slice", [q, i64(n, 0), i64(n, 1), i64(n, 1)])
             y = n.op(kind, [q, i64(n, shape[0], 3, shape[2], shape[3])])
@@ -276,7 +291,9 @@ def test_movement(kind, data, seed, xq):
             axis = draw(st.integers(0, 3))
             step = draw(st.integers(1, 3)) if axis > 1 else 1
             if draw(st.booleans()):
-                y = n.op(kind, [q, i64(n, draw(st.integers(0, shape[axis] - 1))), i64(n, 99), i64(n, axis), i64(n, step)])
+                y = n.op(
+                    kind, [q, i64(n, draw(st.integers(0, shape[axis] - 1))), i64(n, 99), i64(n, axis), i64(n, step)]
+                )
             else:
                 y = n.op(kind, [q, i64(n, -1), i64(n, -99), i64(n, axis), i64(n, -1)])
         case "Pad":
@@ -286,7 +303,7 @@ def test_movement(kind, data, seed, xq):
             q = n.op("Tile", [q, i64(n, 1, 2, 1, 1)])
             first = min(size, 2 * shape[1] - 1)
             y = n.op(kind, [q, i64(n, first, 2 * shape[1] - first)], outputs=2, axis=1)[draw(st.integers(0, 1))]
-            other = [o for o in n.nodes[-1].output if o != y][0]
+            other = next(o for o in n.nodes[-1].output if o != y)
             n.output(n.qdq(other, *xq))
         case "Gather":
             axis = draw(st.integers(0, 3))
@@ -309,7 +326,9 @@ def test_resize(data, seed, xq, same):
     x = n.qdq(n.input(shape), *xq)
     y = n.op(
         "Resize", [x, "", n.const(np.array([1, 1, *factors], np.float32))], mode=mode,
-        coordinate_transformation_mode=draw(st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])),
+        coordinate_transformation_mode=draw(
+            st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+        ),
         nearest_mode=draw(st.sampled_from(["floor", "round_prefer_floor"])),
     )  # fmt: skip
     n.output(n.qdq(y, *(xq if same else (xq[0] * 1.3, 5))))

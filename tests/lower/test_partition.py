@@ -50,7 +50,12 @@ def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, s
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), size=st.integers(1, 9), profile=st.sampled_from(["INT", "INT+FP"]), qtype=st.sampled_from(["int8", "uint8"]))
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 9),
+    profile=st.sampled_from(["INT", "INT+FP"]),
+    qtype=st.sampled_from(["int8", "uint8"]),
+)
 def test_random_graphs(seed, size, profile, qtype):
     model, x = mixed(seed, size, qtype)
     lowered = lower(model, profile)

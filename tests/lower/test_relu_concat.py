@@ -17,9 +17,7 @@ from inlay.lower import Reference, ir, lower, oracle
 SCALE = 0.003929885104298592  # the scale of the published defect
 ZERO_POINTS = (-128, -111, -32, 0)
 MATRIX = list(
-    itertools.product(
-        ZERO_POINTS, (True, False), (True, False), (True, False), (True, False), ("Relu", "Clip"), (1, 2)
-    )
+    itertools.product(ZERO_POINTS, (True, False), (True, False), (True, False), (True, False), ("Relu", "Clip"), (1, 2))
 )
 
 

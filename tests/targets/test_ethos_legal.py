@@ -1,4 +1,4 @@
-"""Each row of Ethos-U55's limits, asked of Vela itself: what the table forbids Vela refuses, what it allows compiles."""
+"""Ethos-U55's limits, asked of Vela itself: what the table forbids Vela refuses, what it allows compiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ U55 = vela.Accelerator.of("ethos-u55-128")
 
 def graph(kind, shape, out, constants=(), out_dtype="int8", **attributes):
     """One operator; an int32 result gets a RESCALE, as the lowering always gives it."""
-    tensors = {"x": ir.Tensor("x", "int8", shape), "y": ir.Tensor("y", out_dtype, out), "z": ir.Tensor("z", "int8", out)}
+    tensors = {
+        "x": ir.Tensor("x", "int8", shape),
+        "y": ir.Tensor("y", out_dtype, out),
+        "z": ir.Tensor("z", "int8", out),
+    }
     arrays = {f"c{i}": c for i, c in enumerate(constants)}
     tensors.update({n: ir.Tensor(n, c.dtype.name, c.shape) for n, c in arrays.items()})
     ops = [kind(source="n", inputs=("x", *arrays), outputs=("y",), **attributes)]
@@ -31,7 +35,14 @@ def conv(stride=1, kernel=(3, 3), size=12):
     out = tuple((s - k) // stride + 1 for s, k in zip((size, size), kernel, strict=True))
     arrays = (np.ones((4, 4, *kernel), np.int8), np.zeros(4, np.int32))
     return graph(
-        ir.Conv2d, (1, 4, size, size), (1, 4, *out), arrays, "int32", pads=(0, 0, 0, 0), strides=(stride, stride), dilations=(1, 1)
+        ir.Conv2d,
+        (1, 4, size, size),
+        (1, 4, *out),
+        arrays,
+        "int32",
+        pads=(0, 0, 0, 0),
+        strides=(stride, stride),
+        dilations=(1, 1),
     )
 
 
@@ -39,14 +50,25 @@ def transpose_conv(stride):
     side = 5 * stride + 3
     arrays = (np.ones((4, 4, 3, 3), np.int8), np.zeros(4, np.int32))
     return graph(
-        ir.TransposeConv2d, (1, 4, 6, 6), (1, 4, side, side), arrays, "int32", out_pads=(0, 0, 0, 0), strides=(stride, stride)
+        ir.TransposeConv2d,
+        (1, 4, 6, 6),
+        (1, 4, side, side),
+        arrays,
+        "int32",
+        out_pads=(0, 0, 0, 0),
+        strides=(stride, stride),
     )
 
 
 def pool(kind, stride=1, kernel=3, pads=0, batch=1):
     out = (16 + 2 * pads - kernel) // stride + 1
     return graph(
-        kind, (batch, 4, 16, 16), (batch, 4, out, out), kernel=(kernel, kernel), strides=(stride, stride), pads=(pads,) * 4
+        kind,
+        (batch, 4, 16, 16),
+        (batch, 4, out, out),
+        kernel=(kernel, kernel),
+        strides=(stride, stride),
+        pads=(pads,) * 4,
     )
 
 
@@ -76,10 +98,10 @@ CASES = {
     "max pool stride 4": (pool(ir.MaxPool, 4, 4), True),
     "average pool": (pool(ir.AvgPool, 1, 3, 1), True),
     "average pool, padded window of 9": (pool(ir.AvgPool, 1, 9, 1), False),
-    "nearest 2×": (resize(2), True),
-    "nearest 4×": (resize(4), True),
-    "nearest 2×, corners": (resize(2, offset=0), False),
-    "bilinear 2×": (resize(2, "bilinear"), False),
+    "nearest 2x": (resize(2), True),
+    "nearest 4x": (resize(4), True),
+    "nearest 2x, corners": (resize(2, offset=0), False),
+    "bilinear 2x": (resize(2, "bilinear"), False),
     "reverse rows": (reverse(2), True),
     "reverse columns": (reverse(3), True),
     "reverse channels": (reverse(1), False),

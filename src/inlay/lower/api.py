@@ -111,7 +111,7 @@ def integer_graph(
 
 
 def _bridges_to_host(graph: IntegerGraph, idle: tuple[Piece, ...]) -> IntegerGraph:
-    """What is left in an idle partition belongs to no node: the uint8 bridges of model inputs, which the host can do."""
+    """The rest of an idle partition: uint8 bridges of model inputs, which belong to no node; the host can do them."""
     moved = {op.out for piece in idle for op in piece.ops}
     if not moved:
         return graph

@@ -30,7 +30,7 @@ class LowerReport:
         parts = self.lowered.partitions
         tosa = sum(p.kind == "tosa" for p in parts)
         lines = [
-            f"profile {self.lowered.profile}: {tosa} TOSA partition{'s' * (tosa != 1)}, {len(parts) - tosa} on the host",
+            f"profile {self.lowered.profile}: partitions: {tosa} TOSA, {len(parts) - tosa} host",
             *(f"wrote {file}" for file in self.files),
         ]
         left = self.lowered.not_lowered

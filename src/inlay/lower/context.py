@@ -272,7 +272,8 @@ class Context:
         multiplier, shift = self.factors(scales)
         return self.builder.add(
             ir.Rescale, node, [tensor], base, "int8", self.builder.shape(tensor), to,
-            multiplier=multiplier, shift=shift, in_zp=in_zp, out_zp=to.zero_point[0], axis=axis if len(scales) > 1 else None,
+            multiplier=multiplier, shift=shift, in_zp=in_zp, out_zp=to.zero_point[0],
+            axis=axis if len(scales) > 1 else None,
         )  # fmt: skip
 
     def widen(self, node: str, tensor: str, in_zp: int, factor: float = 1.0) -> str:

@@ -1,4 +1,4 @@
-"""Host partitions as ONNX models: the original nodes, with Q/DQ where they meet the integer tensors of the other side."""
+"""Host partitions as ONNX models: the original nodes, with Q/DQ where they meet integer tensors of the other side."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Rule = Callable[[Context, Node], None]
 PROFILES = ("INT", "INT+FP")
 
 Legal = Callable[[ir.Op, Mapping[str, ir.Tensor], Mapping[str, ir.Array]], "str | None"]
-"""A compiler's own limits: why it cannot take an operator (given tensors and constants by name), or None when it can."""
+"""A compiler's own limits: why it cannot take an operator, or None when it can; tensors and constants come by name."""
 
 
 def anything(op: ir.Op, tensors: Mapping[str, ir.Tensor], constants: Mapping[str, ir.Array]) -> str | None:

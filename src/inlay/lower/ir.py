@@ -140,7 +140,7 @@ class Binary(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Unary(Op):
-    """Element by element: clz (int32), and in float: exp, log, sigmoid, tanh, reciprocal, rsqrt, abs, ceil, floor, erf."""
+    """Element by element: clz (int32); in float exp, log, sigmoid, tanh, reciprocal, abs, negate, ceil, floor, erf."""
 
     fn: str
 

@@ -1,14 +1,15 @@
 """Where each tensor of a TOSA partition lies in memory: chosen so that as few bytes as possible are transposed.
 
-A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution, pooling
-and resizing demand channels last, matrix products the ONNX order; element-wise operators, joins and slices take any,
-as long as all their tensors agree, so tensors fall into groups with one layout each. Between groups stand only Reshape
+A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution,
+pooling and resizing demand channels last, matrix products the ONNX order; element-wise operators, joins and slices
+take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Between groups stand only Reshape
 and Transpose, which are free when the bytes are the same on both sides (often they are: an ONNX export's own
 NCHW → NHWC Transpose vanishes). Groups without a demand take the layout with the fewest moved bytes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +60,7 @@ class _Edge:
 
 
 def assign(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable[str]) -> dict[str, Layout]:
-    """A layout for every tensor that ``ops`` read or write, constants excluded (they are stored as their reader likes)."""
+    """A layout for every tensor that ``ops`` read or write; constants are stored as their reader likes."""
     fixed = set(constants)
     groups = _Groups()
     demands: dict[str, set[Layout]] = defaultdict(set)
@@ -71,7 +72,7 @@ def assign(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable
         if isinstance(op, (ir.Reshape, ir.Transpose)):
             edges.append(_Edge(op, op.inputs[0], op.out))
             continue
-        for first, second in zip(live, live[1:], strict=False):
+        for first, second in itertools.pairwise(live):
             if not isinstance(op, ir.MatMul):
                 groups.join(first, second)
         demand = _demand(op, tensors)

@@ -22,7 +22,7 @@ Tensors = Mapping[str, Tensor]
 def quantize(values: Array, qparams: QParams) -> Array:
     """Float to int8 as ONNX QuantizeLinear: ``saturate(round_half_even(x / scale) + zero_point)``."""
     q = np.rint(values.astype(np.float32) / np.float32(qparams.scale[0])) + qparams.zero_point[0]
-    return np.clip(q, qparams.qtype.qmin, qparams.qtype.qmax).astype(qparams.qtype.value)
+    return np.asarray(np.clip(q, qparams.qtype.qmin, qparams.qtype.qmax).astype(qparams.qtype.value))
 
 
 def dequantize(values: Array, qparams: QParams) -> Array:
@@ -106,7 +106,7 @@ def _conv2d(op: ir.Conv2d, args: Sequence[Array], _: Tensors) -> Array:
         acc = np.einsum("nchwyx,cmyx->ncmhw", view, per, optimize=True).reshape(n, w.shape[0], *view.shape[2:4])
     else:
         acc = np.moveaxis(_integer_dot(view, w), -1, 1)
-    return acc + b.reshape(1, -1, 1, 1)
+    return np.asarray(acc + b.reshape(1, -1, 1, 1))
 
 
 def _integer_dot(view: Array, w: Array) -> Array:
@@ -170,7 +170,7 @@ def _clamp(op: ir.Clamp, args: Sequence[Array], _: Tensors) -> Array:
 
 
 def _table(op: ir.Table, args: Sequence[Array], _: Tensors) -> Array:
-    return np.array(op.values, np.int64)[args[0] + 128]
+    return np.asarray(np.array(op.values, np.int64)[args[0] + 128])
 
 
 def _binary(op: ir.Binary, args: Sequence[Array], _: Tensors) -> Array:
@@ -235,7 +235,7 @@ def _avg_pool(op: ir.AvgPool, args: Sequence[Array], _: Tensors) -> Array:
     if x.dtype.kind == "f":
         return np.asarray(sums / counts.astype(x.dtype))
     multiplier, shift = np.vectorize(rescale.reciprocal, otypes=[np.int64, np.int64])(counts)
-    return np.clip(rescale.apply(sums, multiplier, shift) + op.out_zp, -128, 127)
+    return np.asarray(np.clip(rescale.apply(sums, multiplier, shift) + op.out_zp, -128, 127))
 
 
 def _reduce(op: ir.Reduce, args: Sequence[Array], _: Tensors) -> Array:

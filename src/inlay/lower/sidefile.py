@@ -1,7 +1,8 @@
 """The lowered model on disk: flatbuffers, host models, and a JSON file that says how they fit together.
 
-``OUT.tosa`` is the first TOSA partition (nearly always the only one); further ones are ``OUT.1.tosa`` …, host partitions
-``OUT.host0.onnx`` …. ``OUT.tosa.json`` describes them; its keys are stable (DESIGN §13): keys are added, never renamed.
+``OUT.tosa`` is the first TOSA partition (nearly always the only one); further ones are ``OUT.1.tosa`` …, host
+partitions ``OUT.host0.onnx`` …. ``OUT.tosa.json`` describes them; its keys are stable (DESIGN §13): keys are added,
+never renamed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def describe(lowered: Lowered, files: Mapping[int, str] | None = None) -> dict[s
         _partition(lowered.graph, part, names, (files or {}).get(index))
         for index, part in enumerate(lowered.partitions)
     ]
-    first = next((p for p in partitions if p["kind"] == "tosa"), {"inputs": [], "outputs": []})
+    none: dict[str, Any] = {"inputs": [], "outputs": []}
+    first = next((p for p in partitions if p["kind"] == "tosa"), none)
     return {
         "profile": lowered.profile,
         "tosa_version": TOSA_VERSION,

@@ -1,4 +1,4 @@
-"""Integer graph to TOSA 1.0 flatbuffer: one small function per operator, in a table, over an emitter that names things."""
+"""Integer graph to TOSA 1.0 flatbuffer: a table of one small function per operator, over a shared emitter."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def conv_transpose(context: Context, node: Node) -> None:
                 strides=strides,
                 in_zp=x.zp,
                 w_zp=w_zp,
-            )  # fmt: skip
+            )
         )
     acc = parts[0]
     if group > 1:
@@ -216,7 +216,7 @@ def _batched(context: Context, node: Node, tensor: str, lead: Shape) -> str:
     own = (1,) * (len(lead) + 2 - len(shape)) + shape[:-2]
     aligned = context.reshape(node.name, tensor, (*own, *shape[-2:]), f"{tensor}/aligned")
     if own != lead:
-        multiples = tuple(o // i for o, i in zip(lead, own, strict=True)) + (1, 1)
+        multiples = (*(o // i for o, i in zip(lead, own, strict=True)), 1, 1)
         aligned = context.builder.add(
             ir.Tile, node.name, [aligned], f"{tensor}/tiled", "int8", (*lead, *shape[-2:]), multiples=multiples
         )
@@ -257,7 +257,7 @@ def _dense(context: Context, node: Node, x: Rep, weight: Weight, alpha: float, b
 
 
 def _before_flattening(context: Context, tensor: str) -> str | None:
-    """The [1,C,H,W] tensor that ``tensor`` is the flat form of, where it is small enough to be one convolution's window.
+    """The [1,C,H,W] tensor that ``tensor`` is the flat form of, where it is small enough to be one window.
 
     A product with all of an image is a convolution whose kernel is the image's size: its weights can be stored
     channels-last like the image, so that flattening moves nothing.
@@ -346,4 +346,4 @@ def _bias(context: Context, node: Node, index: int, scales: Array, factor: float
     ints = np.rint(np.broadcast_to(real.reshape(-1), (channels,)) * factor / scales)
     if np.abs(ints).max(initial=0) > _INT32:
         raise Refused("its bias does not fit int32 at the scale of its products")
-    return ints.astype(np.int32)
+    return np.asarray(ints.astype(np.int32))

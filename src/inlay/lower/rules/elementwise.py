@@ -156,7 +156,7 @@ def with_constant(context: Context, node: Node, a: _Side, b: _Side) -> bool:
 
 
 def _affine(context: Context, node: Node, rep: Rep, factor: Array, offset: Array) -> bool:
-    """``factor[c]·x + offset[c]`` as a depthwise convolution; not where its integers would be too coarse or too large."""
+    """``factor[c]·x + offset[c]`` as a depthwise convolution; not where its integers would be too coarse."""
     want = context.wanted(node.outputs[0])
     unit = np.where(factor == 0, want.scale[0], rep.scale * np.abs(factor)) / _TAP
     bias = np.rint(offset / unit)

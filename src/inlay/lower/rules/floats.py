@@ -77,7 +77,11 @@ def conv(context: Context, node: Node) -> None:
     kernel = w[:, :, None, :] if w.ndim == 3 else w
     result = context.builder.add(
         ir.Conv2d, node.name,
-        [tensor, context.builder.constant(f"{node.name}/weight", kernel), context.builder.constant(f"{node.name}/bias", bias)],
+        [
+            tensor,
+            context.builder.constant(f"{node.name}/weight", kernel),
+            context.builder.constant(f"{node.name}/bias", bias),
+        ],
         f"{node.name}/conv", "float32", (n, w.shape[0], *win.out),
         pads=win.pads, strides=win.strides, dilations=win.dilations, depthwise=group > 1,
     )  # fmt: skip

@@ -1,5 +1,6 @@
-"""Operators that only move elements: exact in the input's own numbers, and the same on values without any (integer
-values between Q and DQ; float values in profile ``INT+FP``).
+"""Operators that only move elements: exact in the input's own numbers.
+
+The same rules serve values without numbers: integers between Q and DQ, and float values in profile ``INT+FP``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from inlay.lower.rules._common import align, axes_of
 from inlay.model.graph import Node
 
 _MAX_STRIDE = 8
-"""A strided slice is a 1×1 MAX_POOL2D with that stride; larger ones are rarer than they are slow."""
+"""A strided slice is a 1 by 1 MAX_POOL2D with that stride; larger ones are rarer than they are slow."""
 
 
 def _move(context: Context, node: Node, rep: Rep, tensor: str, index: int = 0) -> None:
@@ -118,7 +119,7 @@ def _slice(context: Context, node: Node, tensor: str, base: str, ranges: dict[in
 
 
 def slice_(context: Context, node: Node) -> None:
-    """Slice with constant bounds; a step above 1 along rows or columns becomes a strided 1×1 maximum."""
+    """Slice with constant bounds; a step above 1 along rows or columns becomes a strided 1 by 1 maximum."""
     rep = context.quantized(node.inputs[0])
     shape = context.builder.shape(rep.tensor)
     if "starts" in node.attributes:

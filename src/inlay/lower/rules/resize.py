@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def resize(context: Context, node: Node) -> None:
     scales = _scales(context, node, shape, out)
     axes = [_axis(node, mode, shape[2 + i], out[2 + i], scales[i]) for i in range(2)]
     (ny, dy, oy, by), (nx, dx, ox, bx) = axes
-    attributes = {"scale": (ny, dy, nx, dx), "offset": (oy, ox), "border": (by, bx)}
+    attributes: dict[str, Any] = {"scale": (ny, dy, nx, dx), "offset": (oy, ox), "border": (by, bx)}
     if mode == "nearest":
         tensor = context.builder.add(
             ir.Resize,

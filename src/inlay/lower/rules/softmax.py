@@ -5,8 +5,8 @@ byte. Their sum ``S`` is normalized to ``M = S·2^up`` in [2^30, 2^31); ``r = 2^
 leading 8 bits behind M's first, improved by one Newton step in 16 bits. Then ``e/S = (e15·r) >> (30 − E − up)`` in
 units of 2^-30, where ``e15`` is ``e`` with 15 bits.
 
-Error: about 2^-14 of the result from ``r``, and ``n·2^-(E+1)`` of it from the sum of a row of ``n`` (E is as large as the sum
-allows): a tenth of an 8-bit step for rows up to 1000.
+Error: about 2^-14 of the result from ``r``, and ``n·2^-(E+1)`` of it from the sum of a row of ``n`` (E is as large as
+the sum allows): a tenth of an 8-bit step for rows up to 1000.
 """
 
 from __future__ import annotations
@@ -38,12 +38,9 @@ def softmax(context: Context, node: Node) -> None:
     shape = context.builder.shape(rep.tensor)
     axis = int(node.attributes.get("axis", -1 if context.graph.opset >= 13 else 1)) % len(shape)
     tensor = rep.tensor
-    if context.graph.opset < 13 and axis != len(shape) - 1:
-        if math.prod(shape[axis:]) != shape[axis]:
-            tensor = context.reshape(
-                node.name, tensor, (math.prod(shape[:axis]), math.prod(shape[axis:])), f"{node.name}/flat"
-            )
-            axis = 1
+    if context.graph.opset < 13 and math.prod(shape[axis:]) != shape[axis]:
+        flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+        tensor, axis = context.reshape(node.name, tensor, flat, f"{node.name}/flat"), 1
     rows = _Rows(context, node, context.builder.shape(tensor), axis)
     if rows.shape[axis] > _LONGEST:
         raise Refused(f"its rows are longer than {_LONGEST}")

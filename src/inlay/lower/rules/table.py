@@ -14,7 +14,8 @@ from inlay.lower.oracle import dequantize, quantize
 from inlay.model.graph import Node
 
 UNARY = (
-    "LeakyRelu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Erf", "Gelu",
+    "LeakyRelu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Erf",
+    "Gelu",
     "Mish", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Floor", "Ceil", "Round", "Sin", "Cos", "PRelu", "Pow",
     "ThresholdedRelu", "Sign",
 )  # fmt: skip

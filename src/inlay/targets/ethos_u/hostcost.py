@@ -34,14 +34,17 @@ PRODUCT, ELEMENTWISE, FUNCTION, MOVEMENT, CONVERSION, NODE_CALL, NPU_CALL, CROSS
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _FUNCTIONS = frozenset(
     {
-        "Exp", "Log", "Sigmoid", "Softmax", "LogSoftmax", "Tanh", "Erf", "Gelu", "Div", "Sqrt", "Pow", "Reciprocal", "Elu", "Selu",
+        "Exp", "Log", "Sigmoid", "Softmax", "LogSoftmax", "Tanh", "Erf", "Gelu", "Div", "Sqrt", "Pow", "Reciprocal",
+        "Elu", "Selu",
         "Softplus", "HardSwish", "Mish", "LayerNormalization", "InstanceNormalization", "LRN", "Sin", "Cos",
     }
 )  # fmt: skip
 _POOLS = frozenset({"MaxPool", "AveragePool"})
 _MOVEMENTS = frozenset(
     {
-        "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Gather", "Pad", "Resize", "Upsample",
+        "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Gather", "Pad",
+        "Resize",
+        "Upsample",
         "Expand", "Tile", "Identity", "DepthToSpace", "SpaceToDepth",
     }
 )  # fmt: skip

@@ -57,7 +57,7 @@ def _resize(op: ir.Resize, tensors: Tensors, constants: Constants) -> str | None
     half_pixel = op.offset == ((dy - ny) // 2, (dx - nx) // 2)
     if op.mode == "nearest" and (ny, nx) == (ups[0] * dy, ups[1] * dx) and set(ups) <= {2, 4, 8} and half_pixel:
         return None
-    return f"Ethos-U55/U65 resize by nearest neighbours at pixel centres, 2, 4 or 8 times up, not {op.mode} {ny}/{dy}, {nx}/{dx}"
+    return f"Ethos-U55/U65 resize 2, 4 or 8 times up by nearest pixel centres, not {op.mode} {ny}/{dy}, {nx}/{dx}"
 
 
 def _reverse(op: ir.Reverse, tensors: Tensors, constants: Constants) -> str | None:

@@ -1,4 +1,4 @@
-"""Ethos-U as a target: time is an estimate (Vela's cycles, a stated host model, the cost of crossing), results are exact."""
+"""Ethos-U as a target: time is an estimate (Vela, a stated host model, the cost of crossing), results are exact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class EthosUTarget:
     model of :mod:`.hostcost` for the rest and for crossing between the two.
 
     Args:
-        accelerator: one of ``ethos-u55-{32,64,128,256}``, ``ethos-u65-{256,512}``, ``ethos-u85-{128,256,512,1024,2048}``.
+        accelerator: one of ``ethos-u55-{32,64,128,256}``, ``ethos-u65-{256,512}`` and
+            ``ethos-u85-{128,256,512,1024,2048}``.
         system_config, memory_mode: sections of Vela's ``Arm/vela.ini``; empty for the family's usual ones.
     """
 

@@ -25,10 +25,11 @@ ACCELERATORS: Mapping[str, tuple[str, int, int]] = {
 
 _DEFAULTS: Mapping[str, tuple[str, str]] = {
     "EthosU55": ("Ethos_U55_High_End_Embedded", "Shared_Sram"),
-    "EthosU65": ("Ethos_U65_High_End", "Dedicated_Sram"),
-    "EthosU85": ("Ethos_U85_SYS_DRAM_Mid", "Dedicated_Sram"),
+    "EthosU65": ("Ethos_U65_High_End", "Shared_Sram"),
+    "EthosU85": ("Ethos_U85_SYS_DRAM_Mid", "Shared_Sram"),
 }
-"""System configuration and memory mode of ``Arm/vela.ini`` that stand for each family."""
+"""System configuration and memory mode of ``Arm/vela.ini`` that stand for each family: one memory mode for all, so that
+their estimates can be compared. Dedicated memory modes charge the model's own inputs and outputs to DRAM."""
 
 _INI = "Arm/vela.ini"
 
