@@ -163,24 +163,35 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
 
 
 def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, others: int = 2000) -> Split:
-    """Cut shuffled samples in three: half (at most ``calibration``) to calibrate; the rest in equal parts.
+    """Cut samples in three: half (at most ``calibration``) to calibrate; the rest in equal parts.
+
+    Labelled samples are shuffled, since they are often sorted by class. Others are cut in the order given: neighbours
+    are often views of one scene, and parts that share a scene would make the accuracy look better than it is.
 
     Args:
         samples: at least one.
-        rng: shuffles, since samples are often sorted by class or time.
+        rng: shuffles.
         calibration: most samples to calibrate with.
         others: most samples in each of the other parts.
     """
     n = len(samples)
-    order = [int(i) for i in rng.permutation(n)]
+    order = list(range(n)) if samples.labels is None else [int(i) for i in rng.permutation(n)]
     if n < 3:
         return Split(samples, samples.part(order[-1:]), samples.part(order[-1:]), verified=False)
-    first = max(1, min(calibration, n // 2))
-    rest = order[first:]
-    half = min(others, (len(rest) + 1) // 2)
+    first = n // 2
+    rest = order[max(1, first) :]
+    half = (len(rest) + 1) // 2
     return Split(
-        samples.part(order[:first]), samples.part(rest[:half]), samples.part(rest[half : 2 * half]), verified=True
+        samples.part(_spread(order[: max(1, first)], calibration)),
+        samples.part(_spread(rest[:half], others)),
+        samples.part(_spread(rest[half:], others)),
+        verified=True,
     )
+
+
+def _spread(indices: list[int], most: int) -> list[int]:
+    """At most ``most`` of ``indices``, evenly."""
+    return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
 
 
 def load_function(text: str, option: str) -> Callable[..., Any]:

@@ -102,10 +102,17 @@ Outcome = Measured | Infeasible | Failed
 
 @dataclass(frozen=True)
 class Proposal:
-    """A placement that a strategy asks to have judged; ``origin`` says where it comes from, for people."""
+    """A placement that a strategy asks to have judged.
+
+    Attributes:
+        placement: what is to be judged.
+        origin: where it comes from, for people.
+        anchor: it is timed even where it is outside the accuracy bound, since the result is compared with it.
+    """
 
     placement: Placement
     origin: str
+    anchor: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,3 +134,13 @@ class Trial:
     def feasible(self) -> bool:
         """Whether it was timed and keeps the accuracy bound."""
         return isinstance(self.outcome, Measured) and self.outcome.accuracy.feasible
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """Its accuracy, unless it failed before that was known."""
+        return None if isinstance(self.outcome, Failed) else self.outcome.accuracy
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline over this one's latency, unless it was not timed."""
+        return self.outcome.latency.speedup.value if isinstance(self.outcome, Measured) else None

@@ -67,7 +67,7 @@ class Judge:
         metric: Metric | None = None,
         margin: bool = True,
     ) -> None:
-        self._reference = reference
+        self.reference = reference
         self._labels = samples.labels
         self._bound = bound
         self._metric = metric
@@ -96,10 +96,10 @@ class Judge:
     def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
         errors = []
         spread, worst = 0.0, np.inf
-        names = self._reference[0].keys() if self._reference else ()
+        names = self.reference[0].keys() if self.reference else ()
         for name in names:
             signal, noise, dot, other = (np.empty(len(outputs)) for _ in range(4))
-            for i, (want, got) in enumerate(zip(self._reference, outputs, strict=True)):
+            for i, (want, got) in enumerate(zip(self.reference, outputs, strict=True)):
                 signal[i], noise[i], dot[i], other[i] = _compare(want[name], got.get(name))
             total = sqnr_db(float(signal.sum()), float(noise.sum()))
             norm = float(np.sqrt(signal.sum() * other.sum()))

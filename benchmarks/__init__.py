@@ -1,0 +1,1 @@
+"""Measurements of Inlay, as paired ratios. Run with `make bench`."""

@@ -1,0 +1,5 @@
+"""``python -m inlay``."""
+
+from inlay.cli import main
+
+main()

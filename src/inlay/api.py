@@ -1,0 +1,323 @@
+"""The commands as functions, with the same arguments as on the command line."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from inlay import tune as _tune
+from inlay.config import (
+    DEFAULT_BUDGET_S,
+    DEFAULT_MIN_SQNR_DB,
+    TuneConfig,
+    parse_bind,
+    parse_duration,
+    parse_share,
+)
+from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples
+from inlay.errors import CompileFailed, InlayError, ModelError, RunFailed, UsageError
+from inlay.measure.client import Worker
+from inlay.measure.stats import speedup
+from inlay.model.load import file_sha256, load
+from inlay.progress import Progress
+from inlay.quant.accuracy import Bound, Judge, find_metric
+from inlay.result import TuneResult, replacing
+from inlay.search.anchors import anchor_placements
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.registry import available, create
+from inlay.trial import Accuracy, Interval
+from inlay.types import Placement
+from inlay.workbench import Candidates, choose_method, observe, prepare, table_from
+
+DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
+_RANDOM_SAMPLES = 8
+
+
+def tune(
+    model: str | Path,
+    *,
+    out: str | Path = "inlay-out",
+    target: str | TargetSpec = "ort-cpu",
+    data: DataSource = None,
+    labels: str | Path | np.ndarray | None = None,
+    metric: str | None = None,
+    max_drop: str | float | None = None,
+    min_sqnr: float | None = None,
+    no_bound: bool = False,
+    budget: str | float | None = DEFAULT_BUDGET_S,
+    max_measurements: int | None = None,
+    threads: int = 1,
+    bind: Sequence[str] | Mapping[str, int] = (),
+    seed: int = 0,
+    qdq_baseline: str | Path | None = None,
+    keep_qparams: bool = False,
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
+
+    Args:
+        model: the ONNX model.
+        out: folder for ``model.onnx``, ``result.json`` and ``run.sqlite``. The same call on it continues the run.
+        target: name of an installed target, or a name with options.
+        data: samples: a ``.npz``, a folder, ``module:function``, or feeds ({input: array}); None for random inputs.
+        labels: one per sample: a file, or an array.
+        metric: ``top1``, ``sqnr``, or ``module:function`` of (outputs, labels) where larger is better.
+        max_drop: most that the metric may fall below float: 0.005, or "0.5%". 1 % where only a metric is given.
+        min_sqnr: least SQNR in dB of the worst output; 20 where neither it nor a metric is given.
+        no_bound: do not bound the accuracy.
+        budget: seconds (or a text such as "10m") of search; None or "none" for no limit.
+        max_measurements: most candidates to time.
+        threads: of the runtime.
+        bind: sizes of dynamic dimensions.
+        seed: of every random choice.
+        qdq_baseline: a Q/DQ model to start from and to beat.
+        keep_qparams: use the numbers that came with a Q/DQ model.
+        restart: forget an earlier run in ``out``.
+        progress: is told what happens.
+
+    Raises:
+        InlayError: see :mod:`inlay.errors`.
+    """
+    spec = _spec(target, threads)
+    file = load(model)
+    specs = input_specs(file.model)
+    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
+    samples = _samples(data, specs)
+    if labels is not None:
+        if samples is None:
+            raise UsageError("--labels without --data: labels belong to samples")
+        array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
+        samples = replace(samples, labels=array)
+    function = find_metric(metric, None if samples is None else samples.labels)
+    bound = _bound(metric, max_drop, min_sqnr, no_bound)
+    config = TuneConfig(
+        target=spec,
+        bound=bound,
+        bind=sizes,
+        seed=seed,
+        budget_s=_seconds(budget),
+        max_measurements=max_measurements,
+        qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
+        keep_qparams=keep_qparams,
+    )
+    return _tune.tune(model, out, samples, config, function, restart, progress)
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One model of a comparison: median milliseconds, and the first model's latency over its own."""
+
+    path: Path
+    latency_ms: float
+    speedup: Interval
+    blocks: int
+
+
+def bench(
+    models: Sequence[str | Path],
+    *,
+    target: str | TargetSpec = "ort-cpu",
+    data: DataSource = None,
+    blocks: int = 10,
+    processes: int = 2,
+    threads: int = 1,
+    bind: Sequence[str] | Mapping[str, int] = (),
+    seed: int = 0,
+) -> list[BenchRow]:
+    """Compare models that take the same inputs; ratios are to the first.
+
+    Raises:
+        UsageError: fewer than two models.
+        InlayError: a model cannot be read, built or run.
+    """
+    if len(models) < 2:
+        raise UsageError("bench compares models: give two or more")
+    files = [load(m) for m in models]
+    specs = input_specs(files[0].model)
+    for file in files[1:]:
+        names = [s.name for s in input_specs(file.model)]
+        if names != [s.name for s in specs]:
+            raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
+    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
+    rng = np.random.default_rng(seed)
+    samples = _samples(data, specs) or random_samples(specs, sizes, rng, 1)
+    artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
+    readings = []
+    with tempfile.TemporaryDirectory() as folder:
+        feed = Path(folder) / "feed.npz"
+        np.savez(feed, **samples.feeds[0])  # type: ignore[arg-type]  # the stub mistakes names for options
+        for _ in range(processes):
+            with Worker(_spec(target, threads), Path(folder)) as worker:
+                _loadable(worker, artifacts)
+                timing = worker.time(artifacts, feed, blocks, 4_000_000, int(rng.integers(2**31)))
+                readings.append(timing.ns)
+                deterministic = worker.deterministic
+    ns = np.concatenate(readings)
+    rows = []
+    for i, file in enumerate(files):
+        gain = speedup(ns[:, 0], ns[:, i])
+        if deterministic or i == 0:
+            ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
+            gain = Interval(ratio, ratio, ratio)
+        rows.append(BenchRow(file.path, float(np.median(ns[:, i])) / 1e6, gain, len(ns)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A model quantized in one shot.
+
+    Attributes:
+        path: where it was written.
+        sha256: of the file.
+        ports: consumer slots that read quantized values.
+        units: operators in low precision, and operators in all.
+        ranges: the method that chose the ranges.
+        accuracy: against float on the samples themselves; None for random inputs.
+        refusals: how many operators stay float, by reason.
+    """
+
+    path: Path
+    sha256: str
+    ports: int
+    units: tuple[int, int]
+    ranges: str
+    accuracy: Accuracy | None
+    refusals: Mapping[str, int]
+
+
+def quantize(
+    model: str | Path,
+    out: str | Path,
+    *,
+    target: str | TargetSpec = "ort-cpu",
+    data: DataSource = None,
+    bind: Sequence[str] | Mapping[str, int] = (),
+    recipe: str = "full-int8",
+    seed: int = 0,
+) -> Quantized:
+    """Quantize ``model`` by the target's usual recipe and write it to ``out``.
+
+    Raises:
+        UsageError: no such recipe.
+        InlayError: the model or the samples cannot be used.
+    """
+    spec = _spec(target, 1)
+    file = load(model)
+    specs = input_specs(file.model)
+    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
+    given = _samples(data, specs)
+    samples = given or random_samples(specs, sizes, np.random.default_rng(seed), _RANDOM_SAMPLES)
+    out = Path(out)
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {out.parent}")
+    with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
+        work = Path(folder)
+        feeds = []
+        for number, feed in enumerate(samples.feeds[:16]):
+            feeds.append(work / f"{number}.npz")
+            np.savez(feeds[-1], **feed)  # type: ignore[arg-type]  # as above
+        try:
+            reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
+        except (CompileFailed, RunFailed) as error:
+            raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
+        prepared = prepare(file, create(spec).rules(), samples.feeds[0], work)
+        placements = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
+        if recipe not in ("full-int8", "conv-matmul"):
+            raise UsageError(f"--recipe {recipe}: give full-int8 or conv-matmul")
+        placement = placements.get(recipe, placements.get("full-int8", Placement()))
+        observed = observe(prepared, samples)
+        judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
+        accuracies: dict[int, Accuracy] = {}
+
+        def score(table: object) -> float:
+            artifact = Candidates(prepared, table, "probe", "").write(placement)  # type: ignore[arg-type]
+            accuracy = judge.judge(worker.run(artifact, feeds))
+            worker.drop(artifact)
+            accuracies[len(accuracies)] = accuracy
+            return accuracy.sqnr_db
+
+        method, scores = choose_method(prepared, observed, placement, score)
+        final = Candidates(prepared, table_from(prepared, observed, method), observed.digest, worker.fingerprint.digest)
+        artifact = final.deliver(placement, work / out.name)
+        with replacing(out) as fresh:
+            fresh.write_bytes(artifact.path.read_bytes())
+        data_file = artifact.path.with_name(artifact.path.name + ".data")
+        if data_file.exists():
+            with replacing(out.with_name(data_file.name)) as fresh:
+                fresh.write_bytes(data_file.read_bytes())
+    low = {p.node for p, _ in placement}
+    selected = [u for u in prepared.selectable if u.name in low]
+    accuracy = accuracies[list(scores).index(method)] if given is not None and scores else None
+    refusals: dict[str, int] = {}
+    for unit in prepared.units:
+        if unit.refusal:
+            refusals[unit.refusal] = refusals.get(unit.refusal, 0) + 1
+    return Quantized(
+        out, file_sha256(out), len(placement), (len(selected), len(prepared.units)), method, accuracy, refusals
+    )
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    """One installed target: its facts, or why it cannot be used here."""
+
+    name: str
+    facts: Mapping[str, str]
+    problem: str = ""
+
+
+def targets() -> list[TargetRow]:
+    """Every installed target."""
+    rows = []
+    for name in available():
+        try:
+            rows.append(TargetRow(name, create(TargetSpec(name)).fingerprint().facts))
+        except InlayError as error:
+            rows.append(TargetRow(name, {}, str(error)))
+    return rows
+
+
+def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
+    if isinstance(target, TargetSpec):
+        return target
+    if target not in available():
+        raise UsageError(f"--target {target}: there is no such target; installed are {', '.join(available())}")
+    return TargetSpec(target, {"threads": threads} if target.startswith("ort") else {})
+
+
+def _samples(data: DataSource, specs: Sequence[InputSpec]) -> Samples | None:
+    return None if data is None else read_samples(data, specs)
+
+
+def _seconds(budget: str | float | None) -> float | None:
+    if budget is None or budget == "none":
+        return None
+    return parse_duration(budget) if isinstance(budget, str) else float(budget)
+
+
+def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | None, no_bound: bool) -> Bound:
+    if no_bound:
+        if max_drop is not None or min_sqnr is not None:
+            raise UsageError("--no-bound contradicts --max-drop and --min-sqnr")
+        return Bound(metric=None if metric == "sqnr" else metric)
+    named = None if metric in (None, "sqnr") else metric
+    if max_drop is not None and named is None:
+        raise UsageError("--max-drop needs --metric: it bounds the fall of a metric")
+    drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else 0.01
+    if named is None and min_sqnr is None:
+        min_sqnr = DEFAULT_MIN_SQNR_DB
+    return Bound(min_sqnr, named, drop)
+
+
+def _loadable(worker: Worker, artifacts: Sequence[Artifact]) -> None:
+    for artifact in artifacts:
+        try:
+            worker.load(artifact)
+        except CompileFailed as error:
+            raise ModelError(f"{artifact.path}: {error}") from error

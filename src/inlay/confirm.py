@@ -1,0 +1,204 @@
+"""Measure the contenders again, in fresh processes and in the form in which they would be delivered, and decide."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from inlay.config import TuneConfig
+from inlay.data import Samples
+from inlay.errors import TargetError
+from inlay.evaluate import Candidate
+from inlay.measure.client import Worker
+from inlay.measure.stats import speedup
+from inlay.model.load import file_sha256, load
+from inlay.quant.accuracy import Judge, Metric, Outputs
+from inlay.result import Best, replacing
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Interval, Measured
+from inlay.types import Placement
+from inlay.workbench import Candidates
+
+MOST_CONTENDERS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One contender in its final form; ``ns`` are its readings, shape (blocks,)."""
+
+    candidate: Candidate
+    file: Artifact
+    ns: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Confirmed:
+    """The decision.
+
+    Attributes:
+        best: what is delivered.
+        baseline_ms: median of the given model in the same blocks.
+        file: the delivered model, still in the scratch folder (or the given file).
+        rejected: contenders that were faster but fell outside the bound on unseen samples: origin and reason.
+    """
+
+    best: Best
+    baseline_ms: float
+    file: Path
+    rejected: tuple[tuple[str, str], ...]
+
+    def install(self, path: Path) -> None:
+        """Copy the measured bytes to ``path`` atomically, external data beside it."""
+        for data in load(self.file).external:
+            beside = path.parent / data.relative_to(self.file.parent.resolve())
+            if data.resolve() != beside.resolve():
+                beside.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(beside) as fresh:
+                    shutil.copyfile(data, fresh)
+        with replacing(path) as fresh:
+            shutil.copyfile(self.file, fresh)
+
+
+def confirm(
+    judged: Sequence[Candidate],
+    incumbent: Candidate,
+    candidates: Candidates,
+    baseline: Artifact,
+    *,
+    worker: Worker,
+    feeds: Sequence[Path],
+    latency_feed: Path,
+    verification: Samples | None,
+    metric: Metric | None,
+    config: TuneConfig,
+    folder: Path,
+    rng: np.random.Generator,
+) -> Confirmed:
+    """Decide what to deliver.
+
+    The contenders are the incumbent, the fastest feasible candidates, the best anchors and float. The given model is
+    replaced by float, and that by the fastest of the others, only where the interval over fresh-process blocks says
+    that it is faster; and only by a model that keeps the bound on the verification samples.
+    """
+    contenders = _contenders(judged, incumbent)
+    entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
+    ns = _measure([baseline, *(e.file for e in entries)], latency_feed, config, folder, rng)
+    entries = [Entry(e.candidate, e.file, ns[:, i + 1]) for i, e in enumerate(entries)]
+    base = Entry(judged[0], baseline, ns[:, 0])
+    floats = [e for e in entries if e.candidate.placement == Placement()]
+    others = sorted((e for e in entries if e not in floats), key=lambda e: float(np.median(e.ns / base.ns)))
+    deterministic = worker.deterministic
+
+    reference: list[Outputs] | None = None
+    rejected: list[tuple[str, str]] = []
+    champion, checked = base, _exact(base, verification)
+    for entry in (*floats, *others):
+        if not _interval(champion.ns, entry.ns, deterministic).shows_gain():
+            continue
+        if verification is not None and reference is None:
+            reference = list(worker.run(baseline, feeds))
+        accuracy = _verify(entry, worker, feeds, reference, verification, metric, config)
+        if accuracy is not None and not accuracy.feasible:
+            rejected.append((entry.candidate.trial.proposal.origin, accuracy.reason))
+            continue
+        champion, checked = entry, accuracy
+    over_float = _interval(floats[0].ns if floats else base.ns, champion.ns, deterministic)
+    return Confirmed(
+        _best(champion, _interval(base.ns, champion.ns, deterministic), over_float, checked),
+        float(np.median(base.ns)) / 1e6,
+        champion.file.path,
+        tuple(rejected),
+    )
+
+
+def _contenders(judged: Sequence[Candidate], incumbent: Candidate) -> list[Candidate]:
+    feasible = [c for c in judged[1:] if c.trial.feasible]
+    fastest = sorted(feasible, key=lambda c: -c.speedup)
+    anchors = [c for c in fastest if c.trial.proposal.anchor]
+    floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible]
+    wishes = [*floats, incumbent, *anchors[:1], *fastest[:3]]
+    unique = {c.key: c for c in wishes if c.key != judged[0].key}
+    return list(unique.values())[:MOST_CONTENDERS]
+
+
+def _final(candidate: Candidate, candidates: Candidates, folder: Path) -> Artifact:
+    if candidate.source is not None or candidate.placement is None:
+        assert candidate.source is not None
+        return Artifact(candidate.source, file_sha256(candidate.source))
+    own = folder / f"final-{candidate.key}"
+    own.mkdir(exist_ok=True)
+    return candidates.deliver(candidate.placement, own / "model.onnx")
+
+
+def _measure(
+    artifacts: list[Artifact], feed: Path, config: TuneConfig, folder: Path, rng: np.random.Generator
+) -> np.ndarray:
+    """Readings of every process, stacked: shape (processes * blocks, models), ns."""
+    readings = []
+    for _ in range(max(1, config.confirm_processes)):
+        with Worker(config.target, folder, config.limit_s) as fresh:
+            blocks = 1 if fresh.deterministic else config.confirm_blocks
+            seed = int(rng.integers(2**31))
+            readings.append(fresh.time(artifacts, feed, blocks, config.protocol.slot_ns, seed).ns)
+            if fresh.deterministic:
+                break
+    return np.concatenate(readings)
+
+
+def _interval(base: np.ndarray, other: np.ndarray, deterministic: bool) -> Interval:
+    if deterministic:
+        ratio = float(base[0] / other[0])
+        return Interval(ratio, ratio, ratio)
+    return speedup(base, other)
+
+
+def _verify(
+    entry: Entry,
+    worker: Worker,
+    feeds: Sequence[Path],
+    reference: list[Outputs] | None,
+    verification: Samples | None,
+    metric: Metric | None,
+    config: TuneConfig,
+) -> Accuracy | None:
+    """Accuracy on samples that neither calibration nor search has seen; None where there are too few for that."""
+    if verification is None or reference is None:
+        return None
+    judge = Judge(reference, verification, config.bound, metric, margin=False)
+    try:
+        outputs = worker.run(entry.file, feeds)
+    except TargetError as error:
+        return Accuracy(False, -300.0, reason=f"it failed on unseen samples: {error}")
+    finally:
+        worker.drop(entry.file)
+    return judge.judge(outputs)
+
+
+def _exact(base: Entry, verification: Samples | None) -> Accuracy | None:
+    """The given model is its own reference."""
+    outcome = base.candidate.trial.outcome
+    return outcome.accuracy if verification is not None and isinstance(outcome, Measured) else None
+
+
+def _best(champion: Entry, gain: Interval, over_float: Interval, verified: Accuracy | None) -> Best:
+    outcome = champion.candidate.trial.outcome
+    assert isinstance(outcome, Measured)
+    proto = onnx.load(str(champion.file.path), load_external_data=False)
+    types = [n.op_type for n in proto.graph.node]
+    return Best(
+        origin=champion.candidate.trial.proposal.origin,
+        placement_digest=champion.candidate.trial.proposal.placement.digest,
+        latency_ms=float(np.median(champion.ns)) / 1e6,
+        speedup=gain,
+        over_float=over_float,
+        selection=outcome.accuracy,
+        verification=verified,
+        qdq_pairs=types.count("QuantizeLinear"),
+        is_float=not {"QuantizeLinear", "DequantizeLinear"} & set(types),
+        output_sha256=file_sha256(champion.file.path),
+    )

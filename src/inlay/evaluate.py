@@ -1,0 +1,175 @@
+"""Judge one candidate: emit ▶ accuracy ▶ compile ▶ measure. Failures are values; finished trials are journaled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError, TimedOut
+from inlay.journal import Journal
+from inlay.measure.client import Worker
+from inlay.measure.race import Meter
+from inlay.quant.accuracy import Judge
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
+from inlay.types import Placement
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that was judged.
+
+    Attributes:
+        key: identifies its content.
+        trial: what was found.
+        write: makes its file (again), for measuring.
+        placement: what it quantizes, or None for a file that was given.
+        source: the given file, or None.
+    """
+
+    key: str
+    trial: Trial
+    write: Callable[[], Artifact]
+    placement: Placement | None = None
+    source: Path | None = None
+
+    @property
+    def speedup(self) -> float:
+        """Baseline over this one's latency; 0 where it was not timed."""
+        return self.trial.speedup or 0.0
+
+
+@dataclass
+class Tally:
+    """How much work the search did."""
+
+    compiles: int = 0
+    measurements: int = 0
+    failed: int = 0
+    replayed: int = 0
+
+
+class Evaluator:
+    """Judges candidates one after the other, and keeps the incumbent.
+
+    Args:
+        worker: builds, runs and times.
+        meter: races.
+        judge: accuracy on the selection samples.
+        journal: answers what is known, takes what is new.
+        feeds: the selection samples.
+        baseline: the model as it was given; first incumbent, and sentinel of every block.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        meter: Meter,
+        judge: Judge,
+        journal: Journal,
+        feeds: Sequence[Path],
+        baseline: Candidate,
+        baseline_file: Artifact,
+    ) -> None:
+        self._worker = worker
+        self._meter = meter
+        self._judge = judge
+        self._journal = journal
+        self._feeds = feeds
+        self._baseline_file = baseline_file
+        self._incumbent_file = baseline_file
+        self.incumbent = baseline
+        self.judged: list[Candidate] = [baseline]
+        self._by_key = {baseline.key: baseline}
+        self.tally = Tally()
+
+    def evaluate(
+        self,
+        proposal: Proposal,
+        key: str,
+        write: Callable[[], Artifact],
+        source: Path | None = None,
+    ) -> Trial:
+        """Judge one proposal.
+
+        Args:
+            proposal: what and why.
+            key: identifies the model.
+            write: makes the model's file.
+            source: the given file, when it is one.
+        """
+        again = self._by_key.get(key)
+        if again is not None:  # asked before in this run: known, and no news for the incumbent
+            return replace(again.trial, proposal=proposal, accepted=False)
+        known = self._journal.trial(key)
+        if known is not None:
+            self.tally.replayed += 1
+            outcome, accepted, versus = known
+            trial = Trial(proposal, outcome, accepted, versus)
+        else:
+            trial = self._judge_new(proposal, key, write)
+            self._journal.record(
+                key, proposal.origin, proposal.placement.digest, trial.outcome, trial.accepted, trial.versus_incumbent
+            )
+        if isinstance(trial.outcome, Failed):
+            self.tally.failed += 1
+        candidate = Candidate(key, trial, write, None if source else proposal.placement, source)
+        self.judged.append(candidate)
+        self._by_key[key] = candidate
+        if trial.accepted:
+            self._promote(candidate, write)
+        return trial
+
+    def _promote(self, candidate: Candidate, write: Callable[[], Artifact]) -> None:
+        previous = self._incumbent_file
+        self.incumbent, self._incumbent_file = candidate, write()
+        if previous.digest != self._baseline_file.digest:
+            self._drop(previous)
+
+    def _judge_new(self, proposal: Proposal, key: str, write: Callable[[], Artifact]) -> Trial:
+        try:
+            artifact = write()
+        except (InlayError, OSError, ValueError) as error:
+            return Trial(proposal, Failed("emit", str(error)))
+        stage: Stage = "compile"
+        keep = False
+        try:
+            self._worker.load(artifact)
+            self.tally.compiles += 1
+            stage = "accuracy"
+            accuracy = self._judge.judge(self._worker.run(artifact, self._feeds))
+            if not accuracy.feasible and not proposal.anchor:
+                return Trial(proposal, Infeasible(accuracy))
+            stage = "measure"
+            trial = self._race(proposal, artifact, accuracy)
+            keep = trial.accepted
+        except (CompileFailed, RunFailed, TimedOut) as error:
+            return Trial(proposal, Failed(_stage(error, stage), str(error)))
+        except TargetError as error:
+            return Trial(proposal, Failed("worker", str(error)))
+        finally:
+            if not keep and key != self._incumbent_file.digest:
+                self._drop(artifact)
+        return trial
+
+    def _race(self, proposal: Proposal, artifact: Artifact, accuracy: Accuracy) -> Trial:
+        race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact)
+        self.tally.measurements += 1
+        outcome: Outcome = Measured(Latency(race.ns, race.speedup, race.blocks), accuracy)
+        accepted = accuracy.feasible and race.versus.shows_gain()
+        return Trial(proposal, outcome, accepted, race.versus)
+
+    def _drop(self, artifact: Artifact) -> None:
+        """Free a model that is no longer needed, in the worker and on disk."""
+        with contextlib.suppress(TargetError):  # a worker that died took the model along
+            self._worker.drop(artifact)
+        if artifact.path.name.startswith("candidate-"):
+            artifact.path.unlink(missing_ok=True)
+
+
+def _stage(error: TargetError, stage: Stage) -> Stage:
+    if isinstance(error, TimedOut):
+        return "timeout"
+    return "run" if isinstance(error, RunFailed) and stage == "accuracy" else stage

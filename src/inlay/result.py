@@ -1,0 +1,201 @@
+"""What a run found, as values and as ``result.json``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import JournalError
+from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
+from inlay.version import __version__
+
+
+@dataclass(frozen=True)
+class AnchorResult:
+    """One anchor: its figures from the search, or why it has none."""
+
+    name: str
+    outcome: Outcome
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        if isinstance(self.outcome, Failed):
+            why = f"{self.outcome.stage}: {self.outcome.message}"
+            return {
+                "name": self.name,
+                "latency_ms": None,
+                "speedup": None,
+                "sqnr_db": None,
+                "feasible": False,
+                "why": why,
+            }
+        accuracy = self.outcome.accuracy
+        latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
+        return {
+            "name": self.name,
+            "latency_ms": None if latency is None else latency.ns / 1e6,
+            "speedup": None if latency is None else latency.speedup.value,
+            "speedup_low": None if latency is None else _finite(latency.speedup.low),
+            "speedup_high": None if latency is None else _finite(latency.speedup.high),
+            "sqnr_db": accuracy.sqnr_db,
+            "metric": accuracy.metric,
+            "feasible": accuracy.feasible,
+            "why": accuracy.reason,
+        }
+
+
+@dataclass(frozen=True)
+class Best:
+    """The delivered model.
+
+    Attributes:
+        origin: which anchor or strategy proposed it.
+        placement_digest: its placement; of the empty one for float.
+        latency_ms: median of the confirmation.
+        speedup: over the model as it was given, confirmed in fresh processes.
+        over_float: over the normalized float model, in the same blocks.
+        selection: accuracy on the samples that the search looked at.
+        verification: accuracy on samples that nothing has seen, or None when there were too few.
+        qdq_pairs: QuantizeLinear nodes in the file.
+        is_float: it holds no Q/DQ nodes.
+        output_sha256: of the delivered file, which is the measured file.
+    """
+
+    origin: str
+    placement_digest: str
+    latency_ms: float
+    speedup: Interval
+    over_float: Interval
+    selection: Accuracy
+    verification: Accuracy | None
+    qdq_pairs: int
+    is_float: bool
+    output_sha256: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``; accuracy from the verification samples where there are some."""
+        accuracy = self.verification or self.selection
+        return {
+            "origin": self.origin,
+            "placement_digest": self.placement_digest,
+            "latency_ms": self.latency_ms,
+            "speedup": self.speedup.value,
+            "speedup_low": _finite(self.speedup.low),
+            "speedup_high": _finite(self.speedup.high),
+            "speedup_over_normalized_float": self.over_float.value,
+            "sqnr_db": accuracy.sqnr_db,
+            "metric": accuracy.metric,
+            "metric_drop": accuracy.drop,
+            "verified": self.verification is not None,
+            "outputs": [asdict(o) for o in accuracy.outputs],
+            "qdq_pairs": self.qdq_pairs,
+            "is_float": self.is_float,
+            "output_sha256": self.output_sha256,
+        }
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The outcome of :func:`inlay.tune`.
+
+    Attributes:
+        folder: where ``model.onnx``, ``result.json`` and ``run.sqlite`` are.
+        model: path and SHA-256 of the given model.
+        target: name and fingerprint digest of the target.
+        facts: the fingerprint's facts.
+        data: kind of samples, how many, and how they were split.
+        baseline_ms: median latency of the given model, milliseconds.
+        best: the delivered model.
+        anchors: every anchor.
+        pareto: measured models that no other beats in both latency and accuracy.
+        search: how much work was done, and why it ended.
+        bound: the accuracy bound, as text.
+        seed: of the run.
+        notes: what people should know: passes rolled back, why float is best, too few samples.
+        interrupted: the run was stopped by the user.
+    """
+
+    folder: Path
+    model: tuple[str, str]
+    target: tuple[str, str]
+    facts: Mapping[str, str]
+    data: Mapping[str, Any]
+    baseline_ms: float
+    best: Best
+    anchors: tuple[AnchorResult, ...]
+    pareto: tuple[Mapping[str, Any], ...]
+    search: Mapping[str, Any]
+    bound: str
+    seed: int
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def model_path(self) -> Path:
+        """The delivered model."""
+        return self.folder / "model.onnx"
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of ``result.json``: stable keys."""
+        return {
+            "version": __version__,
+            "model": {"path": self.model[0], "sha256": self.model[1]},
+            "target": {"name": self.target[0], "fingerprint": self.target[1], "facts": dict(self.facts)},
+            "data": dict(self.data),
+            "bound": self.bound,
+            "baseline": {"latency_ms": self.baseline_ms},
+            "best": self.best.as_json(),
+            "anchors": [a.as_json() for a in self.anchors],
+            "pareto": [dict(p) for p in self.pareto],
+            "search": dict(self.search),
+            "seed": self.seed,
+            "notes": list(self.notes),
+        }
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write JSON atomically."""
+    with replacing(path) as fresh:
+        fresh.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` that takes its place when the block ends well, and is removed when it does not.
+
+    Raises:
+        JournalError: the folder cannot be written, or the disk is full.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise JournalError(f"{path.parent} cannot be written: {error.strerror or error}") from error
+    fresh = Path(name)
+    try:
+        fresh.chmod(0o644)
+        yield fresh
+        fresh.replace(path)
+    except OSError as error:
+        raise JournalError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def pareto(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Points (``latency_ms``, ``sqnr_db``) that no other beats in both, fastest first."""
+    front: list[dict[str, Any]] = []
+    for point in sorted(points, key=lambda p: (p["latency_ms"], -p["sqnr_db"])):
+        if not front or point["sqnr_db"] > front[-1]["sqnr_db"]:
+            front.append(point)
+    return front
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) != float("inf") else None

@@ -1,0 +1,402 @@
+"""The main job: from a model and samples to the fastest model that was measured and keeps the accuracy bound."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from inlay.config import TuneConfig
+from inlay.confirm import Confirmed, confirm
+from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
+from inlay.errors import JournalError, ModelError, TargetError
+from inlay.evaluate import Candidate, Evaluator
+from inlay.imported import Imported, import_baseline, read_baseline
+from inlay.journal import Journal
+from inlay.measure.client import Worker
+from inlay.measure.race import Meter
+from inlay.model.load import ModelFile, load
+from inlay.progress import Progress, Silent
+from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
+from inlay.quant.qparams import QParamsTable
+from inlay.result import AnchorResult, TuneResult, pareto, write_json
+from inlay.search.anchors import Anchors, anchor_placements
+from inlay.search.base import Chain, Strategy
+from inlay.search.refine import Refine
+from inlay.targets.base import Artifact
+from inlay.targets.registry import create
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
+from inlay.types import Placement
+from inlay.verdict import compare_profiles, notes_for
+from inlay.version import __version__
+from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
+
+_RANDOM_SAMPLES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a run works with, once everything that can be wrong with the call has been ruled out."""
+
+    config: TuneConfig
+    file: ModelFile
+    specs: tuple[InputSpec, ...]
+    parts: Split
+    samples: Samples
+    metric: Metric | None
+    out: Path
+
+
+def tune(
+    model: str | Path,
+    out: str | Path,
+    samples: Samples | None = None,
+    config: TuneConfig | None = None,
+    metric: Metric | None = None,
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
+
+    Args:
+        model: path of the ONNX model.
+        out: folder for ``model.onnx``, ``result.json`` and ``run.sqlite``; the same call on it continues the run.
+        samples: real inputs, with labels where the metric needs them; None for random inputs (latency is then real,
+            accuracy is not).
+        config: settings.
+        metric: the function behind ``config.bound.metric``.
+        restart: forget an earlier run in ``out``.
+        progress: is told what happens.
+
+    Raises:
+        InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
+    """
+    config = config or TuneConfig()
+    progress = progress or Silent()
+    file = load(model)
+    specs = input_specs(file.model)
+    if config.qdq_baseline is not None:
+        read_baseline(config.qdq_baseline, file)
+    rng = np.random.default_rng(config.seed)
+    if samples is None:
+        samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
+    parts = split(samples, rng, others=2000 if samples.labels is not None else 32)
+    folder = Path(out)
+    setting = Setting(config, file, specs, parts, samples, metric, folder)
+    with (
+        _locked(folder),
+        tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder, ignore_cleanup_errors=True) as work,
+    ):
+        return Run(setting, Path(work), rng, progress, restart).result()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise JournalError(f"another run is using {folder}: wait for it, or give another output folder") from None
+    except OSError as error:
+        raise JournalError(f"{folder} cannot be written: {error.strerror or error}") from error
+    try:
+        for stale in folder.glob(".scratch-*"):  # of a run that was killed: nobody else holds the lock
+            shutil.rmtree(stale, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+        with contextlib.suppress(OSError):
+            (folder / ".lock").unlink()
+            if made:
+                folder.rmdir()  # only where nothing was written to it
+
+
+class Run:
+    """One run, step by step; see :meth:`result` for the order."""
+
+    def __init__(
+        self, setting: Setting, work: Path, rng: np.random.Generator, progress: Progress, restart: bool
+    ) -> None:
+        self.setting, self.config, self.work = setting, setting.config, work
+        self.rng, self.progress = rng, progress
+        self.started = time.monotonic()
+        self.worker = Worker(self.config.target, work, self.config.limit_s)
+        try:
+            self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
+        except BaseException:
+            self.worker.close()
+            raise
+
+    def _identity(self) -> dict[str, str]:
+        feeds = hashlib.sha256()
+        for feed in self.setting.samples.feeds:
+            for name in sorted(feed):
+                feeds.update(name.encode() + feed[name].tobytes())
+        if self.setting.samples.labels is not None:
+            feeds.update(self.setting.samples.labels.tobytes())
+        return {
+            "version": __version__,
+            "model": self.setting.file.sha256,
+            "samples": feeds.hexdigest(),
+            "target": f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}",
+            "qdq_baseline": _digest(self.config.qdq_baseline),
+            **self.config.identity(),
+        }
+
+    def result(self) -> TuneResult:
+        """Run, and write the result. A run that fails before its first trial leaves no journal behind."""
+        worth_keeping = True
+        try:
+            return self._run()
+        except BaseException:
+            worth_keeping = self.journal.resumed
+            raise
+        finally:
+            self.worker.close()
+            self.journal.close()
+            if not worth_keeping:
+                self.journal.path.unlink(missing_ok=True)
+
+    def _run(self) -> TuneResult:
+        setting, progress = self.setting, self.progress
+        baseline = Artifact(setting.file.path.resolve(), setting.file.sha256)
+        selection = self._feeds("selection", setting.parts.selection)
+        progress.stage("build and run the model as it is")
+        reference = self._reference(baseline, selection)
+        progress.stage("normalize and index the model")
+        target = create(self.config.target)
+        prepared = prepare(setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work)
+        progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
+        imported = import_baseline(prepared, self.config)
+        judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
+        candidates = self._candidates(prepared, judge, selection, imported)
+        feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
+        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
+        evaluator = self._evaluator(meter, judge, selection, baseline)
+        anchors, strategy = self._strategy(prepared, imported)
+        stopped, interrupted = self._search(evaluator, candidates, strategy, imported)
+        progress.stage("confirm the winner in fresh processes")
+        confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
+
+        def why_slow() -> str:
+            full = anchors.trials["full-int8"].proposal.placement
+            return compare_profiles(
+                self.worker, lambda: candidates.write(Placement()), lambda: candidates.write(full), feed
+            )
+
+        notes = notes_for(
+            confirmed,
+            reports=prepared.normalized.reports,
+            units=prepared.units,
+            anchors=anchors.trials,
+            imported=imported,
+            data_kind=setting.samples.kind,
+            verified=setting.parts.verified,
+            why_slow=why_slow,
+        )
+        return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
+
+    def _feeds(self, name: str, samples: Samples) -> list[Path]:
+        folder = self.work / name
+        folder.mkdir()
+        paths = []
+        for number, feed in enumerate(samples.feeds):
+            path = folder / f"{number}.npz"
+            np.savez(path, **feed)  # type: ignore[arg-type]  # the stub mistakes names for options
+            paths.append(path)
+        return paths
+
+    def _reference(self, baseline: Artifact, feeds: Sequence[Path]) -> list[Outputs]:
+        try:
+            return list(self.worker.run(baseline, feeds))
+        except TargetError as error:
+            raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
+
+    def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
+        observed = observe(prepared, self.setting.parts.calibration)
+        placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
+            "full-int8", Placement()
+        )
+        some = feeds[:8]
+        part = Judge(
+            judge.reference[: len(some)], self.setting.parts.selection.part(range(len(some))), self.config.bound
+        )
+
+        def score(table: QParamsTable) -> float:
+            artifact = Candidates(prepared, table, "probe", "").write(placement)
+            try:
+                return part.judge(self.worker.run(artifact, some)).sqnr_db
+            finally:
+                self.worker.drop(artifact)
+
+        method = self.journal.fact("method")
+        if method is None:
+            method, scores = choose_method(prepared, observed, placement, score, self.config.methods)
+            self.journal.record_fact("method", method)
+            self.journal.record_fact("method_scores", scores)
+        fixed = imported.qparams if self.config.keep_qparams else {}
+        calibration = hashlib.sha256(
+            f"{observed.digest} {method} {sorted(map(str, fixed.items()))}".encode()
+        ).hexdigest()
+        table = table_from(prepared, observed, method, fixed)
+        return Candidates(prepared, table, calibration[:16], self.worker.fingerprint.digest)
+
+    def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
+        """The baseline is the first incumbent: by definition as fast as itself, and exact."""
+        ns = self.journal.fact("baseline_ns")
+        if ns is None:
+            ns = float(np.median(meter.measure("baseline", [baseline], self.config.protocol.first_blocks)))
+            self.journal.record_fact("baseline_ns", ns)
+        exact = Accuracy(True, EXACT_DB, metric=judge.float_metric, drop=None if judge.float_metric is None else 0.0)
+        outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
+        trial = Trial(Proposal(Placement(), "original", anchor=True), outcome, accepted=True)
+        first = Candidate(baseline.digest, trial, lambda: baseline, source=baseline.path)
+        return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
+
+    def _strategy(self, prepared: Prepared, imported: Imported) -> tuple[Anchors, Strategy]:
+        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
+        units = prepared.selectable
+        chosen = {
+            "full-int8": frozenset(u.name for u in units),
+            "conv-matmul": frozenset(u.name for u in units if u.rule is not None and u.rule.weight is not None),
+        }
+        refine = Refine(units, prepared.label, anchors.trials, chosen)
+        return anchors, Chain([anchors, refine])
+
+    def _search(
+        self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported
+    ) -> tuple[str, bool]:
+        """The loop. Returns why it ended, and whether the user ended it."""
+        spent = float(self.journal.fact("search_s") or 0.0)
+        begun = time.monotonic()
+        try:
+            for path, digest in imported.files:
+                given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
+                evaluator.evaluate(given, digest, partial(Artifact, path, digest), source=path)
+            while True:
+                proposal = strategy.ask()
+                if proposal is None:
+                    return "nothing promising is left", False
+                seconds = spent + time.monotonic() - begun
+                over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
+                if over:  # anchors are always judged: the result must not be slower than the best of them
+                    return over, False
+                key = candidates.key(proposal.placement)
+                trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
+                strategy.tell(trial)
+                self.progress.trial(trial, evaluator, seconds, self.config.budget_s)
+        except KeyboardInterrupt:
+            return "interrupted", True
+        finally:
+            self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+
+    def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
+        if self.config.budget_s is not None and seconds >= self.config.budget_s:
+            return f"the budget of {self.config.budget_s:.0f} s is spent"
+        most = self.config.max_measurements
+        timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
+        if most is not None and timed >= most:
+            return f"{most} measurements are made"
+        return ""
+
+    def _confirm(
+        self, evaluator: Evaluator, candidates: Candidates, prepared: Prepared, baseline: Artifact, quick: bool
+    ) -> Confirmed:
+        setting = self.setting
+        config = replace(self.config, confirm_processes=1) if quick else self.config
+        verification = setting.parts.verification if setting.parts.verified else None
+        feeds = [] if verification is None else self._feeds("verification", verification)
+        return confirm(
+            evaluator.judged,
+            evaluator.incumbent,
+            candidates,
+            baseline,
+            worker=self.worker,
+            feeds=feeds,
+            latency_feed=self.work / "latency" / "0.npz",
+            verification=verification,
+            metric=setting.metric,
+            config=config,
+            folder=self.work,
+            rng=self.rng,
+        )
+
+    def _write(
+        self,
+        evaluator: Evaluator,
+        anchors: Anchors,
+        confirmed: Confirmed,
+        stopped: str,
+        interrupted: bool,
+        notes: tuple[str, ...],
+    ) -> TuneResult:
+        setting = self.setting
+        imported = [c for c in evaluator.judged if c.source is not None]
+        named = [AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in imported]
+        named += [AnchorResult(name, trial.outcome) for name, trial in anchors.trials.items()]
+        parts = setting.parts
+        front = pareto(
+            [
+                {
+                    "origin": c.trial.proposal.origin,
+                    "placement_digest": c.trial.proposal.placement.digest,
+                    "latency_ms": c.trial.outcome.latency.ns / 1e6,
+                    "speedup": c.trial.outcome.latency.speedup.value,
+                    "sqnr_db": c.trial.outcome.accuracy.sqnr_db,
+                    "metric": c.trial.outcome.accuracy.metric,
+                    "feasible": c.trial.outcome.accuracy.feasible,
+                }
+                for c in evaluator.judged
+                if isinstance(c.trial.outcome, Measured)
+            ]
+        )
+        result = TuneResult(
+            folder=setting.out,
+            model=(str(setting.file.path), setting.file.sha256),
+            target=(self.config.target.name, self.worker.fingerprint.digest),
+            facts=self.worker.fingerprint.facts,
+            data={
+                "kind": setting.samples.kind,
+                "samples": len(setting.samples),
+                "calibration_samples": len(parts.calibration),
+                "selection_samples": len(parts.selection),
+                "validation_samples": len(parts.verification) if parts.verified else 0,
+                "ranges": self.journal.fact("method"),
+                "ranges_sqnr_db": self.journal.fact("method_scores"),
+            },
+            baseline_ms=confirmed.baseline_ms,
+            best=confirmed.best,
+            anchors=tuple(named),
+            pareto=tuple(front),
+            search={
+                "measurements": evaluator.tally.measurements,
+                "compiles": evaluator.tally.compiles,
+                "failed": evaluator.tally.failed,
+                "replayed": evaluator.tally.replayed,
+                "trials": len(self.journal.trials()),
+                "wall_s": round(time.monotonic() - self.started, 3),
+                "stopped_because": stopped,
+            },
+            bound=str(self.config.bound),
+            seed=self.config.seed,
+            notes=notes,
+            interrupted=interrupted,
+        )
+        confirmed.install(setting.out / "model.onnx")
+        write_json(setting.out / "result.json", result.as_json())
+        return result
+
+
+def _digest(path: Path | None) -> str:
+    return "" if path is None else load(path).sha256

@@ -1,0 +1,243 @@
+"""A model made ready for search: normalized, indexed, calibrated, and able to turn a placement into a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from inlay.data import Samples
+from inlay.errors import ModelError, TargetError
+from inlay.model.graph import Graph, build_graph
+from inlay.model.load import ModelFile, file_sha256
+from inlay.model.normalize import Normalized, normalize
+from inlay.model.reference import EvaluateIn, run_model
+from inlay.model.store import WeightStore, embed, external_bytes, relocate
+from inlay.quant.calibrate import Observed, calibrate, observe_shapes
+from inlay.quant.emit import Emitter
+from inlay.quant.extract import Extraction, extract, is_quantized
+from inlay.quant.observers import METHODS, Method, Range
+from inlay.quant.qparams import QParamsTable
+from inlay.space.domains import find_domains
+from inlay.space.units import Unit, find_units, place
+from inlay.targets.base import Artifact, Rules
+from inlay.types import Placement, QParams, QType
+from inlay.version import __version__
+
+EMBED_BYTES = 2_000_000_000
+"""Models above this keep their weights in a file beside them: a protobuf message ends at 2 GiB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A normalized model and its analysis for one target.
+
+    Attributes:
+        file: the model as it was given.
+        normalized: what normalization made of it.
+        extraction: what was taken out, when it was quantized already.
+        graph: the indexed view, with the shapes of a real feed.
+        rules: of the target.
+        units: every unit, in topological order.
+        store: weights; candidates are written beside it.
+        emitter: writes candidates.
+    """
+
+    file: ModelFile
+    normalized: Normalized
+    extraction: Extraction | None
+    graph: Graph
+    rules: Rules
+    units: tuple[Unit, ...]
+    store: WeightStore
+    emitter: Emitter
+
+    @property
+    def selectable(self) -> tuple[Unit, ...]:
+        """Units that can run in low precision."""
+        return tuple(u for u in self.units if u.selectable)
+
+    def label(self, names: frozenset[str]) -> Placement:
+        """The placement in which the named units run in low precision."""
+        return place(self.graph, self.units, self.rules, lambda u: u.name in names)
+
+
+def prepare(file: ModelFile, rules: Rules, feed: Mapping[str, np.ndarray], folder: Path) -> Prepared:
+    """Normalize and index a model.
+
+    Args:
+        file: the model.
+        rules: of the target.
+        feed: real inputs, for checking the passes and for shapes.
+        folder: for scratch files; must stay as long as the result is used.
+
+    Raises:
+        ModelError: the model does not run.
+    """
+    extraction = extract(file.model) if is_quantized(file.model) else None
+    model = file.model if extraction is None else extraction.model
+    scratch = WeightStore(_fresh(folder, "normalize"))
+    try:
+        normalized = normalize(model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed))
+    except TargetError as error:
+        raise ModelError(f"{file.path} does not run: {error}") from error
+    scratch.path.unlink()
+    graph = build_graph(normalized.model)
+    store = WeightStore(folder)
+    emitter = Emitter(normalized.model, graph, store)
+    graph = _with_shapes(graph, emitter.base, store, feed)
+    emitter = Emitter(normalized.model, graph, store)
+    units = find_units(graph, _usable(rules, graph))
+    return Prepared(file, normalized, extraction, graph, rules, units, store, emitter)
+
+
+def _usable(rules: Rules, graph: Graph) -> Rules:
+    """``rules`` as far as the model's opset has Q/DQ nodes for them (it is raised before, unless that failed)."""
+    if graph.opset < 10:
+        return Rules(rules.activation, ops={})
+    return rules
+
+
+def _with_shapes(graph: Graph, proto: onnx.ModelProto, store: WeightStore, feed: Mapping[str, np.ndarray]) -> Graph:
+    values = [v for n in graph.nodes for v in n.outputs if v]
+    shapes, dtypes = observe_shapes(proto, store, values, feed)
+    shapes.update({name: tuple(a.shape) for name, a in feed.items()})
+    return Graph(
+        graph.nodes,
+        graph.inputs,
+        graph.outputs,
+        graph.initializers,
+        {**graph.dtypes, **dtypes},
+        {**graph.shapes, **shapes},
+        graph.opset,
+    )
+
+
+def _fresh(folder: Path, name: str) -> Path:
+    inner = folder / name
+    inner.mkdir(exist_ok=True)
+    return inner
+
+
+def observe(prepared: Prepared, samples: Samples) -> Observed:
+    """Histograms of every activation that some placement may quantize."""
+    graph = prepared.graph
+    candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
+    candidates |= {v for u in prepared.selectable for v in u.outputs}
+    values = sorted(v for v in candidates if not graph.is_constant(v))
+    return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds)
+
+
+def table_from(
+    prepared: Prepared,
+    observed: Observed,
+    method: Method,
+    fixed: Mapping[tuple[str, QType], QParams] | None = None,
+) -> QParamsTable:
+    """Numbers from histograms: each value's range by ``method``, merged over its domain."""
+    domains = find_domains(prepared.graph, prepared.rules)
+    merged: dict[str, Range] = {}
+    for value, histogram in observed.histograms.items():
+        key = domains.get(value, value)
+        found = histogram.range(method)
+        merged[key] = merged[key] | found if key in merged else found
+    ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
+    for value, key in domains.items():
+        if key in merged:
+            ranges.setdefault(value, merged[key])
+    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed)
+
+
+def choose_method(
+    prepared: Prepared,
+    observed: Observed,
+    placement: Placement,
+    judge: Callable[[QParamsTable], float],
+    methods: Sequence[Method] = METHODS,
+) -> tuple[Method, dict[str, float]]:
+    """The method whose ranges leave the least error when ``placement`` is quantized.
+
+    Args:
+        prepared: the model.
+        observed: histograms.
+        placement: what is quantized for the comparison.
+        judge: SQNR in dB of ``placement`` with a table; raises TargetError where it does not run.
+        methods: to choose from; earlier ones win ties.
+    """
+    if not len(placement):
+        return methods[0], {}
+    scores: dict[str, float] = {}
+    for method in methods:
+        try:
+            scores[method] = judge(table_from(prepared, observed, method))
+        except TargetError:
+            continue
+    best = max(methods, key=lambda m: (scores.get(m, -np.inf), -methods.index(m)))
+    return best, scores
+
+
+def metadata(target: str, placement: Placement, calibration: str) -> dict[str, str]:
+    """What a written model says about its origin."""
+    return {
+        "inlay.version": __version__,
+        "inlay.target": target,
+        "inlay.placement": placement.digest,
+        "inlay.calibration": calibration,
+    }
+
+
+class Candidates:
+    """Placements as files that a target can build.
+
+    Args:
+        prepared: the model.
+        table: numbers.
+        calibration: digest of ``table``'s origin.
+        target: fingerprint of the target, for the metadata.
+    """
+
+    def __init__(self, prepared: Prepared, table: QParamsTable, calibration: str, target: str) -> None:
+        self._prepared = prepared
+        self._table = table
+        self._calibration = calibration
+        self._target = target
+
+    def key(self, placement: Placement) -> str:
+        """Identifies the model that ``placement`` gives with these numbers."""
+        return hashlib.sha256(f"{placement.digest} {self._calibration}".encode()).hexdigest()[:16]
+
+    def proto(self, placement: Placement) -> onnx.ModelProto:
+        """The model, with weights in the store. Raises ModelError."""
+        facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
+        return self._prepared.emitter.emit(placement, self._table, facts)
+
+    def write(self, placement: Placement) -> Artifact:
+        """The model as a small file beside the store. Raises ModelError."""
+        key = self.key(placement)
+        path = self._prepared.store.folder / f"candidate-{key}.onnx"
+        path.write_bytes(self.proto(placement).SerializeToString())
+        return Artifact(path, key)
+
+    def deliver(self, placement: Placement, path: Path) -> Artifact:
+        """The model as a file of its own (with a data file beside it above 2 GB), digest over its bytes."""
+        return deliver(self.proto(placement), self._prepared.store, path)
+
+
+def deliver(proto: onnx.ModelProto, store: WeightStore, path: Path) -> Artifact:
+    """Write ``proto`` to ``path`` with its weights inside, or in ``<path>.data`` when they exceed 2 GB."""
+    if external_bytes(proto) <= EMBED_BYTES:
+        path.write_bytes(embed(proto, store).SerializeToString())
+    else:
+        data = path.with_name(path.name + ".data")
+        path.write_bytes(relocate(proto, store, data).SerializeToString())
+    return Artifact(path, file_sha256(path))
+
+
+def is_float(model: ir.Model) -> bool:
+    """Whether a model holds no Q/DQ nodes."""
+    return not is_quantized(model)
