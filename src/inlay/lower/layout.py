@@ -2,9 +2,9 @@
 
 A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution,
 pooling and resizing demand channels last, matrix products the ONNX order; element-wise operators, joins and
-slices take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Between groups stand only Reshape
-and Transpose, which are free when the bytes are the same on both sides (often they are: an ONNX export's own
-NCHW → NHWC Transpose vanishes). Groups without a demand take the layout with the fewest moved bytes.
+slices take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Between groups
+stand only Reshape and Transpose, which are free when the bytes are the same on both sides (often they are: an ONNX
+export's own NCHW → NHWC Transpose vanishes). Groups without a demand take the layout with the fewest moved bytes.
 """
 
 from __future__ import annotations
