@@ -17,7 +17,8 @@ from onnx import helper, numpy_helper, version_converter
 
 WEIGHTED = {"Conv": 0, "Gemm": 0, "MatMul": 1, "ConvTranspose": 1}
 OPS = {
-    *WEIGHTED, "Relu", "Clip", "Add", "Mul", "Sub", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool", "Reshape",
+    *WEIGHTED, "BatchNormalization", "Relu", "Clip", "Add", "Mul", "Sub", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool",
+    "Reshape",
     "Flatten", "Transpose", "Softmax", "Sigmoid", "Gather", "Pad", "Resize", "Slice", "Split", "Squeeze", "Unsqueeze",
 }  # fmt: skip
 SAME = {"Reshape", "Flatten", "Transpose", "MaxPool", "Gather", "Pad", "Slice", "Split", "Squeeze", "Unsqueeze"}
@@ -37,10 +38,16 @@ def load(name: str) -> onnx.ModelProto:
     model = onnx.load(path)
     constants = {t.name for t in model.graph.initializer}
     inputs = [v for v in model.graph.input if v.name not in constants]
-    if model.opset_import[0].version < 13:
-        model = version_converter.convert_version(model, 13)
     del model.graph.input[:]
     model.graph.input.extend(inputs)
+    return _current(model)
+
+
+def _current(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Opset 13 at least, with names and shapes."""
+    model.ir_version = max(model.ir_version, 8)  # before 4, initializers had to be inputs too
+    if model.opset_import[0].version < 13:
+        model = version_converter.convert_version(model, 13)
     for i, node in enumerate(model.graph.node):
         node.name = node.name or f"{node.op_type}_{i}"
     return onnx.shape_inference.infer_shapes(model)
@@ -155,5 +162,52 @@ def quantize(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], qtype: 
     for value in graph.output:
         outputs.append(helper.make_tensor_value_info(renamed.get(value.name, value.name), 1, None))
     result = helper.make_graph(new_nodes, "full", list(graph.input), outputs, initializers)
-    made = helper.make_model(result, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    made = helper.make_model(result, opset_imports=model.opset_import, ir_version=8)
     return onnx.shape_inference.infer_shapes(made)
+
+
+def light(name: str, seed: int = 0) -> onnx.ModelProto:
+    """A real graph of the ``onnx`` package with seeded weights in place of its constant ones; BN folded, opset 13."""
+    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
+    if not path.exists():
+        pytest.skip(f"this version of onnx does not ship light_{name}.onnx")
+    model = onnx.load(path)
+    graph, rng = model.graph, np.random.default_rng(seed)
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    role = {name: (n.op_type, i) for n in graph.node for i, name in enumerate(n.input)}
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape":
+            kind, slot = role[node.output[0]]
+            shape = [int(v) for v in arrays[node.input[0]]]
+            fan = max(int(np.prod(shape[1:])), 1)
+            value = rng.normal(size=shape) * (np.sqrt(2 / fan) if len(shape) > 1 else 0.1)
+            if kind == "BatchNormalization" and slot in (1, 4):
+                value = np.abs(value) + 0.5
+            arrays[node.output[0]] = value.astype(np.float32)
+    nodes = []
+    made = {o: n for n in graph.node for o in n.output}
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape":
+            continue
+        if node.op_type == "BatchNormalization":
+            conv = made[node.input[0]]
+            scale, offset, mean, variance = (arrays[n] for n in node.input[1:5])
+            factor = scale / np.sqrt(variance + 1e-5)
+            arrays[conv.input[1]] = arrays[conv.input[1]] * factor[:, None, None, None]
+            bias = arrays[conv.input[2]] if len(conv.input) > 2 else 0
+            arrays[f"{node.name or node.output[0]}_bias"] = ((bias - mean) * factor + offset).astype(np.float32)
+            del conv.input[2:]
+            conv.input.append(f"{node.name or node.output[0]}_bias")
+            conv.output[0] = node.output[0]
+            continue
+        if node.op_type == "Sum":
+            node.op_type = "Add"
+        nodes.append(node)
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    used = {n for node in nodes for n in node.input}
+    inputs = [v for v in graph.input if v.name not in arrays and v.name in used]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in arrays.items() if n in used)
+    return _current(model)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
-from lower_models import load, quantize, random_feeds
+from lower_models import light, load, quantize, random_feeds
 from lower_nets import host_by_ort, run_ort
 
 from inlay.lower import Reference, ir, lower, oracle
 
 MODELS = ("mnist", "ultraface_rfb320_simplified", "fastestdet")
+LIGHT = ("squeezenet", "resnet50")
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 
 
 def steps(graph):
@@ -27,7 +32,21 @@ def steps(graph):
 @pytest.mark.parametrize("qtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", MODELS)
 def test_whole_model(name, qtype):
-    model = load(name)
+    compare(load(name), qtype)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_model(name):
+    compare(light(name), "int8")
+
+
+def test_digits():
+    if not DIGITS.exists():
+        pytest.skip(f"{DIGITS} does not exist")
+    compare(onnx.shape_inference.infer_shapes(onnx.load(DIGITS)), "int8")
+
+
+def compare(model, qtype):
     *calibration, feed = random_feeds(model, 3)
     qdq = quantize(model, calibration, qtype)
     lowered = lower(qdq)

@@ -354,3 +354,20 @@ def test_softmax_of_a_long_row():
     n = Net()
     y = n.op("Softmax", [n.qdq(n.input([2, 3000]), 0.05, 3)], axis=-1)
     check(n, y, (2**-12, -128), 0)
+
+
+@few
+@given(data=st.data(), seed=seeds, xq=numbers, zp=zero)
+def test_batch_normalization(data, seed, xq, zp):
+    rng = np.random.default_rng(seed)
+    channels = data.draw(st.integers(1, 5))
+    n = Net()
+    x = n.qdq(n.input([1, channels, 3, 4]), *xq)
+    arrays = [
+        rng.normal(size=channels),
+        rng.normal(size=channels),
+        rng.normal(size=channels),
+        rng.uniform(0.5, 2, channels),
+    ]
+    y = n.op("BatchNormalization", [x, *(n.const(a.astype(np.float32)) for a in arrays)])
+    check(n, y, out_numbers(n, y, zp), seed)

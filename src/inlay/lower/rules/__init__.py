@@ -40,6 +40,7 @@ RULES: Mapping[str, Rule] = {
     "Div": elementwise.mul,
     "Min": elementwise.extreme,
     "Max": elementwise.extreme,
+    "BatchNormalization": elementwise.batch_normalization,
     "Relu": elementwise.clip,
     "Clip": elementwise.clip,
     "MaxPool": pool.max_pool,

@@ -124,3 +124,8 @@ def axes_of(context: Context, node: Node, slot: int, rank: int) -> tuple[int, ..
         given = context.constant(node, slot)
         axes = None if given is None else given.reshape(-1).tolist()
     return None if axes is None else tuple(int(a) % rank for a in axes)
+
+
+def further_outputs(context: Context, node: Node) -> bool:
+    """Whether anything reads an output of the node other than the first."""
+    return any(value and context.graph.consumers(value) for value in node.outputs[1:])

@@ -10,7 +10,7 @@ from inlay.lower import ir
 from inlay.lower.context import Context, Refused, Rep
 from inlay.lower.ir import Array
 from inlay.lower.oracle import quantize
-from inlay.lower.rules._common import align, settle, spatial4
+from inlay.lower.rules._common import align, further_outputs, settle, spatial4
 from inlay.lower.rules.table import tabulate
 from inlay.model.graph import Node
 from inlay.types import QParams
@@ -178,6 +178,29 @@ def _affine(context: Context, node: Node, rep: Rep, factor: Array, offset: Array
     scales = factors[:1] if (factors == factors[0]).all() else factors
     settle(context, node, context.rescale(node.name, acc, scales.tolist(), f"{node.name}/out", want, axis=1), want)
     return True
+
+
+def batch_normalization(context: Context, node: Node) -> None:
+    """BatchNormalization in inference, where it stands alone: one factor and one offset per channel."""
+    if further_outputs(context, node) or node.attributes.get("training_mode", 0):
+        raise Refused("it is in training mode")
+    rep = context.quantized(node.inputs[0])
+    if len(context.builder.shape(rep.tensor)) not in (3, 4):
+        raise Refused("its input has no rows and columns")
+    scale, offset, mean, variance = (_numbers(context, node, i) for i in range(1, 5))
+    factor = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+    if not _affine(context, node, rep, factor, offset - mean * factor):
+        raise Refused("its factors are too large for the steps of its output")
+
+
+def _numbers(context: Context, node: Node, index: int) -> Array:
+    weight = context.weight(node.inputs[index])
+    if weight is not None:
+        return weight.real.reshape(-1)
+    given = context.constant(node, index)
+    if given is None:
+        raise Refused(f"input {index} is missing")
+    return given.astype(np.float64).reshape(-1)
 
 
 def extreme(context: Context, node: Node) -> None:

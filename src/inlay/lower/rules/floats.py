@@ -10,7 +10,7 @@ import numpy as np
 from inlay.lower import ir
 from inlay.lower.context import Context, Refused
 from inlay.lower.ir import Array, Place
-from inlay.lower.rules._common import align, axes_of, crop, spatial4, window
+from inlay.lower.rules._common import align, axes_of, crop, further_outputs, spatial4, window
 from inlay.lower.rules.elementwise import bounds
 from inlay.model.graph import Node
 
@@ -199,7 +199,7 @@ def hard_sigmoid(context: Context, node: Node) -> None:
 
 def pool(context: Context, node: Node) -> None:
     """MaxPool, and AveragePool that leaves padding out."""
-    if len([o for o in node.outputs if o]) > 1 or max(node.attributes.get("dilations", (1,))) > 1:
+    if further_outputs(context, node) or max(node.attributes.get("dilations", (1,))) > 1:
         raise Refused("it is dilated, or its indices are used")
     win = window(node, context.shape(node.inputs[0])[2:], node.attributes["kernel_shape"])
     if node.op_type == "AveragePool" and node.attributes.get("count_include_pad", 0) and max(win.pads):
@@ -246,7 +246,7 @@ def softmax(context: Context, node: Node) -> None:
 
 def batch_normalization(context: Context, node: Node) -> None:
     """BatchNormalization in inference: one factor and one offset per channel."""
-    if len([o for o in node.outputs if o]) > 1:
+    if further_outputs(context, node):
         raise Refused("it is in training mode")
     scale, offset, mean, variance = (_weights(context, node, i).astype(np.float64) for i in range(1, 5))
     factor = scale / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))

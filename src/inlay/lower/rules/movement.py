@@ -14,7 +14,7 @@ import numpy as np
 from inlay.lower import ir
 from inlay.lower.context import Context, Refused, Rep
 from inlay.lower.oracle import quantize
-from inlay.lower.rules._common import align, axes_of
+from inlay.lower.rules._common import align, axes_of, further_outputs
 from inlay.model.graph import Node
 
 _MAX_STRIDE = 8
@@ -31,7 +31,7 @@ def _dtype(context: Context, tensor: str) -> str:
 
 def identity(context: Context, node: Node) -> None:
     """Identity, and Dropout in inference."""
-    if len([o for o in node.outputs if o]) > 1:
+    if further_outputs(context, node):
         raise Refused("its mask is used")
     rep = context.quantized(node.inputs[0])
     _move(context, node, rep, rep.tensor)

@@ -8,7 +8,7 @@ import numpy as np
 
 from inlay.lower import ir
 from inlay.lower.context import Context, Refused
-from inlay.lower.rules._common import Window, axes_of, crop, settle, spatial4, window
+from inlay.lower.rules._common import Window, axes_of, crop, further_outputs, settle, spatial4, window
 from inlay.model.graph import Node
 
 _KERNEL_LIMIT = 64
@@ -17,7 +17,7 @@ _KERNEL_LIMIT = 64
 
 def max_pool(context: Context, node: Node) -> None:
     """MaxPool: exact in the input's own numbers."""
-    if len([o for o in node.outputs if o]) > 1:
+    if further_outputs(context, node):
         raise Refused("its indices are used")
     if max(node.attributes.get("dilations", (1,))) > 1:
         raise Refused("it is dilated")
