@@ -17,7 +17,8 @@ from onnx import helper, numpy_helper, version_converter
 
 WEIGHTED = {"Conv": 0, "Gemm": 0, "MatMul": 1, "ConvTranspose": 1}
 OPS = {
-    *WEIGHTED, "BatchNormalization", "Relu", "Clip", "Add", "Mul", "Sub", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool",
+    *WEIGHTED, "BatchNormalization", "Relu", "Clip", "Add", "Mul", "Sub", "Concat", "MaxPool", "AveragePool",
+    "GlobalAveragePool",
     "Reshape",
     "Flatten", "Transpose", "Softmax", "Sigmoid", "Gather", "Pad", "Resize", "Slice", "Split", "Squeeze", "Unsqueeze",
 }  # fmt: skip

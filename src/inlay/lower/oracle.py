@@ -95,29 +95,30 @@ def _padded(x: Array, pads: tuple[int, int, int, int], value: float) -> Array:
     return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=value)
 
 
-def _conv2d(op: ir.Conv2d, args: Sequence[Array], _: Tensors) -> Array:
+def _conv2d(op: ir.Conv2d, args: Sequence[Array], tensors: Tensors) -> Array:
     x, w, b = args
+    kind = x.dtype
     # Padding reads the input's zero point, so that it adds nothing.
     x, w = _padded(x - op.in_zp, op.pads, 0), w - op.w_zp
-    view = _windows(x, (w.shape[2], w.shape[3]), op.strides, op.dilations)
-    if op.depthwise:
-        n, c = x.shape[:2]
-        per = w.reshape(c, -1, w.shape[2], w.shape[3])
-        acc = np.einsum("nchwyx,cmyx->ncmhw", view, per, optimize=True).reshape(n, w.shape[0], *view.shape[2:4])
-    else:
-        acc = np.moveaxis(_integer_dot(view, w), -1, 1)
+    if kind.kind != "f":
+        # float64 adds 8-bit products exactly below 2^53, by the fast matrix product that integers do not have.
+        x, w = x.astype(np.float64), w.astype(np.float64)
+    n, out, oh, ow = tensors[op.out].dims
+    channels = x.shape[1]
+    acc = np.zeros((n, out, oh, ow), x.dtype)
+    for i in range(w.shape[2]):
+        for j in range(w.shape[3]):
+            y, z = i * op.dilations[0], j * op.dilations[1]
+            rows = slice(y, y + (oh - 1) * op.strides[0] + 1, op.strides[0])
+            columns = slice(z, z + (ow - 1) * op.strides[1] + 1, op.strides[1])
+            part = x[:, :, rows, columns]
+            if op.depthwise:
+                taps = w[:, 0, i, j].reshape(1, channels, -1, 1, 1)
+                acc += (part[:, :, None] * taps).reshape(acc.shape)
+            else:
+                acc += np.moveaxis(np.tensordot(w[:, :, i, j], part, axes=(1, 1)), 0, 1)
+    acc = acc if kind.kind == "f" else np.rint(acc).astype(np.int64)
     return np.asarray(acc + b.reshape(1, -1, 1, 1))
-
-
-def _integer_dot(view: Array, w: Array) -> Array:
-    """Contract [N,C,OH,OW,kh,kw] with [O,C,kh,kw] to [N,OH,OW,O].
-
-    float64 adds 8-bit products exactly below 2^53, through the fast matrix product that integers do not have.
-    """
-    rows = view.transpose(0, 2, 3, 1, 4, 5).reshape(*view.shape[:1], *view.shape[2:4], -1)
-    if view.dtype.kind == "f":
-        return np.asarray(rows @ w.reshape(w.shape[0], -1).T)
-    return np.rint(rows.astype(np.float64) @ w.reshape(w.shape[0], -1).T.astype(np.float64)).astype(np.int64)
 
 
 def _transpose_conv2d(op: ir.TransposeConv2d, args: Sequence[Array], tensors: Tensors) -> Array:
