@@ -20,7 +20,7 @@ from inlay.config import (
     parse_duration,
     parse_share,
 )
-from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples
+from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples, save_feed
 from inlay.errors import CompileFailed, InlayError, ModelError, RunFailed, UsageError
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
@@ -169,7 +169,7 @@ def bench(
     readings = []
     with tempfile.TemporaryDirectory() as folder:
         feed = Path(folder) / "feed.npz"
-        np.savez(feed, **samples.feeds[0])  # type: ignore[arg-type]  # the stub mistakes names for options
+        save_feed(feed, samples.feeds[0])
         for _ in range(processes):
             with Worker(_spec(target, threads), Path(folder)) as worker:
                 _loadable(worker, artifacts)
@@ -240,7 +240,7 @@ def quantize(
         feeds = []
         for number, feed in enumerate(samples.feeds[:16]):
             feeds.append(work / f"{number}.npz")
-            np.savez(feeds[-1], **feed)  # type: ignore[arg-type]  # as above
+            save_feed(feeds[-1], feed)
         try:
             reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
         except (CompileFailed, RunFailed) as error:

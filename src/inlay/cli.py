@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 
 from inlay import api, cache, present
-from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB, STRATEGIES
+from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB, STRATEGIES, parse_bind
 from inlay.errors import InlayError
+from inlay.lower.command import lower_file
 from inlay.progress import Lines, LiveTable, Progress, Silent
 from inlay.space.describe import regions_json, regions_text
 from inlay.version import __version__
@@ -228,6 +229,18 @@ def cache_merge(
     """Merge pattern caches into one."""
     merged = cache.merge_files(files, out)
     typer.echo(f"Wrote {out}: {len(merged)} patterns.")
+
+
+@app.command("lower")
+def lower_model(
+    model: Annotated[Path, typer.Argument(metavar="QDQ_MODEL", help="A Q/DQ model.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.tosa", help="The TOSA flatbuffer.")],
+    profile: Annotated[str, typer.Option("--profile", help="INT, or INT+FP.")] = "INT",
+    bind: Bind = None,
+) -> None:
+    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    for line in lower_file(model, out, profile, parse_bind(bind or [])).lines():
+        typer.echo(line)
 
 
 @app.command()

@@ -19,7 +19,7 @@ from inlay.cache import PatternCache
 from inlay.compose import Plan, compose
 from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
-from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
+from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, save_feed, split
 from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
 from inlay.imported import Imported, import_baseline, read_baseline
@@ -219,7 +219,7 @@ class Run:
         paths = []
         for number, feed in enumerate(samples.feeds):
             path = folder / f"{number}.npz"
-            np.savez(path, **feed)  # type: ignore[arg-type]  # the stub mistakes names for options
+            save_feed(path, feed)
             paths.append(path)
         return paths
 

@@ -85,8 +85,8 @@ _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(1 << 31), (1 << 3
 
 def _windows(x: Array, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]) -> Array:
     """All windows of x[N,C,H,W] as a view [N,C,OH,OW,kh,kw]."""
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    view = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
+    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    view: Array = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
     return view[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
 
 
@@ -145,7 +145,7 @@ def _transpose_conv2d(op: ir.TransposeConv2d, args: Sequence[Array], tensors: Te
     acc[:, :, inside_y[:, None] & inside_x[None, :]] = full[:, :, ys[inside_y]][:, :, :, xs[inside_x]].reshape(
         n, w.shape[0], -1
     )
-    return acc + b.reshape(1, -1, 1, 1)
+    return np.asarray(acc + b.reshape(1, -1, 1, 1))
 
 
 def _matmul(op: ir.MatMul, args: Sequence[Array], _: Tensors) -> Array:
