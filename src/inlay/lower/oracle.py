@@ -86,7 +86,7 @@ _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(1 << 31), (1 << 3
 def _windows(x: Array, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]) -> Array:
     """All windows of x[N,C,H,W] as a view [N,C,OH,OW,kh,kw]."""
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-    view: Array = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
+    view: Array = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))  # type: ignore[call-overload]
     return view[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
 
 
