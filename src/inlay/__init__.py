@@ -21,6 +21,7 @@ from inlay.autotuner import (
     region_pattern_autotuning_workflow,
 )
 from inlay.result import TuneResult
+from inlay.space.recipe import OpConfig, Recipe
 from inlay.types import Placement, Port, QParams, QType
 from inlay.version import __version__
 
@@ -29,12 +30,14 @@ __all__ = [
     "Config",
     "InsertionScheme",
     "NodeInputInsertionPoint",
+    "OpConfig",
     "PatternCache",
     "Placement",
     "Port",
     "QDQAutotuner",
     "QParams",
     "QType",
+    "Recipe",
     "Region",
     "RegionOutputInsertionPoint",
     "RegionPattern",

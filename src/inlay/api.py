@@ -28,12 +28,13 @@ from inlay.model.load import file_sha256, load
 from inlay.progress import Progress
 from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.result import TuneResult, replacing
-from inlay.search.anchors import anchor_placements
+from inlay.space.recipe import Recipe
+from inlay.space.recipe_file import find_recipe
+from inlay.space.resolve import Decision, resolve
 from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Accuracy, Interval
-from inlay.types import Placement
 from inlay.workbench import Candidates, choose_method, observe, prepare, table_from
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
@@ -62,6 +63,7 @@ def tune(
     schemes_per_region: int = 30,
     pattern_cache: str | Path | None = None,
     nodes: Sequence[str] = (),
+    recipe: str | Path | Recipe | None = None,
     restart: bool = False,
     progress: Progress | None = None,
 ) -> TuneResult:
@@ -88,6 +90,7 @@ def tune(
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: a file of schemes from earlier runs, which are tried first.
         nodes: globs over node names; only matching nodes may be quantized.
+        recipe: rules, or a file of them; nodes that they keep in float stay float.
         restart: forget an earlier run in ``out``.
         progress: is told what happens.
 
@@ -119,6 +122,7 @@ def tune(
         schemes_per_region=schemes_per_region,
         pattern_cache=None if pattern_cache is None else Path(pattern_cache),
         nodes=tuple(nodes),
+        recipe=None if recipe is None else find_recipe(recipe),
     )
     if strategy not in STRATEGIES:
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
@@ -199,6 +203,7 @@ class Quantized:
         ranges: the method that chose the ranges.
         accuracy: against float on the samples themselves; None for random inputs.
         refusals: how many operators stay float, by reason.
+        decisions: precision, deciding rule and reason of every node.
     """
 
     path: Path
@@ -208,6 +213,7 @@ class Quantized:
     ranges: str
     accuracy: Accuracy | None
     refusals: Mapping[str, int]
+    decisions: tuple[Decision, ...] = ()
 
 
 def quantize(
@@ -217,15 +223,25 @@ def quantize(
     target: str | TargetSpec = "ort-cpu",
     data: DataSource = None,
     bind: Sequence[str] | Mapping[str, int] = (),
-    recipe: str = "full-int8",
+    recipe: str | Path | Recipe = "full-int8",
     seed: int = 0,
 ) -> Quantized:
-    """Quantize ``model`` by the target's usual recipe and write it to ``out``.
+    """Quantize ``model`` by a recipe, the target's usual one by default, and write it to ``out``.
+
+    Args:
+        model: the ONNX model.
+        out: the file to write.
+        target: name of an installed target, or a name with options.
+        data: samples, as for :func:`tune`; None for random inputs.
+        bind: sizes of dynamic dimensions.
+        recipe: ``full-int8``, ``conv-matmul``, a YAML file of rules, or rules.
+        seed: of random inputs.
 
     Raises:
-        UsageError: no such recipe.
+        UsageError: no such recipe, or a rule of it matches nothing.
         InlayError: the model or the samples cannot be used.
     """
+    rules = find_recipe(recipe)
     spec = _spec(target, 1)
     file = load(model)
     specs = input_specs(file.model)
@@ -246,10 +262,8 @@ def quantize(
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
         prepared = prepare(file, create(spec).rules(), samples.feeds[0], work)
-        placements = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
-        if recipe not in ("full-int8", "conv-matmul"):
-            raise UsageError(f"--recipe {recipe}: give full-int8 or conv-matmul")
-        placement = placements.get(recipe, placements.get("full-int8", Placement()))
+        resolved = resolve(rules, prepared.graph, prepared.units, prepared.rules)
+        prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
         accuracies: dict[int, Accuracy] = {}
@@ -270,7 +284,7 @@ def quantize(
         if data_file.exists():
             with replacing(out.with_name(data_file.name)) as fresh:
                 fresh.write_bytes(data_file.read_bytes())
-    low = {p.node for p, _ in placement}
+    low = {d.node for d in resolved.decisions if d.precision != "float"}
     selected = [u for u in prepared.selectable if u.name in low]
     accuracy = accuracies[list(scores).index(method)] if given is not None and scores else None
     refusals: dict[str, int] = {}
@@ -278,7 +292,14 @@ def quantize(
         if unit.refusal:
             refusals[unit.refusal] = refusals.get(unit.refusal, 0) + 1
     return Quantized(
-        out, file_sha256(out), len(placement), (len(selected), len(prepared.units)), method, accuracy, refusals
+        out,
+        file_sha256(out),
+        len(placement),
+        (len(selected), len(prepared.units)),
+        method,
+        accuracy,
+        refusals,
+        resolved.decisions,
     )
 
 

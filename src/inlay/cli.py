@@ -100,6 +100,9 @@ def tune(
         Path | None, typer.Option("--pattern-cache", metavar="FILE", help="Schemes of earlier runs, tried first.")
     ] = None,
     nodes: Nodes = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", metavar="FILE", help="Rules; nodes that they keep in float stay float.")
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in OUT.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -130,6 +133,7 @@ def tune(
             schemes_per_region=schemes_per_region,
             pattern_cache=pattern_cache,
             nodes=nodes or [],
+            recipe=recipe,
             restart=restart,
             progress=progress,
         )
@@ -174,11 +178,18 @@ def quantize(
     target: TargetName = "ort-cpu",
     data: Data = None,
     bind: Bind = None,
-    recipe: Annotated[str, typer.Option("--recipe", help="full-int8, or conv-matmul.")] = "full-int8",
+    recipe: Annotated[
+        str, typer.Option("--recipe", metavar="RECIPE", help="full-int8, conv-matmul, or a YAML file of rules.")
+    ] = "full-int8",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print precision, deciding rule and reason of every node.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
-    """Quantize by the target's usual recipe in one shot, without search."""
+    """Quantize by a recipe, the target's usual one by default, in one shot, without search."""
     done = api.quantize(model, out, target=target, data=data, bind=bind or [], recipe=recipe, seed=seed)
+    if explain:
+        typer.echo(present.decisions(done.decisions))
     Console().print(present.quantized(done), highlight=False, soft_wrap=True, markup=False)
 
 

@@ -11,6 +11,7 @@ from inlay.errors import UsageError
 from inlay.measure.race import Protocol
 from inlay.quant.accuracy import Bound
 from inlay.quant.observers import METHODS, Method
+from inlay.space.recipe import Recipe
 from inlay.targets.base import TargetSpec
 
 DEFAULT_MIN_SQNR_DB = 20.0
@@ -35,6 +36,7 @@ class TuneConfig:
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: schemes of earlier runs, which are tried first, or None.
         nodes: globs over node names that may be quantized; empty for all.
+        recipe: rules of the user that restrict the search, or None.
         methods: ways to choose ranges; the one with the least error is used.
         protocol: how latency is measured.
         confirm_processes: fresh processes in which the winner is measured again.
@@ -54,6 +56,7 @@ class TuneConfig:
     schemes_per_region: int = 30
     pattern_cache: Path | None = None
     nodes: tuple[str, ...] = ()
+    recipe: Recipe | None = None
     methods: tuple[Method, ...] = METHODS
     protocol: Protocol = field(default_factory=Protocol)
     confirm_processes: int = 3
@@ -70,6 +73,7 @@ class TuneConfig:
             "strategy": self.strategy,
             "schemes_per_region": str(self.schemes_per_region),
             "nodes": " ".join(self.nodes),
+            "recipe": "" if self.recipe is None else str(self.recipe),
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
         }

@@ -44,12 +44,14 @@ class Confirmed:
         best: what is delivered.
         baseline_ms: median of the given model in the same blocks.
         file: the delivered model, still in the scratch folder (or the given file).
+        placement: what it quantizes; None for a given file with Q/DQ of its own.
         rejected: contenders that were faster but fell outside the bound on unseen samples: origin and reason.
     """
 
     best: Best
     baseline_ms: float
     file: Path
+    placement: Placement | None
     rejected: tuple[tuple[str, str], ...]
 
     def install(self, path: Path) -> None:
@@ -108,10 +110,12 @@ def confirm(
             continue
         champion, checked = entry, accuracy
     over_float = _interval(floats[0].ns if floats else base.ns, champion.ns, deterministic)
+    best = _best(champion, _interval(base.ns, champion.ns, deterministic), over_float, checked)
     return Confirmed(
-        _best(champion, _interval(base.ns, champion.ns, deterministic), over_float, checked),
+        best,
         float(np.median(base.ns)) / 1e6,
         champion.file.path,
+        Placement() if best.is_float else champion.candidate.placement,
         tuple(rejected),
     )
 

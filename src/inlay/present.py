@@ -8,6 +8,7 @@ from rich.table import Table
 
 from inlay.api import BenchRow, Quantized, TargetRow
 from inlay.result import AnchorResult, TuneResult
+from inlay.space.resolve import Decision
 from inlay.trial import Accuracy, Failed, Interval, Measured
 
 _EXACT_DB = 120.0
@@ -108,6 +109,14 @@ def quantized(done: Quantized) -> str:
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         lines.append(f"  {count} x float: {reason}")
     return "\n".join(lines)
+
+
+def decisions(rows: Sequence[Decision]) -> str:
+    """One line for each node, in aligned columns: name, operator, precision, deciding rule, reason."""
+    cells = [("node", "operator", "precision", "rule", "reason")]
+    cells += [(r.node, r.op_type, r.precision, r.rule, r.reason) for r in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells)
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

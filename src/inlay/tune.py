@@ -30,9 +30,11 @@ from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
-from inlay.result import AnchorResult, TuneResult, pareto, write_json
+from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
 from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
+from inlay.space.recipe_file import to_text
+from inlay.space.resolve import recipe_of
 from inlay.targets.base import Artifact
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
@@ -178,7 +180,12 @@ class Run:
         progress.stage("normalize and index the model")
         target = create(self.config.target)
         prepared = prepare(
-            setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work, self.config.nodes
+            setting.file,
+            target.rules(),
+            setting.parts.calibration.feeds[0],
+            self.work,
+            self.config.nodes,
+            self.config.recipe,
         )
         progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
         imported = import_baseline(prepared, self.config)
@@ -211,6 +218,7 @@ class Run:
             interrupted=interrupted,
             why_slow=why_slow,
         )
+        self._write_recipe(prepared, confirmed)
         return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
 
     def _feeds(self, name: str, samples: Samples) -> list[Path]:
@@ -307,6 +315,18 @@ class Run:
             with contextlib.suppress(UsageError):  # a damaged cache is replaced
                 learned.merge(PatternCache.load(path))
         learned.save(path)
+
+    def _write_recipe(self, prepared: Prepared, confirmed: Confirmed) -> None:
+        """Rules that reproduce the delivered placement; none for a given file, whose numbers are its own."""
+        path = self.setting.out / "recipe.yaml"
+        placement = confirmed.placement
+        if placement is None:
+            path.unlink(missing_ok=True)
+            return
+        per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
+        recipe = recipe_of(placement, prepared.graph, prepared.units, prepared.rules, per_tensor)
+        with replacing(path) as fresh:
+            fresh.write_text(to_text(recipe), encoding="utf8")
 
     def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
         if self.config.budget_s is not None and seconds >= self.config.budget_s:

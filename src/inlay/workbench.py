@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.data import Samples
-from inlay.errors import ModelError, TargetError
+from inlay.errors import ModelError, TargetError, UsageError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.normalize import Normalized, normalize
@@ -22,8 +22,10 @@ from inlay.quant.calibrate import Observed, calibrate, observe_shapes
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_quantized
 from inlay.quant.observers import METHODS, Method, Range
-from inlay.quant.qparams import QParamsTable
+from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.space.domains import find_domains
+from inlay.space.recipe import Recipe
+from inlay.space.resolve import Resolved, resolve
 from inlay.space.searchspace import SearchSpace, find_space, select_nodes
 from inlay.space.units import Unit, find_units, place
 from inlay.targets.base import Artifact, Rules
@@ -47,7 +49,8 @@ class Prepared:
         units: every unit, in topological order.
         store: weights; candidates are written beside it.
         emitter: writes candidates.
-        nodes: globs that restrict the search; empty for none.
+        allowed: names of the nodes that the search is restricted to; None for all.
+        resolved: what the user's recipe amounts to; None without one.
     """
 
     file: ModelFile
@@ -58,11 +61,12 @@ class Prepared:
     units: tuple[Unit, ...]
     store: WeightStore
     emitter: Emitter
-    nodes: tuple[str, ...] = ()
+    allowed: frozenset[str] | None = None
+    resolved: Resolved | None = None
 
     def space(self, **limits: int) -> SearchSpace:
         """Regions, patterns and insertion points, with the limits of :func:`~inlay.space.searchspace.find_space`."""
-        return find_space(self.graph, self.rules, nodes=self.nodes or None, **limits)
+        return find_space(self.graph, self.rules, None, self.allowed, **limits)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -75,7 +79,12 @@ class Prepared:
 
 
 def prepare(
-    file: ModelFile, rules: Rules, feed: Mapping[str, np.ndarray], folder: Path, nodes: Sequence[str] = ()
+    file: ModelFile,
+    rules: Rules,
+    feed: Mapping[str, np.ndarray],
+    folder: Path,
+    nodes: Sequence[str] = (),
+    recipe: Recipe | None = None,
 ) -> Prepared:
     """Normalize and index a model.
 
@@ -85,10 +94,11 @@ def prepare(
         feed: real inputs, for checking the passes and for shapes.
         folder: for scratch files; must stay as long as the result is used.
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
+        recipe: rules of the user; units that these keep in float are left alone.
 
     Raises:
         ModelError: the model does not run.
-        UsageError: a glob matches no node.
+        UsageError: a glob or a rule of the recipe matches no node.
     """
     extraction = extract(file.model) if is_quantized(file.model) else None
     model = file.model if extraction is None else extraction.model
@@ -104,10 +114,31 @@ def prepare(
     graph = _with_shapes(graph, emitter.base, store, feed)
     emitter = Emitter(normalized.model, graph, store)
     units = find_units(graph, _usable(rules, graph))
+    allowed = None
     if nodes:
         allowed = select_nodes(graph, nodes)
         units = tuple(u if allowed & set(u.nodes) else replace(u, refusal="it is left out by --nodes") for u in units)
-    return Prepared(file, normalized, extraction, graph, rules, units, store, emitter, tuple(nodes))
+    prepared = Prepared(file, normalized, extraction, graph, rules, units, store, emitter, allowed)
+    return prepared if recipe is None else restrict(prepared, recipe)
+
+
+def restrict(prepared: Prepared, recipe: Recipe) -> Prepared:
+    """``prepared`` with the units that ``recipe`` keeps in float left out, and in the recipe's type.
+
+    Raises:
+        UsageError: a rule matches nothing, asks for a type that the target lacks, or several types are asked for.
+    """
+    resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
+    types = set(resolved.types.values())
+    if len(types) > 1:
+        named = ", ".join(sorted(t.value for t in types))
+        raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")
+    kept = resolved.kept_float
+    units = tuple(replace(u, refusal=f"{kept[u.name]} (--recipe)") if u.name in kept else u for u in prepared.units)
+    barred = {n for u in prepared.units if u.name in kept for n in u.nodes}
+    allowed = prepared.allowed if prepared.allowed is not None else frozenset(n.name for n in prepared.graph.nodes)
+    rules = replace(prepared.rules, activation=types.pop()) if types else prepared.rules
+    return replace(prepared, units=units, rules=rules, allowed=allowed - barred, resolved=resolved)
 
 
 def _usable(rules: Rules, graph: Graph) -> Rules:
@@ -154,17 +185,23 @@ def table_from(
     fixed: Mapping[tuple[str, QType], QParams] | None = None,
 ) -> QParamsTable:
     """Numbers from histograms: each value's range by ``method``, merged over its domain."""
-    domains = find_domains(prepared.graph, prepared.rules)
+    graph = prepared.graph
+    domains = find_domains(graph, prepared.rules)
     merged: dict[str, Range] = {}
     for value, histogram in observed.histograms.items():
         key = domains.get(value, value)
         found = histogram.range(method)
         merged[key] = merged[key] | found if key in merged else found
+    for value, key in domains.items():
+        constant = graph.constant(value)
+        if constant is not None and key in merged:
+            merged[key] = merged[key] | constant_range(constant)
     ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
     for value, key in domains.items():
         if key in merged:
             ranges.setdefault(value, merged[key])
-    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed)
+    per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
+    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor)
 
 
 def choose_method(

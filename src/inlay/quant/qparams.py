@@ -91,6 +91,7 @@ class QParamsTable:
         rules: types, symmetry and weight limits of the target.
         ranges: by value; values of one domain have one range already.
         fixed: numbers that replace the computed ones (those of an imported baseline).
+        per_tensor: weights that get one scale for all channels.
     """
 
     def __init__(
@@ -99,8 +100,10 @@ class QParamsTable:
         rules: Rules,
         ranges: Mapping[str, Range],
         fixed: Mapping[tuple[str, QType], QParams] | None = None,
+        per_tensor: frozenset[str] = frozenset(),
     ) -> None:
         self._graph = graph
+        self._per_tensor = per_tensor
         self._rules = rules
         self._ranges = ranges
         self._known: dict[tuple[str, QType], QParams] = dict(fixed or {})
@@ -147,10 +150,10 @@ class QParamsTable:
         array = self._graph.constant(value)
         assert array is not None
         if value not in self._weights or qtype is not self._rules.weight:
-            low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
-            return activation_params(Range(low, high), qtype, self._rules.symmetric_activations)
+            found = self._ranges.get(value) or constant_range(array)
+            return activation_params(found, qtype, self._rules.symmetric_activations)
         axis, consumers = self._weights[value]
-        axis = axis if self._rules.per_channel else None
+        axis = axis if self._rules.per_channel and value not in self._per_tensor else None
         return weight_params(array, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
 
     @cached_property
@@ -186,6 +189,11 @@ class QParamsTable:
             least = least if channels == least.size else np.full(channels, least.max(initial=0.0))
             floor = np.maximum(floor, least if axis is not None else least.max(initial=0.0))
         return floor
+
+
+def constant_range(array: np.ndarray) -> Range:
+    """The smallest and largest number of a constant."""
+    return Range(float(array.min()), float(array.max())) if array.size else Range(0.0, 0.0)
 
 
 def weight_axis(graph: Graph, port: Port) -> int | None:

@@ -1,32 +1,167 @@
-"""Values that must share quantization parameters, because some operator only moves elements between them."""
+"""Values that must share quantization parameters, and clusters of operators that are quantized or left alone together.
+
+*Domains* are about numbers: inputs and outputs of an operator that only moves elements, or that the target wants
+shared, have one scale and zero point. *Clusters* are about the decision: such operators have no reason of their own to
+run in low precision, so that a cluster of them follows what lies around it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
+import onnx_ir as ir
 from scipy.cluster.hierarchy import DisjointSet
 
-from inlay.model.graph import Graph
+from inlay.model.graph import Graph, Node
 from inlay.targets.base import Rules
+from inlay.types import GRAPH_OUTPUT, QType
+
+COMPARISONS = frozenset({"Min", "Max", "Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+"""Operators that look at which of their inputs is larger, or choose among them: the inputs alone share numbers."""
 
 
-def find_domains(graph: Graph, rules: Rules) -> Mapping[str, str]:
+def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -> Mapping[str, str]:
     """The representative of each value's domain, for values that share theirs with another. Near-linear time.
 
     Inputs and outputs of an operator that moves elements (Reshape, MaxPool, …), or that the target wants shared
     (``rules.share``), are one domain wherever the operator stands, quantized or not: sharing costs nothing there, since
-    the values are the same numbers.
+    the values are the same numbers. Constants belong to the domain where nothing else reads them.
+
+    Args:
+        graph: the model.
+        rules: of the target.
+        requantize: names of nodes in ``rules.share`` whose inputs keep numbers of their own after all.
     """
     sets: DisjointSet[str] = DisjointSet()
     for node in graph.nodes:
-        rule = rules.rule(node)
-        if rule is None or not (rule.moves or node.op_type in rules.share):
+        if not is_shared(rules, node) or node.name in requantize:
             continue
-        slots = range(len(node.inputs)) if rule.activations is None else rule.activations
-        members = [node.inputs[i] for i in slots if i < len(node.inputs) and node.inputs[i]]
-        members += [v for v in node.outputs if v]
-        members = [v for v in members if graph.is_float(v) and not graph.is_constant(v)]
+        members = shared_values(graph, rules, node)
         for value in members:
             sets.add(value)
             sets.merge(members[0], value)
     return {value: first for subset in sets.subsets() for first in [min(subset)] for value in subset}
+
+
+def is_shared(rules: Rules, node: Node) -> bool:
+    """Whether ``node`` wants one set of numbers around it: it moves elements, or the target's policy says so."""
+    rule = rules.rule(node)
+    return rule is not None and (rule.moves or node.op_type in rules.share)
+
+
+def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
+    """The values around a shared operator that take part: float, and constants only where nothing else reads them."""
+    rule = rules.rule(node)
+    assert rule is not None
+    slots = range(len(node.inputs)) if rule.activations is None else rule.activations
+    members = [node.inputs[i] for i in slots if i < len(node.inputs) and node.inputs[i]]
+    if rule.moves or node.op_type not in COMPARISONS:
+        members += [v for v in node.outputs if v]
+    return [
+        v
+        for v in members
+        if graph.is_float(v) and (not graph.is_constant(v) or (not rule.moves and len(graph.consumers(v)) == 1))
+    ]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Shared operators that hang together, and the decision about them.
+
+    Attributes:
+        nodes: their names, in the order of the search.
+        qtype: the type of all values around them, or None where they stay float.
+        reason: where that comes from.
+        competing: types of other neighbours, which lost.
+    """
+
+    nodes: tuple[str, ...]
+    qtype: QType | None
+    reason: str
+    competing: tuple[QType, ...] = ()
+
+
+def find_clusters(
+    graph: Graph,
+    shared: Collection[str],
+    decided: Mapping[str, QType | None],
+    boundary: Collection[str] = (),
+    fallback: QType | None = None,
+) -> tuple[Cluster, ...]:
+    """Decide about every shared operator that has no decision of its own.
+
+    From each one the search goes both ways through its undecided kin, and collects the types of the neighbours in the
+    order in which it meets them: producers of inputs first, then consumers. The first one is taken for the whole
+    cluster. Types of a uint8 model input or output are not copied: the cluster takes ``fallback``, and the pair of Q
+    and DQ at the boundary is a requantization. The same holds where only a quantized model input or output is touched,
+    or a state without numbers. A neighbour that was decided to be float does not count as quantized.
+
+    Args:
+        graph: the model.
+        shared: names of shared operators.
+        decided: the type of every operator with a decision; None for float.
+        boundary: model inputs and outputs that are quantized.
+        fallback: the global type of activations; None where that is float.
+    """
+    undecided = {n for n in shared if n not in decided}
+    clusters: list[Cluster] = []
+    seen: set[str] = set()
+    for root in graph.nodes:
+        if root.name not in undecided or root.name in seen:
+            continue
+        seen.add(root.name)
+        queue, touched = deque([root]), ""
+        members: list[str] = []
+        types: dict[QType, str] = {}
+        while queue:
+            node = queue.popleft()
+            members.append(node.name)
+            for neighbour, value in _around(graph, node):
+                if neighbour is None:
+                    touched = touched or (value if value in boundary else "")
+                elif neighbour.name in undecided:
+                    if neighbour.name not in seen:
+                        seen.add(neighbour.name)
+                        queue.append(neighbour)
+                else:
+                    edge, qtype = _boundary_type(graph, neighbour)
+                    touched = touched or edge
+                    qtype = decided.get(neighbour.name) if qtype is None else qtype
+                    if qtype is not None and not (edge and qtype is QType.UINT8):
+                        types.setdefault(qtype, neighbour.name)
+        clusters.append(_cluster(tuple(members), types, touched, fallback))
+    return tuple(clusters)
+
+
+def _cluster(members: tuple[str, ...], types: Mapping[QType, str], touched: str, fallback: QType | None) -> Cluster:
+    if types:
+        (first, name), *others = types.items()
+        return Cluster(members, first, f"its cluster follows {name}", tuple(t for t, _ in others))
+    if touched and fallback is not None:
+        return Cluster(members, fallback, f"its cluster touches {touched}, and takes the global configuration")
+    return Cluster(members, None, "its cluster has no quantized neighbour")
+
+
+def _around(graph: Graph, node: Node) -> Iterator[tuple[Node | None, str]]:
+    """What lies on the float edges of ``node``: producers, then consumers; None at the model's boundary."""
+    for value in node.inputs:
+        if value and graph.is_float(value) and not graph.is_constant(value):
+            yield graph.producer(value), value
+    for value in node.outputs:
+        if value and graph.is_float(value):
+            for port in graph.consumers(value):
+                yield (None if port.node == GRAPH_OUTPUT else graph.node(port.node)), value
+
+
+_INTEGERS = {ir.DataType.UINT8: QType.UINT8, ir.DataType.INT8: QType.INT8, ir.DataType.INT16: QType.INT16}
+
+
+def _boundary_type(graph: Graph, node: Node) -> tuple[str, QType | None]:
+    """The integer model input that a DequantizeLinear reads, or the output that a QuantizeLinear hands out."""
+    if node.op_type == "DequantizeLinear" and node.inputs[0] in graph.inputs:
+        return node.inputs[0], _INTEGERS.get(graph.dtypes.get(node.inputs[0], ir.DataType.UNDEFINED))
+    if node.op_type == "QuantizeLinear" and node.outputs[0] in graph.outputs:
+        return node.outputs[0], _INTEGERS.get(graph.dtypes.get(node.outputs[0], ir.DataType.UNDEFINED))
+    return "", None

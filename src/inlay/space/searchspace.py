@@ -80,24 +80,28 @@ class SearchSpace:
 def find_space(
     graph: Graph,
     rules: Rules,
+    nodes: Iterable[str] | None = None,
+    allowed: frozenset[str] | None = None,
     *,
     maximum_sequence_region_size: int = 10,
     minimum_topdown_search_size: int = 10,
-    nodes: Iterable[str] | None = None,
 ) -> SearchSpace:
     """Regions, patterns and insertion points of ``graph``.
 
     Args:
         graph: the model.
         rules: the target's table.
+        nodes: globs over node names; only the ports of matching nodes are offered. None means all.
+        allowed: names of nodes, likewise.
         maximum_sequence_region_size: most nodes of a leaf.
         minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
-        nodes: globs over node names; only the ports of matching nodes are offered. None means all.
 
     Raises:
         UsageError: a glob matches no node.
     """
-    allowed = None if nodes is None else select_nodes(graph, nodes)
+    if nodes is not None:
+        chosen = select_nodes(graph, nodes)
+        allowed = chosen if allowed is None else chosen & allowed
     with _no_collector():
         return _find(graph, rules, maximum_sequence_region_size, minimum_topdown_search_size, allowed)
 

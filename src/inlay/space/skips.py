@@ -106,7 +106,7 @@ def shape_arithmetic(graph: Graph) -> frozenset[str]:
 def outside_selection(context: Context, node: Node, slot: int) -> str | None:
     """The user restricted the search to other nodes."""
     if context.allowed is not None and node.name not in context.allowed:
-        return "the search is restricted to other nodes (--nodes)"
+        return "the search is restricted to other nodes (--nodes, --recipe)"
     return None
 
 

@@ -67,8 +67,17 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def place(graph: Graph, units: Collection[Unit], rules: Rules, quantize: Callable[[Unit], bool]) -> Placement:
+def place(
+    graph: Graph,
+    units: Collection[Unit],
+    rules: Rules,
+    quantize: Callable[[Unit], bool],
+    qtype: Callable[[Unit], QType] | None = None,
+) -> Placement:
     """The placement in which every selectable unit with ``quantize(unit)`` runs in low precision.
+
+    Its activations have the type ``qtype(unit)``, or the target's usual one. Where neighbours differ, the consumer's
+    type holds.
 
     Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from
     fusing the producer. A unit that can hand out float (``Needs.EITHER``) does so when no consumer reads low precision.
@@ -76,7 +85,7 @@ def place(graph: Graph, units: Collection[Unit], rules: Rules, quantize: Callabl
     chosen = [u for u in units if u.selectable and quantize(u)]
     sites: dict[Port, QType] = {}
     for unit in chosen:
-        sites.update(dict.fromkeys(unit.activations, rules.activation))
+        sites.update(dict.fromkeys(unit.activations, rules.activation if qtype is None else qtype(unit)))
         sites.update(dict.fromkeys(unit.weights, rules.weight))
         sites.update(dict.fromkeys(unit.biases, QType.INT32))
     reads = frozenset(sites)
@@ -85,7 +94,8 @@ def place(graph: Graph, units: Collection[Unit], rules: Rules, quantize: Callabl
         for value in unit.outputs:
             consumers = graph.consumers(value)
             if unit.rule.output is Needs.QUANTIZED or any(p in reads for p in consumers):
-                sites.update(dict.fromkeys(consumers, rules.activation))
+                given = rules.activation if qtype is None else qtype(unit)
+                sites.update({p: given for p in consumers if p not in reads})
     return Placement(sites.items())
 
 

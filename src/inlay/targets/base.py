@@ -71,6 +71,10 @@ class Rules:
             targets).
         symmetric_activations: zero points of activations must be 0.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
+        other_activations: further types in which it runs activations.
+        requantize_cost: price of a requantized input of an operator in ``share``, in passes over its elements.
+        unfold_cost: price of an activation (Relu, Clip) whose bounds the quantized type's limits do not imply, in
+            passes over its elements; 0 where the clamping is free.
     """
 
     activation: QType
@@ -82,6 +86,9 @@ class Rules:
     share: frozenset[str] = frozenset()
     symmetric_activations: bool = False
     fuses_residual_add: bool = False
+    other_activations: frozenset[QType] = frozenset()
+    requantize_cost: float = 1.0
+    unfold_cost: float = 4.0
 
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""

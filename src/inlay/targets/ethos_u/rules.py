@@ -117,6 +117,7 @@ RULES = Rules(
     activation=QType.INT8,
     weight=QType.INT8,
     ops={row.op_type: row for row in _ROWS},
-    share=frozenset({"Concat"}),  # a requantizing Concat costs a pass over each input (FIELD §4: +25 %)
+    share=frozenset({"Concat"}),  # a requantizing Concat costs a pass over each input
+    unfold_cost=0.0,
 )
 """Relu and Clip are folded into the operator before them whatever the zero point: a CLAMP costs no cycles."""

@@ -136,4 +136,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         weight=QType.INT8,
         weight_limit=127 if wide else 63,
         ops=OPS,
+        other_activations=frozenset({QType.UINT8, QType.INT8}),
     )

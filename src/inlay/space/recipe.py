@@ -1,0 +1,233 @@
+"""Recipes: composable rules that say which nodes run in low precision, and how. The last rule that matches wins.
+
+A node that no rule matches is treated as the target usually does; begin with ``set_global(None)`` to quantize only
+what is named. :mod:`inlay.space.resolve` turns a recipe into a placement, :mod:`inlay.space.recipe_file` into YAML.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from inlay.errors import UsageError
+from inlay.model.graph import Graph, Node
+from inlay.types import GRAPH_OUTPUT, Port, QType
+
+
+@dataclass(frozen=True)
+class OpConfig:
+    """How a matching node is quantized.
+
+    Attributes:
+        activation: type of its activations; None for the target's usual type.
+        per_channel: one weight scale for each output channel, or one for all; None for the target's habit.
+    """
+
+    activation: QType | None = None
+    per_channel: bool | None = None
+
+    def __str__(self) -> str:
+        parts = ["int" if self.activation is None else self.activation.value]
+        if self.per_channel is not None:
+            parts.append("per channel" if self.per_channel else "per tensor")
+        return ", ".join(parts)
+
+
+class Scope(enum.Enum):
+    """What a rule's pattern is matched against; the value is the word for it in files."""
+
+    GLOBAL = "global"
+    OP_TYPE = "op_type"
+    NAME = "name"
+    MODULE = "module"
+    IO = "io"
+    PORT = "port"
+
+
+@dataclass(frozen=True)
+class RecipeRule:
+    """One rule.
+
+    Attributes:
+        scope: what ``pattern`` is matched against.
+        pattern: an operator type, a glob over node names, a prefix of node names, a glob over the names of the
+            model's inputs and outputs, or a port (``name[slot]``); unused for GLOBAL.
+        config: how to quantize, or None to keep float.
+        optional: it may match nothing.
+    """
+
+    scope: Scope
+    pattern: str
+    config: OpConfig | None
+    optional: bool = False
+
+    @property
+    def specific(self) -> bool:
+        """Whether it names nodes, rather than all of them."""
+        return self.scope in (Scope.OP_TYPE, Scope.NAME, Scope.MODULE)
+
+    def matches(self, node: Node) -> bool:
+        """Whether it is a rule for ``node``."""
+        if self.scope is Scope.NAME:
+            return fnmatch.fnmatchcase(node.name, self.pattern)
+        if self.scope is Scope.OP_TYPE:
+            return node.op_type == self.pattern
+        if self.scope is Scope.MODULE:
+            return node.name.startswith(self.pattern)
+        return self.scope is Scope.GLOBAL
+
+    def __str__(self) -> str:
+        pattern = "" if self.scope is Scope.GLOBAL else f"{self.pattern!r}, "
+        return f"set_{self.scope.value}({pattern}{'float' if self.config is None else self.config})"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Rules in order; each ``set_`` method gives a new recipe with one rule more.
+
+    Example::
+
+        Recipe().set_global(OpConfig()).set_op_type("Softmax", None).set_name("head*", None)
+    """
+
+    rules: tuple[RecipeRule, ...] = ()
+
+    def set_global(self, config: OpConfig | None) -> Recipe:
+        """A rule for every node."""
+        return self._with(Scope.GLOBAL, "*", config)
+
+    def set_op_type(self, op_type: str, config: OpConfig | None) -> Recipe:
+        """A rule for every node of one operator type."""
+        return self._with(Scope.OP_TYPE, op_type, config)
+
+    def set_name(self, pattern: str, config: OpConfig | None) -> Recipe:
+        """A rule for nodes whose name matches a glob (``*``, ``?``, ``[…]``; case counts)."""
+        return self._with(Scope.NAME, pattern, config)
+
+    def set_module(self, prefix: str, config: OpConfig | None) -> Recipe:
+        """A rule for nodes whose name begins with ``prefix`` (``backbone/``)."""
+        return self._with(Scope.MODULE, prefix, config)
+
+    def set_io(self, config: OpConfig | None, pattern: str = "*") -> Recipe:
+        """A rule for the model's inputs and outputs: whether they are quantized, by a glob over their names."""
+        return self._with(Scope.IO, pattern, config)
+
+    def set_port(self, port: Port, config: OpConfig | None) -> Recipe:
+        """A rule for one consumer slot, after all others; for placements that no choice of nodes amounts to."""
+        return self._with(Scope.PORT, f"{port.node}[{port.slot}]", config)
+
+    def _with(self, scope: Scope, pattern: str, config: OpConfig | None) -> Recipe:
+        return Recipe((*self.rules, RecipeRule(scope, pattern, config)))
+
+    def __or__(self, other: Recipe) -> Recipe:
+        """This recipe's rules, then ``other``'s, which win."""
+        return Recipe(self.rules + other.rules)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.rules))
+
+
+_WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+BUILTIN: Mapping[str, Recipe] = {
+    "full-int8": Recipe().set_global(OpConfig()).set_io(OpConfig()),
+    "conv-matmul": Recipe(
+        (
+            RecipeRule(Scope.GLOBAL, "*", None),
+            *(RecipeRule(Scope.OP_TYPE, op, OpConfig(), optional=True) for op in _WEIGHTED),
+        )
+    ),
+}
+"""Recipes that are known by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Which rule decides about each thing; what no rule matches is absent. Indices are positions in the recipe.
+
+    Attributes:
+        nodes: by node name.
+        io: by name of a model input or output.
+        ports: by port.
+    """
+
+    nodes: Mapping[str, int]
+    io: Mapping[str, int]
+    ports: Mapping[Port, int]
+
+
+def match(recipe: Recipe, graph: Graph) -> Matches:
+    """Find the rule that decides about each node, model input and output, and port.
+
+    Raises:
+        UsageError: a rule matches nothing; near misses are named.
+    """
+    nodes: dict[str, int] = {}
+    io: dict[str, int] = {}
+    ports: dict[Port, int] = {}
+    types: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        types.setdefault(node.op_type, []).append(node.name)
+    boundary = list(dict.fromkeys((*graph.inputs, *graph.outputs)))
+    for index, rule in enumerate(recipe.rules):
+        if rule.scope is Scope.PORT:
+            port = parse_port(rule.pattern)
+            try:
+                graph.value_of(port)
+            except KeyError:
+                raise UsageError(_idle(rule, (n.name for n in graph.nodes), port.node)) from None
+            ports[port] = index
+            continue
+        if rule.scope is Scope.IO:
+            found = [v for v in boundary if fnmatch.fnmatchcase(v, rule.pattern)]
+            io.update(dict.fromkeys(found, index))
+        elif rule.scope is Scope.OP_TYPE:
+            found = types.get(rule.pattern, [])
+            nodes.update(dict.fromkeys(found, index))
+        elif rule.scope is Scope.NAME and (name := _literal(rule.pattern)) is not None:
+            found = [name] if graph.has_node(name) else []
+            nodes.update(dict.fromkeys(found, index))
+        else:
+            found = [n.name for n in graph.nodes if rule.matches(n)]
+            nodes.update(dict.fromkeys(found, index))
+        if not found and not rule.optional and rule.scope is not Scope.GLOBAL:
+            known: Collection[str] = boundary if rule.scope is Scope.IO else [n.name for n in graph.nodes]
+            raise UsageError(_idle(rule, types if rule.scope is Scope.OP_TYPE else known))
+    return Matches(nodes, io, ports)
+
+
+def parse_port(text: str) -> Port:
+    """The port that ``name[slot]`` stands for; ``graph output[0]`` is one of the model's outputs. Raises UsageError."""
+    name, bracket, slot = text.rpartition("[")
+    if not bracket or not slot.endswith("]") or not slot[:-1].isdigit():
+        raise UsageError(f"recipe: {text!r} is not a port such as conv1[0]")
+    return Port(GRAPH_OUTPUT if name in ("", "graph output") else name, int(slot[:-1]))
+
+
+def _literal(pattern: str) -> str | None:
+    """The one name that a glob stands for, or None where it can match several."""
+    plain = re.sub(r"\[[*?[]\]", "", pattern)
+    return None if any(c in plain for c in "*?[") else re.sub(r"\[([*?[])\]", r"\1", pattern)
+
+
+def _idle(rule: RecipeRule, known: Iterable[str], wish: str | None = None) -> str:
+    names = list(known)
+    wish = rule.pattern if wish is None else wish
+    bare = wish.strip("*")
+    near = difflib.get_close_matches(bare, names, 3, 0.6)
+    if not near and rule.scope is not Scope.OP_TYPE:
+        near = [n for n in names if bare and bare.lower() in n.lower()][:3]
+    if not near:
+        folded = {n.lower(): n for n in names}
+        near = [folded[n] for n in difflib.get_close_matches(bare.lower(), list(folded), 3, 0.6)]
+    what = {
+        Scope.OP_TYPE: "operator type",
+        Scope.IO: "model input or output",
+        Scope.PORT: "port",
+    }.get(rule.scope, "node")
+    hint = f"did you mean {', '.join(near)}?" if near else f"the model has, for instance, {', '.join(names[:3])}"
+    return f"recipe: {rule} matches no {what} of the model; {hint}"

@@ -1,0 +1,134 @@
+"""Recipes as YAML.
+
+::
+
+    inlay-recipe: 1
+    rules:
+      - {global: int}                  # the target's usual type; also int8, uint8, int16
+      - {op_type: Softmax, config: float}
+      - {name: "head*", config: {activation: int8, per_channel: false}}
+      - {module: backbone/, config: int}
+      - {io: float}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from inlay.errors import UsageError
+from inlay.space.recipe import BUILTIN, OpConfig, Recipe, RecipeRule, Scope, parse_port
+from inlay.types import QType
+
+FORMAT, VERSION = "inlay-recipe", 1
+_TYPES = {t.value: t for t in QType}
+
+
+def find_recipe(source: str | Path | Recipe) -> Recipe:
+    """A recipe by name (``full-int8``, ``conv-matmul``), from a file, or as it is. Raises UsageError."""
+    if isinstance(source, Recipe):
+        return source
+    return BUILTIN.get(str(source)) or load_recipe(Path(source))
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The recipe in a YAML file. Raises UsageError."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf8"))
+    except FileNotFoundError:
+        raise UsageError(f"--recipe {path}: there is no such file; known by name are {', '.join(BUILTIN)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--recipe {path}: it cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"--recipe {path}: it is not YAML: {error}") from error
+    try:
+        return from_data(data)
+    except ValueError as error:
+        raise UsageError(f"--recipe {path}: {error}") from error
+
+
+def to_text(recipe: Recipe) -> str:
+    """The recipe as YAML."""
+    return yaml.safe_dump(to_data(recipe), sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def to_data(recipe: Recipe) -> dict[str, Any]:
+    """Plain data."""
+    return {FORMAT: VERSION, "rules": [_rule_data(r) for r in recipe.rules]}
+
+
+def from_data(data: object) -> Recipe:
+    """Read what :func:`to_data` wrote. Raises ValueError or UsageError where it is something else."""
+    if not isinstance(data, Mapping) or data.get(FORMAT) != VERSION:
+        raise ValueError(f"it is not an Inlay recipe: it lacks the line '{FORMAT}: {VERSION}'")
+    extra = [str(k) for k in data if k not in (FORMAT, "rules")]
+    if extra:
+        raise ValueError(f"unknown entry {extra[0]!r}; a recipe holds rules")
+    rules = data.get("rules") or []
+    if not isinstance(rules, list):
+        raise ValueError("its rules are not a list")
+    return Recipe(tuple(_rule(i, r) for i, r in enumerate(rules, 1)))
+
+
+def _rule_data(rule: RecipeRule) -> dict[str, Any]:
+    config = _config_data(rule.config)
+    if rule.scope is Scope.GLOBAL or (rule.scope is Scope.IO and rule.pattern == "*"):
+        data = {rule.scope.value: config}
+    else:
+        data = {rule.scope.value: rule.pattern, "config": config}
+    return {**data, "optional": True} if rule.optional else data
+
+
+def _config_data(config: OpConfig | None) -> Any:
+    if config is None:
+        return "float"
+    activation = "int" if config.activation is None else config.activation.value
+    if config.per_channel is None:
+        return activation
+    return {"activation": activation, "per_channel": config.per_channel}
+
+
+def _rule(number: int, data: object) -> RecipeRule:
+    scopes = [s for s in Scope if isinstance(data, Mapping) and s.value in data]
+    if not isinstance(data, Mapping) or len(scopes) != 1:
+        raise ValueError(f"rule {number} names none, or several, of {', '.join(s.value for s in Scope)}")
+    extra = [str(k) for k in data if k not in (scopes[0].value, "config", "optional")]
+    if extra:
+        raise ValueError(f"rule {number} has an unknown entry {extra[0]!r}")
+    scope, value = scopes[0], data[scopes[0].value]
+    if "config" in data:
+        pattern, config = value, data["config"]
+    elif scope in (Scope.GLOBAL, Scope.IO):
+        pattern, config = "*", value
+    else:
+        raise ValueError(f"rule {number} lacks its config: float, int, int8, …")
+    if not isinstance(pattern, str) or not pattern:
+        raise ValueError(f"rule {number}: {pattern!r} is not a pattern")
+    if scope is Scope.PORT:
+        parse_port(pattern)
+    return RecipeRule(scope, pattern, _config(number, config), data.get("optional") is True)
+
+
+def _config(number: int, data: object) -> OpConfig | None:
+    if data is None or data == "float":
+        return None
+    if isinstance(data, Mapping):
+        extra = [str(k) for k in data if k not in ("activation", "per_channel")]
+        if extra:
+            raise ValueError(f"rule {number}: unknown entry {extra[0]!r} in its config")
+        per_channel = data.get("per_channel")
+        if per_channel not in (None, True, False):
+            raise ValueError(f"rule {number}: per_channel is {per_channel!r}, neither true nor false")
+        return OpConfig(_qtype(number, data.get("activation", "int")), per_channel)
+    return OpConfig(_qtype(number, data))
+
+
+def _qtype(number: int, data: object) -> QType | None:
+    if data == "int":
+        return None
+    if not isinstance(data, str) or data not in _TYPES:
+        raise ValueError(f"rule {number}: {data!r} is no type; give float, int, {', '.join(_TYPES)}")
+    return _TYPES[data]

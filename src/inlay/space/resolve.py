@@ -1,0 +1,245 @@
+"""From a recipe to a placement, with the deciding rule and the reason for every node, and back."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from inlay.errors import UsageError
+from inlay.model.graph import Graph
+from inlay.space.domains import find_clusters, is_shared
+from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
+from inlay.space.units import Unit, place
+from inlay.targets.base import Needs, Rules
+from inlay.types import Placement, Port, QType
+
+DEFAULT = "the target's usual"
+"""Stands for the deciding rule where none matches."""
+
+_OPSET_16_BITS = 21
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of one node.
+
+    Attributes:
+        node, op_type: the node.
+        precision: ``float``, or the type of its activations.
+        rule: the deciding rule, as text.
+        reason: why; for a rejected wish, what stands against it.
+    """
+
+    node: str
+    op_type: str
+    precision: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """A recipe applied to a model.
+
+    Attributes:
+        placement: where Q/DQ goes.
+        decisions: for every node, in topological order.
+        kept_float: reasons by name, for units that the recipe itself keeps in float; a search leaves them alone.
+        types: type of the activations of every unit that may run in low precision under the recipe.
+        per_tensor: constants that get one scale for all channels.
+    """
+
+    placement: Placement
+    decisions: tuple[Decision, ...]
+    kept_float: Mapping[str, str]
+    types: Mapping[str, QType]
+    per_tensor: frozenset[str]
+
+
+@dataclass
+class _Verdict:
+    """About one unit: the deciding rule, the type that it asks for, and the reason so far."""
+
+    rule: RecipeRule | None
+    qtype: QType | None
+    reason: str
+    open: bool = False  # left to the cluster that it belongs to
+
+
+def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules) -> Resolved:
+    """Apply ``recipe``.
+
+    Raises:
+        UsageError: a rule matches nothing, or asks for a type that the target or the model's opset lacks.
+    """
+    for rule in recipe.rules:
+        _check_type(rule, graph, rules)
+    found = match(recipe, graph)
+    verdicts = {u.name: _verdict(u, recipe, found, graph, rules) for u in units}
+    kept = {u.name: v.reason for u in units for v in [verdicts[u.name]] if u.selectable and not v.open and not v.qtype}
+    _settle_clusters(recipe, found, graph, units, rules, verdicts)
+    low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
+    placement = place(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
+    placement = _set_ports(placement, recipe, found, rules)
+    usual = _global_type(recipe, rules) or rules.activation
+    return Resolved(
+        placement,
+        _decisions(graph, units, verdicts),
+        kept,
+        {u.name: low.get(u.name, usual) for u in units if u.selectable and u.name not in kept},
+        _per_tensor(graph, units, rules, verdicts),
+    )
+
+
+def recipe_of(
+    placement: Placement,
+    graph: Graph,
+    units: Collection[Unit],
+    rules: Rules,
+    per_tensor: Collection[str] = (),
+) -> Recipe:
+    """A recipe that resolves to ``placement``: one rule for each unit in low precision, then ports that differ."""
+    recipe = Recipe().set_global(None)
+    for unit in units:
+        types = {placement.qtype(p) for p in unit.activations}
+        complete = all(p in placement for p in (*unit.weights, *unit.biases))
+        if not unit.selectable or not complete or len(types) != 1:
+            continue
+        qtype = types.pop()
+        if qtype is not None and qtype in _known_types(rules):
+            uniform = any(graph.value_of(p) in per_tensor for p in unit.weights)
+            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None))
+    reached = resolve(recipe, graph, units, rules).placement
+    for port, _ in reached:
+        if port not in placement:
+            recipe = recipe.set_port(port, None)
+    for port, qtype in placement:
+        if reached.qtype(port) is not qtype:
+            recipe = recipe.set_port(port, OpConfig(qtype))
+    return recipe
+
+
+def _known_types(rules: Rules) -> frozenset[QType]:
+    return rules.other_activations | {rules.activation}
+
+
+def _check_type(rule: RecipeRule, graph: Graph, rules: Rules) -> None:
+    qtype = None if rule.config is None else rule.config.activation
+    if qtype is None or rule.scope is Scope.PORT:
+        return
+    if qtype not in _known_types(rules):
+        known = ", ".join(sorted(t.value for t in _known_types(rules)))
+        raise UsageError(f"recipe: {rule}: the target runs activations in {known}, not {qtype.value}")
+    if qtype.bits == 16 and graph.opset < _OPSET_16_BITS:
+        raise UsageError(f"recipe: {rule}: 16-bit Q/DQ needs opset {_OPSET_16_BITS}; the model has {graph.opset}")
+
+
+def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Rules) -> _Verdict:
+    index = max(found.nodes.get(n, -1) for n in unit.nodes)
+    rule = recipe.rules[index] if index >= 0 else None
+    config = OpConfig() if rule is None else rule.config
+    if not unit.selectable:
+        return _Verdict(rule, None, unit.refusal)
+    if config is None:
+        return _Verdict(rule, None, "the recipe keeps it float")
+    bare = _bare_boundary(unit, recipe, found, graph)
+    if bare:
+        return _Verdict(bare[0], None, bare[1])
+    qtype = config.activation or rules.activation
+    if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
+        return _Verdict(rule, None, "", open=True)
+    reason = f"{unit.op_type} runs in {qtype.value}"
+    if config.per_channel and not rules.per_channel and unit.weights:
+        reason += "; rejected: the target takes one scale for a weight, not one per channel"
+    return _Verdict(rule, qtype, reason)
+
+
+def _bare_boundary(unit: Unit, recipe: Recipe, found: Matches, graph: Graph) -> tuple[RecipeRule, str] | None:
+    """The rule that keeps a model input or output float, and with it this unit."""
+
+    def bare(value: str) -> RecipeRule | None:
+        rule = recipe.rules[found.io[value]] if value in found.io else None
+        return rule if rule is not None and rule.config is None else None
+
+    for port in unit.activations:
+        value = graph.value_of(port)
+        rule = bare(value) if value in graph.inputs else None
+        if rule is not None:
+            return rule, f"it reads the model input {value}, which the recipe keeps float"
+    assert unit.rule is not None
+    outputs = set(graph.outputs)
+    for value in unit.outputs:
+        rule = bare(value) if value in outputs else None
+        alone = all(p.node == "" for p in graph.consumers(value))
+        if rule is not None and (unit.rule.output is Needs.QUANTIZED or not alone):
+            return rule, f"it hands out the model output {value}, which the recipe keeps float"
+    return None
+
+
+def _settle_clusters(
+    recipe: Recipe,
+    found: Matches,
+    graph: Graph,
+    units: Collection[Unit],
+    rules: Rules,
+    verdicts: Mapping[str, _Verdict],
+) -> None:
+    decided = {n: verdicts[u.name].qtype for u in units if not verdicts[u.name].open for n in u.nodes}
+    shared = {u.name for u in units if verdicts[u.name].open}
+    boundary = {v for v, i in found.io.items() if recipe.rules[i].config is not None}
+    fallback = _global_type(recipe, rules)
+    for cluster in find_clusters(graph, shared, decided, boundary, fallback):
+        for name in cluster.nodes:
+            verdicts[name].qtype = cluster.qtype
+            verdicts[name].reason = cluster.reason
+            if cluster.competing:
+                verdicts[name].reason += f", not {', '.join(t.value for t in cluster.competing)}"
+
+
+def _global_type(recipe: Recipe, rules: Rules) -> QType | None:
+    """Type of the global configuration; None where that is float."""
+    configs = [r.config for r in recipe.rules if r.scope is Scope.GLOBAL]
+    config = configs[-1] if configs else OpConfig()
+    return None if config is None else config.activation or rules.activation
+
+
+def _set_ports(placement: Placement, recipe: Recipe, found: Matches, rules: Rules) -> Placement:
+    if not found.ports:
+        return placement
+    sites: dict[Port, QType] = dict(placement)
+    for port, index in found.ports.items():
+        config = recipe.rules[index].config
+        if config is None:
+            sites.pop(port, None)
+        else:
+            sites[port] = config.activation or rules.activation
+    return Placement(sites.items())
+
+
+def _decisions(graph: Graph, units: Collection[Unit], verdicts: Mapping[str, _Verdict]) -> tuple[Decision, ...]:
+    unit_of = {name: unit for unit in units for name in unit.nodes}
+    decisions = []
+    for node in graph.nodes:
+        unit = unit_of[node.name]
+        verdict = verdicts[unit.name]
+        reason = verdict.reason
+        if not unit.selectable and (verdict.rule is None or verdict.rule.config is not None):
+            reason = f"rejected: {reason}"
+        if node.name != unit.name:
+            reason = f"it is folded into {unit.name}" if verdict.qtype else f"as {unit.name}: {reason}"
+        precision = "float" if verdict.qtype is None else verdict.qtype.value
+        rule = DEFAULT if verdict.rule is None else str(verdict.rule)
+        decisions.append(Decision(node.name, node.op_type, precision, rule, reason))
+    return tuple(decisions)
+
+
+def _per_tensor(
+    graph: Graph, units: Collection[Unit], rules: Rules, verdicts: Mapping[str, _Verdict]
+) -> frozenset[str]:
+    uniform: set[str] = set()
+    for unit in units:
+        rule = verdicts[unit.name].rule
+        if rules.per_channel and rule is not None and rule.config is not None and rule.config.per_channel is False:
+            uniform.update(graph.value_of(p) for p in unit.weights)
+    return frozenset(uniform)

@@ -1,0 +1,257 @@
+"""Recipes: the last rule wins, every decision says why, nothing is matched in vain, and files keep their meaning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay import OpConfig, Recipe
+from inlay.data import Samples
+from inlay.errors import UsageError
+from inlay.graphgen import FAMILIES, GraphBuilder
+from inlay.model.load import load
+from inlay.quant.qparams import QParamsTable
+from inlay.space import recipe_file
+from inlay.space.recipe import BUILTIN
+from inlay.space.resolve import DEFAULT, recipe_of, resolve
+from inlay.space.units import find_units, place
+from inlay.targets.onnxruntime.rules import rules_for
+from inlay.types import Placement, Port, QType
+from inlay.workbench import observe, prepare, table_from
+from tests.models import branches
+
+RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
+INT = OpConfig()
+
+
+def net():
+    """backbone/c1 → backbone/r1 → backbone/pool → neck/c2 → head/add (with the pool) → head/sub."""
+    b = GraphBuilder()
+    x = b.input((1, 8, 8, 8), "x")
+    w = b.const((8, 8, 1, 1))
+    y = b.node("Conv", [x, w], name="backbone/c1")
+    y = b.node("Relu", [y], name="backbone/r1")
+    p = b.node("MaxPool", [y], name="backbone/pool", kernel_shape=(1, 1))
+    c = b.node("Conv", [p, b.const((8, 8, 1, 1))], name="neck/c2")
+    a = b.node("Add", [c, p], name="head/add")
+    b.node("Sub", [a, p], name="head/sub")
+    return b.graph()
+
+
+GRAPH = net()
+UNITS = find_units(GRAPH, RULES)
+
+
+def table(recipe, graph=GRAPH, rules=RULES):
+    found = resolve(recipe, graph, find_units(graph, rules), rules)
+    return {d.node: d for d in found.decisions}
+
+
+def precisions(recipe, graph=GRAPH, rules=RULES):
+    return {name: d.precision for name, d in table(recipe, graph, rules).items()}
+
+
+def test_last_rule_wins():
+    one = Recipe().set_op_type("Conv", None).set_module("backbone/", INT)
+    assert precisions(one)["backbone/c1"] == "uint8"
+    assert precisions(one)["neck/c2"] == "float"
+    other = Recipe().set_module("backbone/", INT).set_op_type("Conv", None)
+    assert precisions(other)["backbone/c1"] == "float"
+
+
+def test_recipes_compose():
+    both = Recipe().set_global(INT) | Recipe().set_name("head/*", None)
+    assert precisions(both)["head/add"] == "float"
+    assert precisions(both)["neck/c2"] == "uint8"
+
+
+def test_every_decision_names_its_rule_and_reason():
+    rows = table(Recipe().set_name("neck/*", None))
+    assert rows["neck/c2"].rule == "set_name('neck/*', float)"
+    assert rows["neck/c2"].reason == "the recipe keeps it float"
+    assert rows["backbone/c1"].rule == DEFAULT
+    assert rows["backbone/r1"].reason == "it is folded into backbone/c1"
+    assert "follows backbone/r1" in rows["backbone/pool"].reason
+    assert all(r.reason for r in rows.values())
+
+
+def test_rejected_wishes_say_why():
+    row = table(Recipe().set_op_type("Sub", INT))["head/sub"]
+    assert row.precision == "float"
+    assert row.reason == "rejected: Sub has no low-precision form on this target"
+
+
+def test_a_rule_for_a_folded_activation_decides_about_its_unit():
+    found = precisions(Recipe().set_op_type("Relu", None))
+    assert found["backbone/c1"] == found["backbone/r1"] == "float"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hint"),
+    [
+        (Recipe().set_op_type("conv", INT), "did you mean Conv"),
+        (Recipe().set_op_type("MaxPol", None), "did you mean MaxPool"),
+        (Recipe().set_name("neck/c3", None), "did you mean neck/c2"),
+        (Recipe().set_name("*pol*", None), "backbone/"),
+        (Recipe().set_module("bakbone/", None), "backbone/"),
+        (Recipe().set_io(None, "y"), "model input or output of the model; the model has, for instance, x"),
+        (Recipe().set_port(Port("neck/c2", 7), None), "did you mean neck/c2"),
+    ],
+)
+def test_a_rule_that_matches_nothing_names_near_misses(recipe, hint):
+    with pytest.raises(UsageError, match="matches no") as caught:
+        resolve(recipe, GRAPH, UNITS, RULES)
+    assert hint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_types_that_the_target_lacks_are_refused():
+    with pytest.raises(UsageError, match="int8, uint8, not int16"):
+        resolve(Recipe().set_global(OpConfig(QType.INT16)), GRAPH, UNITS, RULES)
+    wide = replace(RULES, other_activations=frozenset({QType.INT16}))
+    with pytest.raises(UsageError, match="needs opset 21; the model has 17"):
+        resolve(Recipe().set_global(OpConfig(QType.INT16)), GRAPH, UNITS, wide)
+    newer = replace(GRAPH, opset=21)
+    found = resolve(Recipe().set_name("neck/c2", OpConfig(QType.INT16)), newer, find_units(newer, wide), wide)
+    assert found.placement.qtype(Port("neck/c2", 0)) is QType.INT16
+    assert found.placement.qtype(Port("backbone/c1", 0)) is QType.UINT8
+
+
+def test_activation_type():
+    found = resolve(Recipe().set_global(OpConfig(QType.INT8)), GRAPH, UNITS, RULES)
+    assert {q for p, q in found.placement} == {QType.INT8}
+
+
+def test_per_tensor_weights():
+    found = resolve(Recipe().set_name("neck/c2", OpConfig(per_channel=False)), GRAPH, UNITS, RULES)
+    weight = GRAPH.node("neck/c2").inputs[1]
+    assert found.per_tensor == {weight}
+    numbers = QParamsTable(GRAPH, RULES, {}, per_tensor=found.per_tensor)
+    assert numbers.params(weight, QType.INT8).axis is None
+    assert numbers.params(GRAPH.node("backbone/c1").inputs[1], QType.INT8).axis == 0
+
+
+def test_float_model_inputs_and_outputs():
+    found = table(Recipe().set_io(None))
+    assert found["backbone/c1"].precision == "float"
+    assert "reads the model input x" in found["backbone/c1"].reason
+    assert found["neck/c2"].precision == "uint8"
+    b = GraphBuilder()
+    b.conv(b.relu(b.conv(b.input((1, 8, 8, 8), "x"), 8)), 8)
+    out = table(Recipe().set_io(None, "n2:0"), b.graph())
+    assert [out[n].precision for n in ("n0", "n2")] == ["uint8", "float"]
+    assert "hands out the model output n2:0" in out["n2"].reason
+
+
+def test_global_float_quantizes_only_what_is_named():
+    found = precisions(Recipe().set_global(None).set_name("neck/c2", INT))
+    assert [n for n, p in found.items() if p != "float"] == ["neck/c2"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_builtin_recipes_are_the_usual_placements(family):
+    graph = FAMILIES[family](40)
+    units = find_units(graph, RULES)
+    full = resolve(BUILTIN["full-int8"], graph, units, RULES).placement
+    usual = place(graph, units, RULES, lambda u: True)
+    assert {p for p, _ in full} <= {p for p, _ in usual}
+    computing = {p for u in units if u.selectable and not u.moves for p in (*u.activations, *u.weights)}
+    assert all(p in full for p in computing)
+    weighted = resolve(BUILTIN["conv-matmul"], graph, units, RULES).placement
+    assert weighted == place(graph, units, RULES, lambda u: u.op_type in ("Conv", "MatMul"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recipe_of_any_placement_gives_it_back(family):
+    graph = FAMILIES[family](30)
+    units = find_units(graph, RULES)
+    rng = np.random.default_rng(0)
+    full = place(graph, units, RULES, lambda u: True)
+    for share in (0.0, 0.5, 0.9, 1.0):
+        by_unit = place(graph, units, RULES, lambda u, s=share: rng.random() < s)
+        by_port = Placement((p, q) for p, q in full if rng.random() < share)
+        for placement in (by_unit, by_port):
+            recipe = recipe_of(placement, graph, units, RULES)
+            again = recipe_file.from_data(recipe_file.to_data(recipe))
+            assert resolve(again, graph, units, RULES).placement == placement
+    assert all(r.scope.value in ("global", "name") for r in recipe_of(full, graph, units, RULES).rules)
+
+
+def test_names_with_brackets_and_stars():
+    b = GraphBuilder()
+    x = b.input((1, 8, 8, 8))
+    for name in ("a[0]", "a0", "a*", "a?"):
+        x = b.node("Conv", [x, b.const((8, 8, 1, 1))], name=name)
+    graph = b.graph()
+    units = find_units(graph, RULES)
+    for name in ("a[0]", "a0", "a*", "a?"):
+        placement = place(graph, units, RULES, lambda u, n=name: u.name == n)
+        assert resolve(recipe_of(placement, graph, units, RULES), graph, units, RULES).placement == placement
+
+
+def test_yaml_round_trip(tmp_path):
+    recipe = (
+        Recipe()
+        .set_global(OpConfig(QType.INT8, per_channel=False))
+        .set_op_type("Softmax", None)
+        .set_name("head*", INT)
+        .set_module("backbone/", OpConfig(QType.UINT8))
+        .set_io(None)
+        .set_io(INT, "x*")
+        .set_port(Port("", 0), None)
+    ) | BUILTIN["conv-matmul"]
+    (tmp_path / "r.yaml").write_text(recipe_file.to_text(recipe))
+    assert recipe_file.load_recipe(tmp_path / "r.yaml") == recipe
+    assert recipe_file.find_recipe("full-int8") is BUILTIN["full-int8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "not an Inlay recipe"),
+        ("inlay-recipe: 1\nrules: [{op_typ: Conv}]", "rule 1 names none"),
+        ("inlay-recipe: 1\nrules: [{op_type: Conv}]", "rule 1 lacks its config"),
+        ("inlay-recipe: 1\nrules: [{global: int9}]", "'int9' is no type"),
+        ("inlay-recipe: 1\nrules: [{name: a, config: float, per_chanel: 1}]", "unknown entry 'per_chanel'"),
+        ("inlay-recipe: 1\nrule: []", "unknown entry 'rule'"),
+        ("inlay-recipe: 1\nrules: [{port: conv1, config: int}]", "not a port"),
+        ("rules: [", "not YAML"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        recipe_file.load_recipe(tmp_path / "r.yaml")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UsageError, match="there is no such file; known by name are full-int8, conv-matmul"):
+        recipe_file.find_recipe(tmp_path / "none.yaml")
+
+
+def prepared(folder, recipe=None, rules=RULES):
+    onnx.save(branches(), folder / "m.onnx")
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
+    return prepare(load(folder / "m.onnx"), rules, feed, folder, recipe=recipe), feed
+
+
+def test_a_recipe_restricts_the_search(tmp_path):
+    recipe = Recipe().set_global(OpConfig(QType.INT8)).set_name("left", None)
+    ready, feed = prepared(tmp_path, recipe)
+    assert "left" not in {u.name for u in ready.selectable}
+    assert {"right", "concat"} <= {u.name for u in ready.selectable}
+    assert not ready.space().offers.offered(Port("left", 0))
+    assert ready.space().offers.offered(Port("right", 0))
+    placement = ready.label(frozenset(u.name for u in ready.selectable))
+    assert placement.qtype(Port("right", 0)) is QType.INT8
+    numbers = table_from(ready, observe(ready, Samples((feed,), "random", "")), "minmax")
+    assert ready.emitter.emit(placement, numbers).graph.node
+
+
+def test_a_search_works_with_one_type(tmp_path):
+    recipe = Recipe().set_name("left", OpConfig(QType.INT8))
+    with pytest.raises(UsageError, match="one type of activations, the recipe names int8, uint8"):
+        prepared(tmp_path, recipe)
