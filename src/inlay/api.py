@@ -35,7 +35,7 @@ from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Accuracy, Interval
-from inlay.workbench import Candidates, choose_method, observe, prepare, table_from
+from inlay.workbench import Candidates, choose_method, observe, prepare, sharing, table_from
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 _RANDOM_SAMPLES = 8
@@ -276,6 +276,7 @@ def quantize(
             return accuracy.sqnr_db
 
         method, scores = choose_method(prepared, observed, placement, score)
+        shared = {c.node: c.reason for c in sharing(prepared, observed, method)}
         final = Candidates(prepared, table_from(prepared, observed, method), observed.digest, worker.fingerprint.digest)
         artifact = final.deliver(placement, work / out.name)
         with replacing(out) as fresh:
@@ -299,8 +300,14 @@ def quantize(
         method,
         accuracy,
         refusals,
-        resolved.decisions,
+        tuple(_with_sharing(d, shared) for d in resolved.decisions),
     )
+
+
+def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:
+    if decision.precision == "float" or decision.node not in shared:
+        return decision
+    return replace(decision, reason=f"{decision.reason}; {shared[decision.node]}")
 
 
 @dataclass(frozen=True)

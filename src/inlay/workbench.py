@@ -23,6 +23,7 @@ from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_quantized
 from inlay.quant.observers import METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
+from inlay.quant.sharing import Sharing, choose_sharing
 from inlay.space.domains import find_domains
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
@@ -186,22 +187,32 @@ def table_from(
 ) -> QParamsTable:
     """Numbers from histograms: each value's range by ``method``, merged over its domain."""
     graph = prepared.graph
-    domains = find_domains(graph, prepared.rules)
+    own = _own_ranges(observed, method)
+    choices = choose_sharing(graph, prepared.rules, observed.histograms, own)
+    domains = find_domains(graph, prepared.rules, {c.node for c in choices if not c.share})
     merged: dict[str, Range] = {}
-    for value, histogram in observed.histograms.items():
+    for value, found in own.items():
         key = domains.get(value, value)
-        found = histogram.range(method)
         merged[key] = merged[key] | found if key in merged else found
     for value, key in domains.items():
         constant = graph.constant(value)
         if constant is not None and key in merged:
             merged[key] = merged[key] | constant_range(constant)
-    ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
+    ranges = {v: merged[domains.get(v, v)] for v in own}
     for value, key in domains.items():
         if key in merged:
             ranges.setdefault(value, merged[key])
     per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
     return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor)
+
+
+def _own_ranges(observed: Observed, method: Method) -> dict[str, Range]:
+    return {value: histogram.range(method) for value, histogram in observed.histograms.items()}
+
+
+def sharing(prepared: Prepared, observed: Observed, method: Method) -> tuple[Sharing, ...]:
+    """Where :func:`table_from` shares one scale between an operator's values, and where it requantizes."""
+    return choose_sharing(prepared.graph, prepared.rules, observed.histograms, _own_ranges(observed, method))
 
 
 def choose_method(

@@ -1,0 +1,183 @@
+"""Share or requantize: whether the inputs of a Concat (Min, Max, Where) take one scale, decided by error and by cost.
+
+Sharing saves a pass over each input. It widens the inputs' ranges, though. Along the path through the operator that
+costs nothing, since its output covers the same range anyway; but other readers of an input see coarser numbers, and
+a Relu or Clip whose bounds were implied by the limits of the quantized type needs a kernel of its own again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from inlay.model.graph import Graph, Node
+from inlay.quant.observers import Histogram, Range
+from inlay.quant.qparams import constant_range
+from inlay.space.domains import find_domains, is_shared, shared_values
+from inlay.targets.base import Rules
+from inlay.types import GRAPH_OUTPUT
+
+MOST_LOSS_DB = 6.0
+"""One bit: what another reader of an input may lose."""
+GOOD_DB = 40.0
+"""Fidelity above this is not worth anything."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The decision about one operator.
+
+    Attributes:
+        node: its name.
+        share: its values have one set of numbers; else its inputs are requantized.
+        reason: why.
+        loss_db: fidelity that other readers of its inputs lose by sharing.
+        share_cost, requantize_cost: in passes over elements.
+    """
+
+    node: str
+    share: bool
+    reason: str
+    loss_db: float
+    share_cost: float
+    requantize_cost: float
+
+
+def choose_sharing(
+    graph: Graph, rules: Rules, histograms: Mapping[str, Histogram], ranges: Mapping[str, Range]
+) -> tuple[Sharing, ...]:
+    """Decide for each operator of ``rules.share``, in topological order; what was shared before counts as one range.
+
+    Args:
+        graph: the model.
+        rules: policy and prices of the target.
+        histograms: by observed value.
+        ranges: of each observed value by itself.
+    """
+    nodes = [n for n in graph.nodes if n.op_type in rules.share and is_shared(rules, n) and not _moves(rules, n)]
+    if not nodes:
+        return ()
+    domains = _Domains(graph, rules, ranges, frozenset(n.name for n in nodes))
+    decisions = []
+    for node in nodes:
+        values = shared_values(graph, rules, node)
+        inputs = [v for v in dict.fromkeys(values) if v in node.inputs]
+        whole = domains.union(values)
+        if whole is None or len(inputs) == 0:
+            continue
+        redone = sum(graph.size(v) or 0 for v in inputs if domains.range(v) != whole)
+        unfolded = sum(graph.size(v) or 0 for v in domains.members(inputs) if _unfolds(graph, rules, domains, v, whole))
+        readers = [v for v in domains.members(inputs) if v in histograms and _read_elsewhere(graph, rules, v)]
+        loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
+        decision = _decide(node.name, loss, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
+        decisions.append(decision)
+        if decision.share:
+            domains.merge(values, whole)
+    return tuple(decisions)
+
+
+def _decide(node: str, loss: float, share_cost: float, requantize_cost: float) -> Sharing:
+    if loss > MOST_LOSS_DB:
+        share, reason = False, f"a shared scale would cost other readers of its inputs {loss:.0f} dB"
+    elif share_cost > requantize_cost:
+        share, reason = False, "a shared zero point would unfold an activation, which costs more than requantizing"
+    else:
+        share, reason = True, "sharing one scale saves requantizing its inputs"
+    return Sharing(node, share, reason, loss, share_cost, requantize_cost)
+
+
+class _Domains:
+    """Values that share numbers so far, each with its range."""
+
+    def __init__(self, graph: Graph, rules: Rules, ranges: Mapping[str, Range], undecided: frozenset[str]) -> None:
+        self._class = dict(find_domains(graph, rules, undecided))
+        self._members: dict[str, list[str]] = {}
+        for value, first in self._class.items():
+            self._members.setdefault(first, []).append(value)
+        self._ranges: dict[str, Range] = {}
+        for value, found in ranges.items():
+            first = self._first(value)
+            self._ranges[first] = self._ranges[first] | found if first in self._ranges else found
+        self._graph = graph
+
+    def _first(self, value: str) -> str:
+        return self._class.get(value, value)
+
+    def range(self, value: str) -> Range | None:
+        """Range of the domain that ``value`` is in; of a constant by itself."""
+        found = self._ranges.get(self._first(value))
+        constant = self._graph.constant(value) if found is None else None
+        return found if constant is None else constant_range(constant)
+
+    def union(self, values: list[str]) -> Range | None:
+        """The range that covers the domains of ``values``; None where nothing is known."""
+        whole = None
+        for found in (self.range(v) for v in values):
+            if found is not None:
+                whole = found if whole is None else whole | found
+        return whole
+
+    def members(self, values: list[str]) -> Iterator[str]:
+        """All values in the domains of ``values``."""
+        for first in dict.fromkeys(self._first(v) for v in values):
+            yield from self._members.get(first, [first])
+
+    def merge(self, values: list[str], whole: Range) -> None:
+        """Make one domain of those of ``values``."""
+        members = list(self.members(values))
+        first = min(members)
+        for old in {self._first(v) for v in members}:
+            self._members.pop(old, None)
+        self._class.update(dict.fromkeys(members, first))
+        self._members[first] = members
+        self._ranges[first] = whole
+
+
+def _moves(rules: Rules, node: Node) -> bool:
+    rule = rules.rule(node)
+    return rule is not None and rule.moves
+
+
+def _read_elsewhere(graph: Graph, rules: Rules, value: str) -> bool:
+    return any(p.node == GRAPH_OUTPUT or not is_shared(rules, graph.node(p.node)) for p in graph.consumers(value))
+
+
+def _loss(histogram: Histogram, own: Range | None, whole: Range) -> float:
+    if own is None:
+        return 0.0
+    centres = (histogram.edges[:-1] + histogram.edges[1:]) / 2
+    power = float(np.sum(histogram.counts * centres**2)) / max(1, int(histogram.counts.sum()))
+
+    def fidelity(found: Range) -> float:
+        step = (found.high - found.low) / 255
+        return GOOD_DB if step == 0.0 or power == 0.0 else min(GOOD_DB, 10 * math.log10(12 * power / step**2))
+
+    return max(0.0, fidelity(own) - max(fidelity(whole), 0.0))
+
+
+def _unfolds(graph: Graph, rules: Rules, domains: _Domains, value: str, whole: Range) -> bool:
+    """Whether ``value`` comes from an activation that its own range lets fold, and ``whole`` does not."""
+    node = graph.producer(value)
+    own = domains.range(value)
+    before = None if node is None else graph.producer(node.inputs[0])
+    if node is None or own is None or before is None or node.op_type not in rules.absorbed:
+        return False
+    rule = rules.rule(before)
+    if rule is None or rule.moves:
+        return False
+    low, high = _bounds(graph, node)
+    return low <= own.low and own.high <= high and not (low <= whole.low and whole.high <= high)
+
+
+def _bounds(graph: Graph, node: Node) -> tuple[float, float]:
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    known = [graph.constant(v) if v else None for v in (*node.inputs[1:], "", "")]
+    low, high = known[:2]
+    return (
+        float(low) if low is not None and low.size == 1 else -math.inf,
+        float(high) if high is not None and high.size == 1 else math.inf,
+    )
