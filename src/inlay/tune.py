@@ -34,14 +34,13 @@ from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
 from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
 from inlay.space.recipe_file import to_text
-from inlay.space.resolve import recipe_of
 from inlay.targets.base import Artifact
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
 from inlay.version import __version__
-from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
+from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, table_from
 
 _RANDOM_SAMPLES = 8
 
@@ -323,10 +322,8 @@ class Run:
         if placement is None:
             path.unlink(missing_ok=True)
             return
-        per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
-        recipe = recipe_of(placement, prepared.graph, prepared.units, prepared.rules, per_tensor)
         with replacing(path) as fresh:
-            fresh.write_text(to_text(recipe), encoding="utf8")
+            fresh.write_text(to_text(recipe_for(prepared, placement)), encoding="utf8")
 
     def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
         if self.config.budget_s is not None and seconds >= self.config.budget_s:

@@ -26,7 +26,7 @@ from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.quant.sharing import Sharing, choose_sharing
 from inlay.space.domains import find_domains
 from inlay.space.recipe import Recipe
-from inlay.space.resolve import Resolved, resolve
+from inlay.space.resolve import Resolved, recipe_of, resolve
 from inlay.space.searchspace import SearchSpace, find_space, select_nodes
 from inlay.space.units import Unit, find_units, place
 from inlay.targets.base import Artifact, Rules
@@ -140,6 +140,12 @@ def restrict(prepared: Prepared, recipe: Recipe) -> Prepared:
     allowed = prepared.allowed if prepared.allowed is not None else frozenset(n.name for n in prepared.graph.nodes)
     rules = replace(prepared.rules, activation=types.pop()) if types else prepared.rules
     return replace(prepared, units=units, rules=rules, allowed=allowed - barred, resolved=resolved)
+
+
+def recipe_for(prepared: Prepared, placement: Placement) -> Recipe:
+    """A recipe that gives ``placement`` on this model, whatever recipe restricted the search."""
+    per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
+    return recipe_of(placement, prepared.graph, prepared.units, prepared.rules, per_tensor)
 
 
 def _usable(rules: Rules, graph: Graph) -> Rules:
