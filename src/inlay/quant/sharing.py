@@ -69,8 +69,9 @@ def choose_sharing(
         if whole is None or len(inputs) == 0:
             continue
         redone = sum(graph.size(v) or 0 for v in inputs if domains.range(v) != whole)
-        unfolded = sum(graph.size(v) or 0 for v in domains.members(inputs) if _unfolds(graph, rules, domains, v, whole))
-        readers = [v for v in domains.members(inputs) if v in histograms and _read_elsewhere(graph, rules, v)]
+        widened = list(domains.members([v for v in inputs if domains.range(v) != whole]))
+        unfolded = sum(graph.size(v) or 0 for v in widened if _unfolds(graph, rules, domains, v, whole))
+        readers = [v for v in widened if v in histograms and _read_elsewhere(graph, rules, v)]
         loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
         decision = _decide(node.name, loss, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
         decisions.append(decision)
@@ -126,13 +127,15 @@ class _Domains:
             yield from self._members.get(first, [first])
 
     def merge(self, values: list[str], whole: Range) -> None:
-        """Make one domain of those of ``values``."""
-        members = list(self.members(values))
-        first = min(members)
-        for old in {self._first(v) for v in members}:
-            self._members.pop(old, None)
-        self._class.update(dict.fromkeys(members, first))
-        self._members[first] = members
+        """Make one domain of those of ``values``: the smaller ones join the largest."""
+        classes = sorted({self._first(v) for v in values}, key=lambda c: len(self._members.get(c, ())))
+        first = classes.pop()
+        self._class[first] = first
+        members = self._members.setdefault(first, [first])
+        for other in classes:
+            joined = self._members.pop(other, [other])
+            members.extend(joined)
+            self._class.update(dict.fromkeys(joined, first))
         self._ranges[first] = whole
 
 
