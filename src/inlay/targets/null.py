@@ -95,7 +95,9 @@ class NullExecutable:
         return np.asarray(np.rint(total * factor), np.int64)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
-        """The price of each node."""
+        """The price of each node. Raises RunFailed."""
+        if self._closed:
+            raise RunFailed("the model was closed")
         return list(self._kernels)
 
     def close(self) -> None:

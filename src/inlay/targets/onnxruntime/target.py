@@ -106,6 +106,8 @@ class OrtExecutable:
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Mean time of every kernel, from the runtime's own profiler in a session of its own. Raises RunFailed."""
+        if self._session is None:
+            raise RunFailed("the model was closed")
         with tempfile.TemporaryDirectory() as folder:
             options = self._options
             options.enable_profiling = True
