@@ -154,7 +154,8 @@ class Builder:
 
     def output(self, value: str, dtype: int = onnx.TensorProto.FLOAT) -> None:
         """Make ``value`` a graph output; its shape is inferred when the model is built."""
-        self.outputs.append(helper.make_tensor_value_info(value, dtype, None))
+        given = next((i for i in self.inputs if i.name == value), None)
+        self.outputs.append(given or helper.make_tensor_value_info(value, dtype, None))
 
     def model(self, check: bool = True) -> onnx.ModelProto:
         """The model, with inferred shapes, checked by ONNX unless ``check`` is False."""
