@@ -9,8 +9,13 @@ from pathlib import Path
 
 import onnx
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.helpers import Workspace
+
+# Examples are whole models: no per-example deadline on a shared machine, and the same examples in every run of CI.
+settings.register_profile("inlay", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("inlay")
 
 ROOT = Path(__file__).resolve().parent.parent
 

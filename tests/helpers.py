@@ -46,6 +46,12 @@ class Workspace:
         """Every selectable unit in low precision."""
         return self.prepared.label(frozenset(u.name for u in self.prepared.selectable))
 
+    def observe_also(self, placement: Placement) -> None:
+        """Calibrate what an imported placement reads, too."""
+        samples = Samples(tuple(map(dict, self.feeds)), "feeds", "test")
+        self.observed = observe(self.prepared, samples, [placement])
+        self.table = table_from(self.prepared, self.observed, "minmax")
+
     def label(self, *names: str) -> Placement:
         return self.prepared.label(frozenset(names))
 

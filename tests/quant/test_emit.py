@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -24,7 +24,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from tests.helpers import Workspace, check_and_load, constants, producers, readers, through_qdq
 from tests.strategies import graphs, placements
 
-MANY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=30)
 
 
 @contextmanager

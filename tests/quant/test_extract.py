@@ -61,6 +61,7 @@ def test_models_of_the_runtimes_own_quantizer(
     moved = transfer(found, build_graph(found.model), space.graph)
     assert moved.placement.qtype(Port("left", 1)) is QType.INT8
     assert moved.placement.qtype(Port("left", 2)) is QType.INT32
+    space.observe_also(moved.placement)
     proto = space.emit(moved.placement)
     check_and_load(proto)
     assert extract(ir.from_proto(proto)).placement == moved.placement
