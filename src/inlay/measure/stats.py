@@ -54,14 +54,17 @@ def speedup(baseline_ns: np.ndarray, candidate_ns: np.ndarray, level: float = LE
 
 @lru_cache(maxsize=256)
 def _rank(n: int, level: float) -> int:
-    """Index of the Walsh average at which the interval begins: the largest k with P(T+ <= k - 1) <= (1 - level) / 2."""
+    """Index, from 0, of the Walsh average at which the interval begins: the largest k with P(T+ <= k) <= (1 - level) / 2.
+
+    Then the true shift is below that average, or above its mirror image, with probability ``1 - level`` at most.
+    """
     tail = (1.0 - level) / 2.0
     if n > _EXACT:
         mean, sd = n * (n + 1) / 4.0, np.sqrt(n * (n + 1) * (2 * n + 1) / 24.0)
-        return max(0, int(np.floor(mean + norm.ppf(tail) * sd)))
+        return max(0, int(np.floor(mean + norm.ppf(tail) * sd)) - 1)
     counts = np.zeros(n * (n + 1) // 2 + 1)
     counts[0] = 1.0
     for rank in range(1, n + 1):
         counts[rank:] += counts[:-rank].copy()
     below = np.cumsum(counts) / 2.0**n
-    return int(np.searchsorted(below, tail, side="right"))
+    return max(0, int(np.searchsorted(below, tail, side="right")) - 1)
