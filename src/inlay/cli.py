@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
@@ -25,6 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+# typer's own base of usage errors: click's in older releases, a copy of it inside typer in newer ones
+_USAGE: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.", show_default=False)]
 TargetName = Annotated[str, typer.Option("--target", help="Where the model will run; see `inlay targets`.")]
@@ -199,11 +201,11 @@ def run(command: Callable[[], object]) -> int:
         code = command()
     except InlayError as error:
         return _fail(str(error), error.exit_code)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except _USAGE as error:
+        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]  # found by name
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
