@@ -87,6 +87,18 @@ def test_other_runs_are_refused(identity: dict[str, str], word: str, tmp_path: P
         assert j.trial("key0") is None
 
 
+def test_a_run_that_measured_nothing_may_be_replaced(tmp_path: Path) -> None:
+    """Otherwise a mistyped option would occupy the folder."""
+    path = tmp_path / "run.sqlite"
+    with journal(path, {"model": "mistyped"}) as j:
+        j.record_fact("method", "mse")
+    with journal(path) as j:
+        assert j.fact("method") is None
+        j.record_blocks("baseline", ["a"], np.ones((1, 1)), np.zeros(1))
+    with pytest.raises(JournalError, match="model"), journal(path, {"model": "mistyped"}):
+        pass
+
+
 def test_a_journal_cut_anywhere_is_whole_or_refused(tmp_path: Path) -> None:
     """Never a wrong record, never another exception: a prefix of what was recorded, or a JournalError."""
     path = tmp_path / "whole" / "run.sqlite"
