@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.config import TuneConfig
-from inlay.data import input_specs
+from inlay.data import InputSpec, input_specs
 from inlay.errors import UsageError
 from inlay.model.graph import build_graph
 from inlay.model.load import load
@@ -57,7 +57,7 @@ def import_baseline(prepared: Prepared, config: TuneConfig) -> Imported:
         here = [str(s) for s in input_specs(prepared.file.model)]
         there = [str(s) for s in input_specs(file.model)]
         outputs = [v.name for v in prepared.file.model.graph.outputs]
-        if [s.name for s in input_specs(file.model)] != [s.name for s in input_specs(prepared.file.model)]:
+        if not _alike(input_specs(file.model), input_specs(prepared.file.model)):
             raise UsageError(f"--qdq-baseline {file.path}: its inputs are {there}, the model's {here}")
         if [v.name for v in file.model.graph.outputs] != outputs:
             raise UsageError(
@@ -70,3 +70,17 @@ def import_baseline(prepared: Prepared, config: TuneConfig) -> Imported:
         files.append((file.path.resolve(), file.sha256))
         missing += [*found.leftovers, *moved.missing]
     return Imported(tuple(placements), numbers, tuple(files), tuple(missing))
+
+
+def _alike(first: Sequence[InputSpec], second: Sequence[InputSpec]) -> bool:
+    """Whether one feed can fit both: equal names and dtypes, no fixed dimensions that differ."""
+    if [(s.name, s.dtype) for s in first] != [(s.name, s.dtype) for s in second]:
+        return False
+    for a, b in zip(first, second, strict=True):
+        if a.dims is None or b.dims is None:
+            continue
+        if len(a.dims) != len(b.dims):
+            return False
+        if any(isinstance(m, int) and isinstance(n, int) and m != n for m, n in zip(a.dims, b.dims, strict=True)):
+            return False
+    return True
