@@ -11,6 +11,10 @@ from inlay.types import Placement, QType
 from tests.helpers import Workspace
 
 SIDE = 6
+KINDS = (
+    *("conv", "conv", "conv", "depthwise", "shared", "add", "mul", "square", "concat"),
+    *("maxpool", "average", "sigmoid", "relu", "tanh", "constant", "flip"),
+)
 
 
 @st.composite
@@ -34,8 +38,7 @@ def graphs(draw: st.DrawFn, most_nodes: int = 9) -> onnx.ModelProto:
 def _grow(
     draw: st.DrawFn, b: Builder, name: str, x: str, pool: list[str], weights: list[tuple[str, int, int, int]]
 ) -> str:
-    kind = draw(st.sampled_from(["conv", "conv", "conv", "depthwise", "shared", "add", "mul", "square", "concat"]
-                                + ["maxpool", "average", "sigmoid", "relu", "tanh", "constant", "flip"]))
+    kind = draw(st.sampled_from(KINDS))
     width = b.channels(x)
     same = [v for v in pool if b.channels(v) == width]
     if kind == "shared":

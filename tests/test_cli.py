@@ -189,7 +189,11 @@ def test_quantize_wants_a_known_recipe_and_a_folder(run: Run, save: Save, tmp_pa
 def test_files_that_are_no_models(command: str, content: bytes, word: str, run: Run, tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(content)
-    arguments = {"tune": [bad, "-o", tmp_path / "out"], "quantize": [bad, "-o", tmp_path / "q.onnx"], "bench": [bad] * 2}
+    arguments = {
+        "tune": [bad, "-o", tmp_path / "out"],
+        "quantize": [bad, "-o", tmp_path / "q.onnx"],
+        "bench": [bad] * 2,
+    }
     failed(run(command, *arguments[command], "--target", "null"), 1, "bad.onnx", word)
     nothing_written(tmp_path / "out")
     assert not (tmp_path / "q.onnx").exists()
@@ -262,12 +266,15 @@ def test_labels_that_do_not_fit(run: Run, save: Save, tmp_path: Path) -> None:
 
 def test_a_metric_that_fails(run: Run, save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "metrics_of_mine.py").write_text(
-        "def broken(outputs, labels):\n    return outputs[0]['nothing']\n\ndef nan(outputs, labels):\n    return float('nan')\n"
+        "def broken(outputs, labels):\n    return outputs[0]['nothing']\n\n"
+        "def nan(outputs, labels):\n    return float('nan')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name, word in (("broken", "KeyError"), ("nan", "finite")):
-        outcome = run("tune", save(residual_model()), "-o", tmp_path / "out", "--metric", f"metrics_of_mine:{name}", *FAST)
+        outcome = run(
+            "tune", save(residual_model()), "-o", tmp_path / "out", "--metric", f"metrics_of_mine:{name}", *FAST
+        )
         failed(outcome, 1, "metric", word)
         nothing_written(tmp_path / "out")
 

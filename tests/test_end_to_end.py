@@ -47,7 +47,18 @@ def test_result_json_has_its_stable_keys(save: Save, tmp_path: Path) -> None:
     model = small_model()
     path = save(model)
     result, data = tune(path, tmp_path / "out", data=samples(model))
-    assert {"version", "model", "target", "data", "baseline", "best", "anchors", "pareto", "search", "seed"} <= data.keys()
+    assert {
+        "version",
+        "model",
+        "target",
+        "data",
+        "baseline",
+        "best",
+        "anchors",
+        "pareto",
+        "search",
+        "seed",
+    } <= data.keys()
     assert data["version"] == inlay.__version__
     assert data["model"] == {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     assert {"name", "fingerprint"} <= data["target"].keys()
@@ -237,7 +248,9 @@ def _rank(model: onnx.ModelProto, name: str) -> int:
 def _trials(out: Path) -> list[tuple[Any, ...]]:
     db = sqlite3.connect(out / "run.sqlite")
     try:
-        return db.execute("SELECT candidate, origin, placement, outcome, accepted FROM trials ORDER BY number").fetchall()
+        return db.execute(
+            "SELECT candidate, origin, placement, outcome, accepted FROM trials ORDER BY number"
+        ).fetchall()
     finally:
         db.close()
 

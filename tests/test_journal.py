@@ -72,8 +72,13 @@ def test_the_first_record_of_a_candidate_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("identity", "word"), [({"model": "abc", "seed": "1"}, "seed"), ({"model": "xyz", "seed": "0"}, "model"),
-                           ({"model": "abc"}, "seed"), ({**IDENTITY, "more": ""}, "more")]
+    ("identity", "word"),
+    [
+        ({"model": "abc", "seed": "1"}, "seed"),
+        ({"model": "xyz", "seed": "0"}, "model"),
+        ({"model": "abc"}, "seed"),
+        ({**IDENTITY, "more": ""}, "more"),
+    ],
 )
 def test_other_runs_are_refused(identity: dict[str, str], word: str, tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"

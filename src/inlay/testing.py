@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from inlay.data import random_samples
+from inlay.data import Samples, input_specs, random_samples
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.model.load import file_sha256, load
 from inlay.search.base import Strategy
@@ -202,7 +203,7 @@ def depthwise_model(seed: int = 0) -> onnx.ModelProto:
 
 
 def small_model(seed: int = 0) -> onnx.ModelProto:
-    """All of the above in one: a fork, Concat, a depthwise Conv, a residual Add, a float island (Tanh), a classifier."""
+    """All of the above in one: fork, Concat, depthwise Conv, residual Add, a float island (Tanh), a classifier."""
     b = Builder(seed=seed)
     stem = b.conv("stem", b.input("x", (1, 3, 16, 16)), 8, stride=2, relu=True)
     joined = b.concat("join", [b.conv("left", stem, 4, kernel=1, relu=True), b.conv("right", stem, 4, relu=True)])
@@ -215,10 +216,6 @@ def small_model(seed: int = 0) -> onnx.ModelProto:
 
 def random_feed(model: onnx.ModelProto | Path, seed: int = 0, bind: Mapping[str, int] | None = None) -> Feed:
     """One set of random inputs: normal numbers for floats, 0 or 1 for integers and booleans."""
-    import onnx_ir as ir
-
-    from inlay.data import input_specs
-
     loaded = ir.load(model) if isinstance(model, Path) else ir.from_proto(model)
     return random_samples(input_specs(loaded), bind or {}, np.random.default_rng(seed), 1).feeds[0]
 
@@ -241,9 +238,7 @@ def sqnr(want: np.ndarray, got: np.ndarray) -> float:
 
 
 def full_int8(model: Path, rules: Rules, feed: Feed, folder: Path) -> Path:
-    """``model`` with every operator that ``rules`` allow in low precision, calibrated on one feed; path in ``folder``."""
-    from inlay.data import Samples
-
+    """``model`` with all that ``rules`` allow in low precision, calibrated on one feed; gives a path in ``folder``."""
     prepared = prepare(load(model), rules, feed, folder)
     table = table_from(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")), "minmax")
     placement = prepared.label(frozenset(u.name for u in prepared.selectable))

@@ -163,9 +163,7 @@ def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed
     assert not list(tmp_path.glob("outputs-*"))
 
 
-def test_whatever_a_target_raises_is_an_answer(
-    worker: Worker, artifact: Callable[..., Artifact], feed: Path
-) -> None:
+def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     process = worker._process
     with pytest.raises(TargetError, match="ValueError: an error of two lines"):
         worker.load(artifact("raise"))

@@ -113,13 +113,11 @@ def test_one_pair_per_value_and_type(data: st.DataObject) -> None:
     with drawn(data) as (space, placement):
         proto = space.emit(placement)
         made = producers(proto)
-        pairs = [
-            (n.input[0], _zero_type(proto, n))
-            for n in proto.graph.node
-            if n.op_type == "QuantizeLinear"
-        ]
+        pairs = [(n.input[0], _zero_type(proto, n)) for n in proto.graph.node if n.op_type == "QuantizeLinear"]
         assert len(set(pairs)) == len(pairs)
-        wanted = {(space.graph.value_of(p), q) for p, q in placement if not space.graph.is_constant(space.graph.value_of(p))}
+        wanted = {
+            (space.graph.value_of(p), q) for p, q in placement if not space.graph.is_constant(space.graph.value_of(p))
+        }
         assert len(pairs) == len(wanted)
         for node in proto.graph.node:
             if node.op_type == "DequantizeLinear":
@@ -295,7 +293,10 @@ def test_metadata(workspace: Callable[..., Workspace]) -> None:
     model.doc_string = "kept"
     space = workspace(model)
     proto = space.prepared.emitter.emit(space.full(), space.table, {"inlay.placement": space.full().digest})
-    assert {e.key: e.value for e in proto.metadata_props} == {"author": "someone", "inlay.placement": space.full().digest}
+    assert {e.key: e.value for e in proto.metadata_props} == {
+        "author": "someone",
+        "inlay.placement": space.full().digest,
+    }
     assert proto.doc_string == "kept"
 
 

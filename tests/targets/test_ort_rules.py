@@ -50,7 +50,10 @@ def _conv(**options: object) -> Case:
 
 def _gemm(bias: bool, **attributes: object) -> Case:
     def build(b: Builder) -> None:
-        inputs = [b.input("x", (8, 2) if attributes.get("transA") else (2, 8)), b.constant("w", b.rng.standard_normal((8, 8)).astype(np.float32))]
+        inputs = [
+            b.input("x", (8, 2) if attributes.get("transA") else (2, 8)),
+            b.constant("w", b.rng.standard_normal((8, 8)).astype(np.float32)),
+        ]
         inputs += [b.constant("b", b.rng.standard_normal(8).astype(np.float32))] if bias else []
         b.output(b.node("op", "Gemm", inputs, **attributes))
 
@@ -60,7 +63,9 @@ def _gemm(bias: bool, **attributes: object) -> Case:
 def _matmul(constant: bool, then_float: bool = False) -> Case:
     def build(b: Builder) -> None:
         x = b.input("x", (1, 3, 8))
-        other = b.constant("w", b.rng.standard_normal((8, 5)).astype(np.float32)) if constant else b.input("o", (1, 8, 5))
+        other = (
+            b.constant("w", b.rng.standard_normal((8, 5)).astype(np.float32)) if constant else b.input("o", (1, 8, 5))
+        )
         y = b.node("op", "MatMul", [x, other])
         b.output(b.node("after", "Tanh", [y]) if then_float else y)
 
@@ -96,9 +101,7 @@ def _resize(mode: str) -> Case:
     scales = np.array([1, 1, 2, 2], np.float32)
     coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
     more = {"nearest_mode": "floor"} if mode == "nearest" else {}
-    return _unary(
-        "Resize", ("", 0), ("scales", scales), mode=mode, coordinate_transformation_mode=coordinates, **more
-    )
+    return _unary("Resize", ("", 0), ("scales", scales), mode=mode, coordinate_transformation_mode=coordinates, **more)
 
 
 CASES: dict[str, dict[str, Case]] = {
@@ -112,7 +115,12 @@ CASES: dict[str, dict[str, Case]] = {
         "with Relu": _conv(relu=True),
     },
     "MatMul": {"weight": _matmul(True), "two activations": _matmul(False), "float output": _matmul(True, True)},
-    "Gemm": {"plain": _gemm(True), "without bias": _gemm(False), "transposed weight": _gemm(True, transB=1), "transposed data": _gemm(True, transA=1)},
+    "Gemm": {
+        "plain": _gemm(True),
+        "without bias": _gemm(False),
+        "transposed weight": _gemm(True, transB=1),
+        "transposed data": _gemm(True, transA=1),
+    },
     "Add": {"two activations": _binary("Add"), "constant": _binary("Add", True)},
     "Mul": {"two activations": _binary("Mul"), "constant": _binary("Mul", True)},
     "Where": {"plain": _where},
@@ -204,7 +212,9 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
         "Squeeze",
         "Unsqueeze",
     ), [n.op_type for n in graph.graph.node]
-    assert float_forms(optimized(model, tmp_path), op_type) or op_type == "MatMul", "the float model shows the float form"
+    assert float_forms(optimized(model, tmp_path), op_type) or op_type == "MatMul", (
+        "the float model shows the float form"
+    )
 
 
 def test_every_row_has_a_case() -> None:
@@ -228,7 +238,7 @@ def test_operators_without_a_row_stay_float(name: str, tmp_path: Path) -> None:
 def test_the_hand_made_sandwich_would_show_integer_forms(op_type: str, tmp_path: Path) -> None:
     """Positive control of the negative control: between the same hand-set Q/DQ nodes, rows do fuse."""
     model = build(next(iter(CASES[op_type].values())))
-    same = {v: (0.05, 128) for v in ("x", "op_out")}
+    same = dict.fromkeys(("x", "op_out"), (0.05, 128))
     assert float_forms(optimized(sandwich(model, same), tmp_path), op_type) == []
 
 

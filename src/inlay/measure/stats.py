@@ -54,7 +54,9 @@ def speedup(baseline_ns: np.ndarray, candidate_ns: np.ndarray, level: float = LE
 
 @lru_cache(maxsize=256)
 def _rank(n: int, level: float) -> int:
-    """Index, from 0, of the Walsh average at which the interval begins: the largest k with P(T+ <= k) <= (1 - level) / 2.
+    """Index, from 0, of the Walsh average at which the interval begins.
+
+    It is the largest k with P(T+ <= k) <= (1 - level) / 2.
 
     Then the true shift is below that average, or above its mirror image, with probability ``1 - level`` at most.
     """
