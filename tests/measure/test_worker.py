@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
@@ -193,12 +194,20 @@ def test_dropped_models_are_built_again(worker: Worker, artifact: Callable[..., 
 
 
 @pytest.mark.parametrize(("option", "message"), [("raise", "no such device"), ("exit", "exit code 7")])
-def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path) -> None:
+def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is raised, and no process or file handle stays behind."""
-    before = set(psutil.Process().children())
+    started = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
     with pytest.raises(TargetError, match=message):
         Worker(TargetSpec("fake", {"at_start": option}), tmp_path)
-    assert set(psutil.Process().children()) <= before
+    assert started
+    assert all(process.poll() is not None for process in started)
 
 
 def test_closing_ends_the_process(tmp_path: Path) -> None:

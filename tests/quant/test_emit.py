@@ -22,7 +22,7 @@ from inlay.quant.extract import extract, transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from tests.helpers import Workspace, check_and_load, constants, producers, readers, through_qdq
-from tests.strategies import graphs, placements
+from tests.float_models import graphs, placements
 
 MANY = settings(max_examples=30)
 
