@@ -21,8 +21,8 @@ from inlay.quant.emit import emit
 from inlay.quant.extract import extract, transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
-from tests.helpers import Workspace, check_and_load, constants, producers, readers, through_qdq
 from tests.float_models import graphs, placements
+from tests.helpers import Workspace, check_and_load, constants, producers, readers, through_qdq
 
 MANY = settings(max_examples=30)
 
