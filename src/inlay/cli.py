@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,22 +12,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from inlay import __version__, api, present
-from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB
+from inlay import api, cache, present
+from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB, STRATEGIES, parse_bind
 from inlay.errors import InlayError
+from inlay.lower.command import lower_file
 from inlay.progress import Lines, LiveTable, Progress, Silent
+from inlay.space.describe import regions_json, regions_text
+from inlay.version import __version__
 
 app = typer.Typer(
     name="inlay",
     help="Set QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-# typer's own base of usage errors: click's in older releases, a copy of it inside typer in newer ones
-_USAGE: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+"""Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.", show_default=False)]
 TargetName = Annotated[str, typer.Option("--target", help="Where the model will run; see `inlay targets`.")]
@@ -44,6 +47,9 @@ Labels = Annotated[
 ]
 Bind = Annotated[list[str] | None, typer.Option("--bind", metavar="NAME=N", help="Size of a dynamic dimension.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of the runtime; 0 lets it choose.")]
+Nodes = Annotated[
+    list[str] | None, typer.Option("--nodes", metavar="GLOB", help="Quantize only nodes with such names; repeatable.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")]
 
@@ -86,6 +92,14 @@ def tune(
     keep_qparams: Annotated[
         bool, typer.Option("--keep-qparams", help="Use the scales and zero points that came with a Q/DQ model.")
     ] = False,
+    strategy: Annotated[str, typer.Option("--strategy", help=f"{', '.join(STRATEGIES)}.")] = "auto",
+    schemes_per_region: Annotated[
+        int, typer.Option("--schemes-per-region", min=1, help="Most placements tried for one pattern of regions.")
+    ] = 30,
+    pattern_cache: Annotated[
+        Path | None, typer.Option("--pattern-cache", metavar="FILE", help="Schemes of earlier runs, tried first.")
+    ] = None,
+    nodes: Nodes = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in OUT.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +126,10 @@ def tune(
             seed=seed,
             qdq_baseline=qdq_baseline,
             keep_qparams=keep_qparams,
+            strategy=strategy,
+            schemes_per_region=schemes_per_region,
+            pattern_cache=pattern_cache,
+            nodes=nodes or [],
             restart=restart,
             progress=progress,
         )
@@ -165,6 +183,67 @@ def quantize(
 
 
 @app.command()
+def regions(
+    model: Model,
+    target: TargetName = "ort-cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every region, point and refused port.")] = False,
+    data: Data = None,
+    bind: Bind = None,
+    nodes: Nodes = None,
+    largest: Annotated[
+        int, typer.Option("--maximum-sequence-region-size", min=1, help="Most nodes of a leaf region.")
+    ] = 10,
+    smallest: Annotated[
+        int, typer.Option("--minimum-topdown-search-size", min=0, help="Fewest nodes of a composite sequence.")
+    ] = 10,
+) -> None:
+    """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
+    space = api.regions(
+        model,
+        target=target,
+        data=data,
+        bind=bind or [],
+        nodes=nodes or [],
+        maximum_sequence_region_size=largest,
+        minimum_topdown_search_size=smallest,
+    )
+    typer.echo(json.dumps(regions_json(space), indent=2) if as_json else regions_text(space, every))
+
+
+cache_app = typer.Typer(help="Look at and merge pattern caches.", rich_markup_mode=None)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command("show")
+def cache_show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A pattern cache.")]) -> None:
+    """Print the schemes of a pattern cache."""
+    typer.echo(cache.show(cache.PatternCache.load(file)))
+
+
+@cache_app.command("merge")
+def cache_merge(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Pattern caches.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The merged cache.")],
+) -> None:
+    """Merge pattern caches into one."""
+    merged = cache.merge_files(files, out)
+    typer.echo(f"Wrote {out}: {len(merged)} patterns.")
+
+
+@app.command("lower")
+def lower_model(
+    model: Annotated[Path, typer.Argument(metavar="QDQ_MODEL", help="A Q/DQ model.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.tosa", help="The TOSA flatbuffer.")],
+    profile: Annotated[str, typer.Option("--profile", help="INT, or INT+FP.")] = "INT",
+    bind: Bind = None,
+) -> None:
+    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    for line in lower_file(model, out, profile, parse_bind(bind or [])).lines():
+        typer.echo(line)
+
+
+@app.command()
 def targets() -> None:
     """List the installed targets, and what their measurements depend on."""
     Console().print(present.targets_table(api.targets()), highlight=False)
@@ -203,8 +282,8 @@ def run(command: Callable[[], object]) -> int:
         return _fail(str(error), error.exit_code)
     except typer.Exit as stop:
         return stop.exit_code
-    except _USAGE as error:
-        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]  # found by name
+    except CommandLineError as error:
+        return _fail(f"{error.format_message().rstrip('.')}. See inlay --help", 2)  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader of our output went away

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from inlay import __version__
+from inlay.cache import PatternCache
+from inlay.compose import Plan, compose
 from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
-from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
-from inlay.errors import JournalError, ModelError, TargetError
+from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, save_feed, split
+from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
-from inlay.imported import Imported, import_baseline
+from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Worker
 from inlay.measure.race import Meter
@@ -31,13 +32,13 @@ from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.search.anchors import Anchors, anchor_placements
-from inlay.search.base import Chain, Strategy
-from inlay.search.refine import Refine
+from inlay.search.base import Strategy
 from inlay.targets.base import Artifact
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
+from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
 
 _RANDOM_SAMPLES = 8
@@ -84,6 +85,8 @@ def tune(
     progress = progress or Silent()
     file = load(model)
     specs = input_specs(file.model)
+    if config.qdq_baseline is not None:
+        read_baseline(config.qdq_baseline, file)
     rng = np.random.default_rng(config.seed)
     if samples is None:
         samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
@@ -99,6 +102,7 @@ def tune(
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0)
@@ -115,6 +119,8 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
         with contextlib.suppress(OSError):
             (folder / ".lock").unlink()
+            if made:
+                folder.rmdir()  # only where nothing was written to it
 
 
 class Run:
@@ -150,12 +156,18 @@ class Run:
         }
 
     def result(self) -> TuneResult:
-        """Run, and write the result."""
+        """Run, and write the result. A run that fails before its first trial leaves no journal behind."""
+        worth_keeping = True
         try:
             return self._run()
+        except BaseException:
+            worth_keeping = self.journal.resumed
+            raise
         finally:
             self.worker.close()
             self.journal.close()
+            if not worth_keeping:
+                self.journal.path.unlink(missing_ok=True)
 
     def _run(self) -> TuneResult:
         setting, progress = self.setting, self.progress
@@ -165,7 +177,9 @@ class Run:
         reference = self._reference(baseline, selection)
         progress.stage("normalize and index the model")
         target = create(self.config.target)
-        prepared = prepare(setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work)
+        prepared = prepare(
+            setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work, self.config.nodes
+        )
         progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
         imported = import_baseline(prepared, self.config)
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
@@ -173,8 +187,10 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        anchors, strategy = self._strategy(prepared, imported)
-        stopped, interrupted = self._search(evaluator, candidates, strategy, imported)
+        plan = compose(prepared, imported, self.config, evaluator)
+        anchors = plan.anchors
+        stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
+        self._save_cache(plan)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
 
@@ -192,6 +208,7 @@ class Run:
             imported=imported,
             data_kind=setting.samples.kind,
             verified=setting.parts.verified,
+            interrupted=interrupted,
             why_slow=why_slow,
         )
         return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
@@ -202,7 +219,7 @@ class Run:
         paths = []
         for number, feed in enumerate(samples.feeds):
             path = folder / f"{number}.npz"
-            np.savez(path, **feed)  # type: ignore[arg-type]  # the stub mistakes names for options
+            save_feed(path, feed)
             paths.append(path)
         return paths
 
@@ -253,16 +270,6 @@ class Run:
         first = Candidate(baseline.digest, trial, lambda: baseline, source=baseline.path)
         return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
 
-    def _strategy(self, prepared: Prepared, imported: Imported) -> tuple[Anchors, Strategy]:
-        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-        units = prepared.selectable
-        chosen = {
-            "full-int8": frozenset(u.name for u in units),
-            "conv-matmul": frozenset(u.name for u in units if u.rule is not None and u.rule.weight is not None),
-        }
-        refine = Refine(units, prepared.label, anchors.trials, chosen)
-        return anchors, Chain([anchors, refine])
-
     def _search(
         self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported
     ) -> tuple[str, bool]:
@@ -274,13 +281,13 @@ class Run:
                 given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
                 evaluator.evaluate(given, digest, partial(Artifact, path, digest), source=path)
             while True:
-                seconds = spent + time.monotonic() - begun
-                over = self._over_budget(seconds, evaluator)
-                if over:
-                    return over, False
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
+                seconds = spent + time.monotonic() - begun
+                over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
+                if over:  # anchors are always judged: the result must not be slower than the best of them
+                    return over, False
                 key = candidates.key(proposal.placement)
                 trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
                 strategy.tell(trial)
@@ -289,6 +296,17 @@ class Run:
             return "interrupted", True
         finally:
             self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+
+    def _save_cache(self, plan: Plan) -> None:
+        """Keep what evolution learned, together with what the folder's cache held before."""
+        learned = plan.harvest()
+        if learned is None:
+            return
+        path = self.setting.out / "pattern_cache.yaml"
+        if path.exists():
+            with contextlib.suppress(UsageError):  # a damaged cache is replaced
+                learned.merge(PatternCache.load(path))
+        learned.save(path)
 
     def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
         if self.config.budget_s is not None and seconds >= self.config.budget_s:
