@@ -30,8 +30,9 @@ class _Reader(CalibrationDataReader):
 @pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8])
+@pytest.mark.parametrize("keep", [True, False], ids=["relu kept", "relu dropped"])
 def test_models_of_the_runtimes_own_quantizer(
-    tmp_path: Path, workspace: Callable[..., Workspace], per_channel: bool, activation: QuantType
+    tmp_path: Path, workspace: Callable[..., Workspace], per_channel: bool, activation: QuantType, keep: bool
 ) -> None:
     model = small_model()
     onnx.save(model, tmp_path / "float.onnx")
@@ -44,13 +45,14 @@ def test_models_of_the_runtimes_own_quantizer(
         per_channel=per_channel,
         activation_type=activation,
         weight_type=QuantType.QInt8,
-        extra_options={"QDQKeepRemovableActivations": True},
+        extra_options={"QDQKeepRemovableActivations": keep},
     )
     found = extract(ir.load(tmp_path / "quantized.onnx"))
     assert found.leftovers == ()
     left = ir.to_proto(found.model)
     check_and_load(left)
-    assert sorted(n.op_type for n in left.graph.node) == sorted(n.op_type for n in model.graph.node)
+    kinds = sorted(n.op_type for n in left.graph.node if keep or n.op_type != "Relu")
+    assert kinds == sorted(n.op_type for n in model.graph.node if keep or n.op_type != "Relu")
     want, got = run_reference(model, feeds[0]), run_reference(left, feeds[0])
     assert list(got) == list(want)
     assert sqnr(want["head_out"], got["head_out"]) > 25.0
