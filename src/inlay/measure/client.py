@@ -37,6 +37,11 @@ class Timing:
     drift: np.ndarray
 
 
+def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
+    """Kernels from plain data, as a worker sends them and a journal keeps them."""
+    return [KernelTime(n, o, ns, p, tuple(nodes), tuple(values), kind) for n, o, ns, p, nodes, values, kind in rows]
+
+
 class Worker:
     """A worker process for one target. Models stay resident until they are dropped.
 
@@ -98,7 +103,7 @@ class Worker:
         """Kernel times of a model. Raises TargetError."""
         self.load(artifact)
         answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
-        return [KernelTime(n, o, ns, p, tuple(nodes)) for n, o, ns, p, nodes in answer["kernels"]]
+        return kernel_times(answer["kernels"])
 
     def close(self) -> None:
         """End the process."""
