@@ -16,7 +16,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from inlay import __version__
-from inlay.config import TuneConfig
+from inlay.config import DEFAULT_BUDGET_S, TuneConfig
 from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
 from inlay.errors import JournalError, ModelError, TargetError
@@ -29,11 +29,13 @@ from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
+from inlay.quant.sensitivity import Noise, sensitivity
 from inlay.result import AnchorResult, TuneResult, pareto, write_json
-from inlay.search.anchors import Anchors, anchor_placements
+from inlay.search.anchors import WEIGHTED, Anchors, anchor_placements
 from inlay.search.base import Chain, Strategy
-from inlay.search.refine import Refine
-from inlay.targets.base import Artifact
+from inlay.search.guided import Guided, Oracles
+from inlay.search.structure import Structure, build_structure
+from inlay.targets.base import Artifact, KernelTime
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
@@ -41,6 +43,7 @@ from inlay.verdict import compare_profiles, notes_for
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
 
 _RANDOM_SAMPLES = 8
+_SENSITIVITY_SHARE = 0.1  # of the budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +176,7 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        anchors, strategy = self._strategy(prepared, imported)
+        anchors, strategy = self._strategy(prepared, imported, evaluator, candidates, feed)
         stopped, interrupted = self._search(evaluator, candidates, strategy, imported)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
@@ -253,15 +256,59 @@ class Run:
         first = Candidate(baseline.digest, trial, lambda: baseline, source=baseline.path)
         return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
 
-    def _strategy(self, prepared: Prepared, imported: Imported) -> tuple[Anchors, Strategy]:
+    def _strategy(
+        self, prepared: Prepared, imported: Imported, evaluator: Evaluator, candidates: Candidates, feed: Path
+    ) -> tuple[Anchors, Strategy]:
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         units = prepared.selectable
         chosen = {
+            "float": frozenset[str](),
             "full-int8": frozenset(u.name for u in units),
-            "conv-matmul": frozenset(u.name for u in units if u.rule is not None and u.rule.weight is not None),
+            "conv-matmul": frozenset(u.name for u in units if u.op_type in WEIGHTED),
         }
-        refine = Refine(units, prepared.label, anchors.trials, chosen)
-        return anchors, Chain([anchors, refine])
+        baseline_ns = float(self.journal.fact("baseline_ns"))
+        structure = build_structure(prepared.graph, prepared.units)
+
+        def profile(placement: Placement) -> list[KernelTime]:
+            write = partial(candidates.write, placement)
+            return evaluator.profile(candidates.key(placement), write, feed, baseline_ns)
+
+        oracles = Oracles(profile, partial(self._sensitivity, prepared, structure, candidates), prepared.label)
+        least = self.config.bound.min_sqnr_db
+        guided = Guided(
+            structure,
+            oracles,
+            anchors.trials,
+            chosen,
+            [v for v in prepared.graph.outputs if prepared.graph.is_float(v)],
+            None if least is None else 10.0 ** (-least / 10.0),
+            baseline_ns,
+            np.random.default_rng([self.config.seed, 1]),
+        )
+        return anchors, Chain([anchors, guided])
+
+    def _sensitivity(self, prepared: Prepared, structure: Structure, candidates: Candidates) -> Noise:
+        """Noise of every value alone, from the journal where it is known; none where the probe model does not run."""
+        known = self.journal.fact("sensitivity")
+        if known is None:
+            self.progress.stage("probe how much noise each value's quantization makes")
+            seconds = _SENSITIVITY_SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
+            try:
+                known = sensitivity(
+                    prepared.emitter.base,
+                    prepared.store,
+                    prepared.graph,
+                    prepared.units,
+                    [e.value for e in structure.edges],
+                    prepared.rules,
+                    candidates.table,
+                    self.setting.parts.selection.feeds,
+                    seconds,
+                )
+            except TargetError:
+                known = {}
+            self.journal.record_fact("sensitivity", known)
+        return {value: tuple(noise) for value, noise in known.items()}
 
     def _search(
         self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported

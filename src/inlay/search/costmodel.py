@@ -1,0 +1,275 @@
+"""What a labelling costs: unit costs by label and value costs by state, learned from profiles, corrected by whole models.
+
+The latency of a labelling is modelled as a sum of independent normal parameters: one for each unit and label, one for each
+value and state. A profile observes the parameters that it covers, one by one; what no profile covered is taken from
+units or values of the same signature, else from the trend over size. Whole-model times then condition all parameters
+jointly (Bayesian linear regression; with few observations and many parameters it is cheapest in observation
+space, and a draw from it takes Matheron's rule: *Wilson et al., Efficiently sampling functions from Gaussian process
+posteriors*, 2020). Nothing here is larger than parameters times observations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inlay.search.cut import Problem, Term
+from inlay.search.structure import State, Structure
+from inlay.targets.base import KernelTime
+
+_STATES = len(State)
+_SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
+_ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
+_GUESSED = 0.8  # of one that follows the trend over size
+_FLOOR_NS = 300.0
+_WHOLE = 0.01  # relative error of a whole-model time, beyond its interval
+_NEWEST = 0.5  # weight of the newest reading of a cost: it comes from the neighbourhood that matters now
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Expected nanoseconds per inference, and their standard deviation."""
+
+    ns: float
+    sd: float
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One measured labelling: its parameters' indices, whole-model nanoseconds, and their standard deviation."""
+
+    parameters: np.ndarray
+    ns: float
+    sd: float
+
+
+class CostModel:
+    """Learned costs of one model on one target.
+
+    Args:
+        structure: units and values.
+        known: costs by signature and label or state, from earlier runs; see :meth:`summary`.
+    """
+
+    def __init__(self, structure: Structure, known: Mapping[str, float] | None = None) -> None:
+        self.structure = structure
+        self._known = dict(known or {})
+        units, edges = len(structure.units), len(structure.edges)
+        self._edges_at = 2 * units
+        size = 2 * units + _STATES * edges
+        self._mean = np.full(size, np.nan)
+        self._count = np.zeros(size, np.int64)
+        self._spread = np.zeros(size)
+        self._observations: list[Observation] = []
+        self._prior: tuple[np.ndarray, np.ndarray] | None = None
+        self.outside = 0.0  # nanoseconds of kernels that belong to no unit and no value
+
+    @property
+    def profiled(self) -> bool:
+        """Whether any profile was taken in."""
+        return bool(self._count.any())
+
+    def parameters(self, labels: np.ndarray) -> np.ndarray:
+        """Indices of the parameters that a labelling pays; shape (units + edges,)."""
+        units = np.arange(len(self.structure.units)) * 2 + labels.astype(np.int64)
+        edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(labels)
+        return np.concatenate([units, edges])
+
+    def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float) -> None:
+        """Take in the profile of a labelling whose whole-model time is ``ns``.
+
+        Kernel times are scaled to add up to it: profiling slows a model down, and other processes do too.
+        """
+        total = sum(k.ns for k in kernels)
+        if not total > 0.0:
+            return
+        scale = ns / total
+        seen: dict[int, float] = dict.fromkeys(self.parameters(labels).tolist(), 0.0)
+        states = self.structure.states(labels)
+        outside = 0.0
+        for kernel in kernels:
+            at = self._cause(kernel, labels, states)
+            if at is None:
+                outside += kernel.ns * scale
+            else:
+                seen[at] = seen.get(at, 0.0) + kernel.ns * scale
+        self.outside = outside
+        for at, value in seen.items():
+            self._see(at, value)
+        self._prior = None
+
+    def observe(self, labels: np.ndarray, ns: float, relative_sd: float) -> None:
+        """Take in a whole-model time."""
+        sd = ns * float(np.hypot(relative_sd, _WHOLE))
+        self._observations.append(Observation(self.parameters(labels), ns, sd))
+
+    def predict(self, labels: np.ndarray) -> Prediction:
+        """Latency of a labelling."""
+        mean, variance = self._base()
+        at = self.parameters(labels)
+        correction, gain = self._posterior(mean, variance)
+        ns = float(mean[at].sum() + correction[at].sum()) + self.outside
+        reduction = 0.0
+        if gain is not None:
+            cross = np.array([variance[at[at == o.parameters]].sum() for o in self._observations])
+            reduction = float(cross @ gain @ cross)
+        return Prediction(ns, float(np.sqrt(max(float(variance[at].sum()) - reduction, (0.002 * ns) ** 2))))
+
+    def mean(self) -> np.ndarray:
+        """Expected parameters given everything; shape (parameters,), ns."""
+        mean, variance = self._base()
+        return np.asarray(mean + self._posterior(mean, variance)[0])
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """One draw of all parameters from what is known of them (Thompson sampling); ns."""
+        mean, variance = self._base()
+        drawn = mean + np.sqrt(variance) * rng.standard_normal(mean.size)
+        if not self._observations:
+            return np.asarray(drawn)
+        noise = [o.sd * rng.standard_normal() for o in self._observations]
+        gap = np.array(
+            [
+                o.ns - self.outside - drawn[o.parameters].sum() - e
+                for o, e in zip(self._observations, noise, strict=True)
+            ]
+        )
+        weights = np.linalg.solve(self._gram(variance), gap)
+        for weight, o in zip(weights, self._observations, strict=True):
+            drawn[o.parameters] += variance[o.parameters] * weight
+        return np.asarray(drawn)
+
+    def problem(self, parameters: np.ndarray) -> Problem:
+        """The labelling problem under these costs, with boundary costs that a cut can take.
+
+        The cost of the state FLOAT is charged to a float producer and taken off UP; that of LOW to a low-precision
+        producer and taken off DOWN. This is exact; what would be negative after it is set to zero.
+        """
+        units = parameters[: self._edges_at].reshape(-1, 2)
+        edges = parameters[self._edges_at :].reshape(-1, _STATES)
+        float_cost, low_cost = units[:, 0].copy(), units[:, 1].copy()
+        terms = []
+        for edge, (none, up, down, low) in zip(self.structure.edges, edges, strict=True):
+            if edge.producer >= 0:
+                float_cost[edge.producer] += none
+                low_cost[edge.producer] += low
+            terms.append(
+                Term(edge.producer, edge.consumers, edge.float_reader, max(0.0, up - none), max(0.0, down - low))
+            )
+        return Problem(float_cost, low_cost, terms, self.structure.free)
+
+    def summary(self) -> dict[str, float]:
+        """Mean cost by signature and label or state, of everything that was seen: for a later run."""
+        sums: defaultdict[str, list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count):
+            sums[_text(self._signature(int(at)))].append(float(self._mean[at]))
+        return {key: float(np.mean(values)) for key, values in sums.items()}
+
+    def _cause(self, kernel: KernelTime, labels: np.ndarray, states: np.ndarray) -> int | None:
+        """The parameter that a kernel's time belongs to."""
+        for value in kernel.values:
+            k = self.structure.edge_of.get(value)
+            if k is not None:
+                return self._edges_at + k * _STATES + int(states[k])
+        owner = [self.structure.index[n] for n in kernel.nodes if n in self.structure.index]
+        return None if not owner else 2 * owner[0] + int(labels[owner[0]])
+
+    def _see(self, at: int, value: float) -> None:
+        if self._count[at] == 0:
+            self._mean[at] = value
+        else:
+            gap = value - self._mean[at]
+            self._spread[at] = max(self._spread[at] * 0.7, abs(gap))
+            self._mean[at] += _NEWEST * gap
+        self._count[at] += 1
+
+    def _signature(self, at: int) -> Hashable:
+        if at < self._edges_at:
+            return ("unit", self.structure.signatures[at // 2], at % 2)
+        edge, state = divmod(at - self._edges_at, _STATES)
+        return ("value", self.structure.edges[edge].signature, state)
+
+    def _base(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of every parameter before whole-model times."""
+        if self._prior is None:
+            self._prior = self._pool()
+        return self._prior
+
+    def _pool(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, seen = self._mean.copy(), self._count > 0
+        relative = np.where(seen, _SEEN, _GUESSED)
+        pools: defaultdict[Hashable, list[float]] = defaultdict(list)
+        for at in np.flatnonzero(seen):
+            pools[self._signature(int(at))].append(float(mean[at]))
+        ratio = self._low_over_float()
+        trend = self._trends()
+        for at in np.flatnonzero(~seen):
+            signature = self._signature(int(at))
+            pool = pools.get(signature)
+            known = self._known.get(_text(signature))
+            if pool:
+                mean[at], relative[at] = float(np.mean(pool)), _ALIKE
+            elif known is not None:
+                mean[at], relative[at] = known, _ALIKE
+            elif at < self._edges_at:
+                other = self._mean[at ^ 1]
+                factor = ratio if at % 2 else 1.0 / ratio
+                mean[at] = other * factor if np.isfinite(other) else _FLOOR_NS
+            else:
+                edge, state = divmod(int(at) - self._edges_at, _STATES)
+                base, slope = trend[state]
+                mean[at] = base + slope * self.structure.edges[edge].size
+        spread = np.maximum(self._spread * 0.7, 0.0)
+        return mean, (relative * np.abs(mean) + _FLOOR_NS) ** 2 + spread**2
+
+    def _low_over_float(self) -> float:
+        """Typical ratio of a unit's low-precision and float costs, where both were seen."""
+        costs = self._mean[: self._edges_at].reshape(-1, 2)
+        both = (self._count[: self._edges_at].reshape(-1, 2) > 0).all(axis=1) & (costs > 0).all(axis=1)
+        both &= self.structure.free
+        return (
+            float(np.clip(np.exp(np.median(np.log(costs[both, 1] / costs[both, 0]))), 0.2, 3.0)) if both.any() else 0.6
+        )
+
+    def _trends(self) -> dict[int, tuple[float, float]]:
+        """For each state nanoseconds per value and per element, fitted to what was seen; both non-negative."""
+        default = {State.FLOAT: (0.0, 0.0), State.UP: (1500.0, 0.1), State.DOWN: (1500.0, 0.15), State.LOW: (0.0, 0.0)}
+        found: dict[int, tuple[float, float]] = {}
+        costs = self._mean[self._edges_at :].reshape(-1, _STATES)
+        sizes = np.array([e.size for e in self.structure.edges], float)
+        for state in State:
+            seen = np.isfinite(costs[:, state]) if len(costs) else np.zeros(0, bool)
+            if state in (State.FLOAT, State.LOW) or seen.sum() < 4 or sizes[seen].sum() == 0:
+                found[state] = default[state]
+                continue
+            slope = float(np.median(costs[seen, state] / np.maximum(sizes[seen], 1.0)))
+            base = float(np.median(np.maximum(costs[seen, state] - slope * sizes[seen], 0.0)))
+            found[state] = (base, max(slope, 0.0))
+        return found
+
+    def _gram(self, variance: np.ndarray) -> np.ndarray:
+        """Covariance of the observed whole-model times."""
+        rows = self._observations
+        gram = np.empty((len(rows), len(rows)))
+        for i, a in enumerate(rows):
+            for j, b in enumerate(rows[: i + 1]):
+                shared = a.parameters[a.parameters == b.parameters]  # both are in unit and edge order
+                gram[i, j] = gram[j, i] = variance[shared].sum()
+        return gram + np.diag([o.sd**2 for o in rows])
+
+    def _posterior(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """What whole-model times add to the mean, and the inverse of their covariance."""
+        correction = np.zeros_like(mean)
+        if not self._observations:
+            return correction, None
+        gap = np.array([o.ns - self.outside - mean[o.parameters].sum() for o in self._observations])
+        inverse = np.linalg.inv(self._gram(variance))
+        for weight, o in zip(inverse @ gap, self._observations, strict=True):
+            correction[o.parameters] += variance[o.parameters] * weight
+        return correction, inverse
+
+
+def _text(signature: Hashable) -> str:
+    return str(signature)
