@@ -1,8 +1,8 @@
 """How much noise each value's quantization puts on the outputs, from one session that serves every probe.
 
-Each value gets a switch: the model computes ``Where(switch, DQ(Q(v)), v)``, and the weights of the operator behind a value
-follow its switch. The switches are one more input of the graph, so that one build answers every question "what if this were
-quantized alone". Noise powers of different values add up, as rounding errors are nearly independent.
+Each value gets a switch: the model computes ``Where(switch, DQ(Q(v)), v)``, and the weights of the operator behind a
+value follow its switch. The switches are one more input of the graph, so that one build answers every question "what if
+this were quantized alone". Noise powers of different values add up, as rounding errors are nearly independent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a labelling costs: unit costs by label and value costs by state, learned from profiles, corrected by whole models.
+"""What a labelling costs: unit costs by label, value costs by state, learned from profiles, corrected by whole models.
 
-The latency of a labelling is modelled as a sum of independent normal parameters: one for each unit and label, one for each
-value and state. A profile observes the parameters that it covers, one by one; what no profile covered is taken from
-units or values of the same signature, else from the trend over size. Whole-model times then condition all parameters
+The latency of a labelling is modelled as a sum of independent normal parameters: one for each unit, its label and that
+of the unit before it, one for each value and state. A profile observes the parameters that it covers, one by one; what no profile covered is taken
+from units or values of the same signature, else from the trend over size. Whole-model times then condition all parameters
 jointly (Bayesian linear regression; with few observations and many parameters it is cheapest in observation
 space, and a draw from it takes Matheron's rule: *Wilson et al., Efficiently sampling functions from Gaussian process
 posteriors*, 2020). Nothing here is larger than parameters times observations.
@@ -21,9 +21,12 @@ from inlay.search.structure import State, Structure
 from inlay.targets.base import KernelTime
 
 _STATES = len(State)
+_FORMS = 4  # of a unit: 2 * (it is low) + (the unit before it is low)
 _SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
 _ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
+_ELSEWHERE = 0.35  # of a unit's cost that was seen behind the other kind of unit
 _GUESSED = 0.8  # of one that follows the trend over size
+_LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
 _WHOLE = 0.01  # relative error of a whole-model time, beyond its interval
 _NEWEST = 0.5  # weight of the newest reading of a cost: it comes from the neighbourhood that matters now
@@ -58,8 +61,8 @@ class CostModel:
         self.structure = structure
         self._known = dict(known or {})
         units, edges = len(structure.units), len(structure.edges)
-        self._edges_at = 2 * units
-        size = 2 * units + _STATES * edges
+        self._edges_at = _FORMS * units
+        size = self._edges_at + _STATES * edges
         self._mean = np.full(size, np.nan)
         self._count = np.zeros(size, np.int64)
         self._spread = np.zeros(size)
@@ -74,7 +77,8 @@ class CostModel:
 
     def parameters(self, labels: np.ndarray) -> np.ndarray:
         """Indices of the parameters that a labelling pays; shape (units + edges,)."""
-        units = np.arange(len(self.structure.units)) * 2 + labels.astype(np.int64)
+        forms = 2 * labels.astype(np.int64) + self.structure.contexts(labels)
+        units = np.arange(len(self.structure.units)) * _FORMS + forms
         edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(labels)
         return np.concatenate([units, edges])
 
@@ -88,10 +92,10 @@ class CostModel:
             return
         scale = ns / total
         seen: dict[int, float] = dict.fromkeys(self.parameters(labels).tolist(), 0.0)
-        states = self.structure.states(labels)
+        states, contexts = self.structure.states(labels), self.structure.contexts(labels)
         outside = 0.0
         for kernel in kernels:
-            at = self._cause(kernel, labels, states)
+            at = self._cause(kernel, labels, contexts, states)
             if at is None:
                 outside += kernel.ns * scale
             else:
@@ -121,14 +125,14 @@ class CostModel:
     def mean(self) -> np.ndarray:
         """Expected parameters given everything; shape (parameters,), ns."""
         mean, variance = self._base()
-        return np.asarray(mean + self._posterior(mean, variance)[0])
+        return np.asarray(np.maximum(mean + self._posterior(mean, variance)[0], _LEAST * mean))
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """One draw of all parameters from what is known of them (Thompson sampling); ns."""
         mean, variance = self._base()
         drawn = mean + np.sqrt(variance) * rng.standard_normal(mean.size)
         if not self._observations:
-            return np.asarray(drawn)
+            return np.asarray(np.maximum(drawn, _LEAST * mean))
         noise = [o.sd * rng.standard_normal() for o in self._observations]
         gap = np.array(
             [
@@ -139,25 +143,33 @@ class CostModel:
         weights = np.linalg.solve(self._gram(variance), gap)
         for weight, o in zip(weights, self._observations, strict=True):
             drawn[o.parameters] += variance[o.parameters] * weight
-        return np.asarray(drawn)
+        return np.asarray(np.maximum(drawn, _LEAST * mean))
 
     def problem(self, parameters: np.ndarray) -> Problem:
-        """The labelling problem under these costs, with boundary costs that a cut can take.
+        """The labelling problem under these costs.
 
-        The cost of the state FLOAT is charged to a float producer and taken off UP; that of LOW to a low-precision
-        producer and taken off DOWN. This is exact; what would be negative after it is set to zero.
+        A cost ``(a, b, c, d)`` by the labels (00, 01, 10, 11) of a producer and its consumer is
+        ``a + (c - a) p + (d - c) u + (b + c - a - d) (1 - p) u``: unit costs, and one boundary cost. It is exact; the
+        boundary cost is negative where equal labels cost more than different ones, which a cut cannot take.
         """
-        units = parameters[: self._edges_at].reshape(-1, 2)
+        forms = parameters[: self._edges_at].reshape(-1, 2, 2)
         edges = parameters[self._edges_at :].reshape(-1, _STATES)
-        float_cost, low_cost = units[:, 0].copy(), units[:, 1].copy()
+        float_cost, low_cost = forms[:, 0, 0].copy(), forms[:, 1, 0].copy()
         terms = []
+        for unit, before in enumerate(self.structure.before.tolist()):
+            if before >= 0 and self.structure.free[before]:
+                (a, b), (c, d) = forms[unit].T  # by the label before, then by its own
+                low_cost[before] += c - a
+                low_cost[unit] = a + d - c
+                if self.structure.free[unit]:
+                    terms.append(Term(before, (unit,), up=float(b + c - a - d)))
         for edge, (none, up, down, low) in zip(self.structure.edges, edges, strict=True):
-            if edge.producer >= 0:
-                float_cost[edge.producer] += none
-                low_cost[edge.producer] += low
-            terms.append(
-                Term(edge.producer, edge.consumers, edge.float_reader, max(0.0, up - none), max(0.0, down - low))
-            )
+            if edge.producer < 0:
+                terms.append(Term(-1, edge.consumers, edge.float_reader, up=float(up - none)))
+                continue
+            float_cost[edge.producer] += none
+            low_cost[edge.producer] += low
+            terms.append(Term(edge.producer, edge.consumers, edge.float_reader, float(up - none), float(down - low)))
         return Problem(float_cost, low_cost, terms, self.structure.free)
 
     def summary(self) -> dict[str, float]:
@@ -167,14 +179,14 @@ class CostModel:
             sums[_text(self._signature(int(at)))].append(float(self._mean[at]))
         return {key: float(np.mean(values)) for key, values in sums.items()}
 
-    def _cause(self, kernel: KernelTime, labels: np.ndarray, states: np.ndarray) -> int | None:
+    def _cause(self, kernel: KernelTime, labels: np.ndarray, contexts: np.ndarray, states: np.ndarray) -> int | None:
         """The parameter that a kernel's time belongs to."""
         for value in kernel.values:
             k = self.structure.edge_of.get(value)
             if k is not None:
                 return self._edges_at + k * _STATES + int(states[k])
         owner = [self.structure.index[n] for n in kernel.nodes if n in self.structure.index]
-        return None if not owner else 2 * owner[0] + int(labels[owner[0]])
+        return None if not owner else _FORMS * owner[0] + 2 * int(labels[owner[0]]) + int(contexts[owner[0]])
 
     def _see(self, at: int, value: float) -> None:
         if self._count[at] == 0:
@@ -187,7 +199,7 @@ class CostModel:
 
     def _signature(self, at: int) -> Hashable:
         if at < self._edges_at:
-            return ("unit", self.structure.signatures[at // 2], at % 2)
+            return ("unit", self.structure.signatures[at // _FORMS], at % _FORMS)
         edge, state = divmod(at - self._edges_at, _STATES)
         return ("value", self.structure.edges[edge].signature, state)
 
@@ -214,9 +226,7 @@ class CostModel:
             elif known is not None:
                 mean[at], relative[at] = known, _ALIKE
             elif at < self._edges_at:
-                other = self._mean[at ^ 1]
-                factor = ratio if at % 2 else 1.0 / ratio
-                mean[at] = other * factor if np.isfinite(other) else _FLOOR_NS
+                mean[at], relative[at] = self._other_form(int(at), ratio)
             else:
                 edge, state = divmod(int(at) - self._edges_at, _STATES)
                 base, slope = trend[state]
@@ -226,12 +236,22 @@ class CostModel:
 
     def _low_over_float(self) -> float:
         """Typical ratio of a unit's low-precision and float costs, where both were seen."""
-        costs = self._mean[: self._edges_at].reshape(-1, 2)
-        both = (self._count[: self._edges_at].reshape(-1, 2) > 0).all(axis=1) & (costs > 0).all(axis=1)
-        both &= self.structure.free
+        forms = self._mean[: self._edges_at].reshape(-1, 2, 2)
+        costs = np.fmin(forms[:, :, 0], forms[:, :, 1])  # whichever was seen
+        both = self.structure.free & (np.nan_to_num(costs, nan=0.0) > 0.0).all(axis=1)
         return (
             float(np.clip(np.exp(np.median(np.log(costs[both, 1] / costs[both, 0]))), 0.2, 3.0)) if both.any() else 0.6
         )
+
+    def _other_form(self, at: int, ratio: float) -> tuple[float, float]:
+        """Cost of a unit's form, and its relative deviation, from the forms that were seen."""
+        elsewhere = self._mean[at ^ 1]
+        if np.isfinite(elsewhere):
+            return float(elsewhere), _ELSEWHERE
+        factor = ratio if at & 2 else 1.0 / ratio
+        others = [self._mean[at ^ 2], self._mean[at ^ 3]]
+        seen = [float(v) * factor for v in others if np.isfinite(v)]
+        return (seen[0], _GUESSED) if seen else (_FLOOR_NS, _GUESSED)
 
     def _trends(self) -> dict[int, tuple[float, float]]:
         """For each state nanoseconds per value and per element, fitted to what was seen; both non-negative."""

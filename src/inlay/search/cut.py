@@ -1,15 +1,16 @@
 """Exact labellings: a minimum s-t cut where the costs allow it, an integer program where they do not.
 
 With non-negative boundary costs the sum of unit costs and boundary costs is a cut in a network whose source side is low
-precision: each unit is a node, and each value with several consumers gets an auxiliary node, so that one Q (or one DQ) is
-paid once however many consumers it has. The construction is that of Kolmogorov and Zabih, *What energy functions
+precision: each unit is a node, and each value with several consumers gets an auxiliary node, so that one Q (or one DQ)
+is paid once however many consumers it has. The construction is that of Kolmogorov and Zabih, *What energy functions
 can be minimized via graph cuts?* (2004), for terms that are the minimum or maximum of labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -57,6 +58,16 @@ class Problem:
     terms: Sequence[Term]
     free: np.ndarray
     ties: Sequence[Sequence[int]] = ()
+
+    @property
+    def negative(self) -> float:
+        """Sum of the negative boundary costs: nothing, where a cut is exact."""
+        return sum(min(0.0, t.up) + min(0.0, t.down) + min(0.0, t.touched) for t in self.terms)
+
+    def clipped(self) -> Problem:
+        """The same without the negative boundary costs."""
+        terms = [replace(t, up=max(0.0, t.up), down=max(0.0, t.down), touched=max(0.0, t.touched)) for t in self.terms]
+        return replace(self, terms=terms)
 
     def cost(self, labels: np.ndarray) -> float:
         """Total cost of a labelling; infinite where it breaks a tie or labels a unit that is not free."""
@@ -115,7 +126,7 @@ def minimum_cut(problem: Problem) -> np.ndarray:
         net.edge(i + 2, 1, inf if not problem.free[i] else max(0.0, float(difference[i])))
         net.edge(0, i + 2, max(0.0, -float(difference[i])))
     for tie in problem.ties:
-        for a, b in zip(tie, tie[1:], strict=False):
+        for a, b in pairwise(tie):
             net.edge(a + 2, b + 2, inf)
             net.edge(b + 2, a + 2, inf)
     for term in problem.terms:
@@ -202,17 +213,17 @@ def solve(problem: Problem, limits: Sequence[Limit] = (), seconds: float = 5.0, 
     cost = np.zeros(columns)
     cost[:n] = problem.low_cost - problem.float_cost
     for k, term in enumerate(problem.terms):
-        f, l, d, u, t = (n + 5 * k + j for j in range(5))
+        f, w, d, u, t = (n + 5 * k + j for j in range(5))
         cost[d], cost[u], cost[t] = term.down, term.up, term.touched
         p = term.producer if term.producer >= 0 else None
         c = list(term.consumers)
         rows += _disjunction(f, [(-1.0, 1.0, i) for i in c] + ([(0.0, 1.0, None)] if term.float_reader else []))
-        rows += _disjunction(l, [(1.0, 0.0, i) for i in c])
+        rows += _disjunction(w, [(1.0, 0.0, i) for i in c])
         rows += _disjunction(t, [(1.0, 0.0, i) for i in (*c, *([] if p is None else [p]))])
         rows += _conjunction(d, [(1.0, 0.0, p), (1.0, 0.0, f)] if p is not None else [(0.0, 0.0, None)])
-        rows += _conjunction(u, [(1.0, 0.0, l), *([] if p is None else [(-1.0, 1.0, p)])])
+        rows += _conjunction(u, [(1.0, 0.0, w), *([] if p is None else [(-1.0, 1.0, p)])])
     for tie in problem.ties:
-        rows += [([a, b], [1.0, -1.0], 0.0, 0.0) for a, b in zip(tie, tie[1:], strict=False)]
+        rows += [([a, b], [1.0, -1.0], 0.0, 0.0) for a, b in pairwise(tie)]
     for limit in limits:
         touched = [n + 5 * k + 4 for k in range(m)]
         top = max(float(limit.most), 1e-300)

@@ -1,8 +1,8 @@
 """The default strategy: learn what units and boundaries cost, cut, measure, learn again; then explore where it may pay.
 
 Profiles of the anchors give a cost model; its minimum cut is the first guess, and each guess that is measured (and, if
-good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in the way, the noise of
-every value becomes a constraint of the same problem. After that, draws from the model (Thompson sampling) and changes
+good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in the way, the noise
+of every value becomes a constraint of the same problem. After that, draws from the model (Thompson sampling) and changes
 around the incumbent are tried in the order of their expected gain, until it drowns in the noise.
 """
 
@@ -29,6 +29,7 @@ _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile
 _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
+_INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.001
 _FRONT_DB = (3.0, 6.0, 10.0)
@@ -157,7 +158,7 @@ class Guided(Scripted):
     def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling under these costs that is expected to keep the bound."""
         problem = self.model.problem(parameters)
-        labels = minimum_cut(problem)
+        labels = self._unbounded(problem)
         most = self._allowance.most if most is None else most
         if not np.isfinite(most) or (self._noise is None and not self._allowance.active):
             return labels
@@ -169,10 +170,19 @@ class Guided(Scripted):
         if self._quiet(labels, most):
             return labels
         if len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, self._noise.limits(most))
+            found = solve(problem, self._noise.limits(most, len(problem.terms)))
             if found is not None:
                 return found
         return self._sweep(problem, most)
+
+    def _unbounded(self, problem: Problem) -> np.ndarray:
+        """The best labelling whatever its noise: a cut, or where that is not exact by much, an integer program."""
+        whole = float(np.minimum(problem.float_cost, problem.low_cost).sum())
+        if -problem.negative > _INEXACT * whole and len(problem.float_cost) <= _INTEGER_UNITS:
+            found = solve(problem)
+            if found is not None:
+                return found
+        return minimum_cut(problem.clipped())
 
     def _quiet(self, labels: np.ndarray, most: float | None = None) -> bool:
         """Whether a labelling is expected to keep the bound."""
@@ -182,7 +192,10 @@ class Guided(Scripted):
     def _sweep(self, problem: Problem, most: float) -> np.ndarray:
         """The cheapest labelling within the limit that some price on noise gives: bisection on the price."""
         assert self._noise is not None
-        weights = (self._noise.table * self._noise.factor).max(axis=1)
+        problem = problem.clipped()
+        table = (self._noise.table * self._noise.factor).max(axis=1)
+        weights = np.zeros(len(problem.terms))
+        weights[len(weights) - len(table) :] = table  # the terms of values are the last
         low, high = 0.0, float(np.abs(problem.low_cost - problem.float_cost).sum()) / max(most, 1e-30)
         best = np.zeros(len(problem.float_cost), bool)
         for _ in range(24):
@@ -202,7 +215,7 @@ class Guided(Scripted):
 
     def _cuts(self) -> Dialogue:
         """Solve, measure, learn, until the solution is a model that was judged."""
-        free = minimum_cut(self.model.problem(self.model.mean()))
+        free = self._unbounded(self.model.problem(self.model.mean()))
         if self._new(free):
             yield from self._try(free, "cut without a bound", timed=True)
         failures = 0

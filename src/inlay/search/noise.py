@@ -58,9 +58,10 @@ class NoiseModel:
         ]
         self._ratios.append(np.array(ratios, np.float64))
 
-    def limits(self, most: float) -> list[Limit]:
-        """The constraint that no output exceeds ``most``."""
-        table = self.table * self.factor
+    def limits(self, most: float, terms: int) -> list[Limit]:
+        """The constraint that no output exceeds ``most``, for a problem of so many terms, those of values last."""
+        table = np.zeros((terms, len(self.outputs)))
+        table[terms - len(self.table) :] = self.table * self.factor
         none = np.zeros(len(self._structure.units))
         return [Limit(table[:, k], none, most) for k in range(len(self.outputs))]
 

@@ -1,7 +1,7 @@
 """The search problem behind units and values: who hands what to whom, and what a labelling makes of each value.
 
-Labels are a boolean for each unit: low precision or float. A value is in one of four states, by the label of its producer
-and those of its consumers; each state has its own cost (Q, DQ, reorders, transposes).
+Labels are a boolean for each unit: low precision or float. A value is in one of four states, by the label of its
+producer and those of its consumers; each state has its own cost (Q, DQ, reorders, transposes).
 """
 
 from __future__ import annotations
@@ -57,12 +57,15 @@ class Structure:
         free: whether each unit can be labelled; the others are always float. Shape (units,).
         edges: every value that some selectable unit computes or reads as an activation.
         signatures: of the units: equal for units that cost alike (operator, attributes, shapes).
+        before: unit that computes the first activation of each, or -1. What runs before a unit decides about its layout
+            (NHWC behind an integer convolution, blocked behind a float one), and so about its time. Shape (units,).
     """
 
     units: tuple[Unit, ...]
     free: np.ndarray
     edges: tuple[Edge, ...]
     signatures: tuple[str, ...]
+    before: np.ndarray
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -90,6 +93,10 @@ class Structure:
     def names(self, labels: np.ndarray) -> frozenset[str]:
         """Names of the units in low precision."""
         return frozenset(self.units[i].name for i in np.flatnonzero(labels & self.free))
+
+    def contexts(self, labels: np.ndarray) -> np.ndarray:
+        """Whether the unit before each is in low precision, shape (units,)."""
+        return np.asarray((self.before >= 0) & labels[self.before])
 
     def states(self, labels: np.ndarray) -> np.ndarray:
         """State of each edge, shape (edges,)."""
@@ -123,7 +130,16 @@ def build_structure(graph: Graph, units: Sequence[Unit]) -> Structure:
         kind = "input" if producer < 0 else units[producer].op_type
         signature = f"{kind}>{','.join(kinds)}{'+float' if others else ''} {graph.shape(value)}"
         edges.append(Edge(value, producer, tuple(consumers), others, signature, graph.size(value) or 0))
-    return Structure(tuple(units), free, tuple(edges), signatures)
+    before = np.array([_before(graph, u, index) for u in units], np.int64)
+    return Structure(tuple(units), free, tuple(edges), signatures, before)
+
+
+def _before(graph: Graph, unit: Unit, index: Mapping[str, int]) -> int:
+    for value in graph.node(unit.name).inputs:
+        producer = graph.producer(value) if value else None
+        if producer is not None and graph.is_float(value):
+            return index[producer.name]
+    return -1
 
 
 def _unit_signature(graph: Graph, unit: Unit) -> str:
