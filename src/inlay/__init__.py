@@ -6,16 +6,10 @@ result = inlay.tune("model.onnx", data="samples.npz", out="out")
 print(result.best.speedup, result.model_path)
 """
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("inlay")
-except PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0+unknown"
-
 from inlay.api import bench, quantize, targets, tune
 from inlay.result import TuneResult
 from inlay.types import Placement, Port, QParams, QType
+from inlay.version import __version__
 
 __all__ = [
     "Placement",

@@ -8,23 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
-from inlay import __version__, api, present
+from inlay import api, present
 from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB
 from inlay.errors import InlayError
 from inlay.progress import Lines, LiveTable, Progress, Silent
+from inlay.version import __version__
 
 app = typer.Typer(
     name="inlay",
     help="Set QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+"""Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.", show_default=False)]
 TargetName = Annotated[str, typer.Option("--target", help="Where the model will run; see `inlay targets`.")]
@@ -199,11 +201,11 @@ def run(command: Callable[[], object]) -> int:
         code = command()
     except InlayError as error:
         return _fail(str(error), error.exit_code)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except CommandLineError as error:
+        return _fail(f"{error.format_message().rstrip('.')}. See inlay --help", 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

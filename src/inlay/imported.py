@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.config import TuneConfig
-from inlay.data import input_specs
+from inlay.data import InputSpec, input_specs
 from inlay.errors import UsageError
 from inlay.model.graph import build_graph
-from inlay.model.load import load
+from inlay.model.load import ModelFile, load
 from inlay.quant.extract import Leftover, extract, is_quantized, transfer
 from inlay.types import Placement, QParams, QType
 from inlay.workbench import Prepared
@@ -34,12 +34,7 @@ class Imported:
 
 
 def import_baseline(prepared: Prepared, config: TuneConfig) -> Imported:
-    """The placements of a quantized input model and of ``config.qdq_baseline``.
-
-    Raises:
-        ModelError: the baseline cannot be read.
-        UsageError: it holds no Q/DQ nodes, or its inputs and outputs are not the model's.
-    """
+    """The placements of a quantized input model and of ``config.qdq_baseline``. Raises as :func:`read_baseline`."""
     placements: list[tuple[str, Placement]] = []
     numbers: dict[tuple[str, QType], QParams] = {}
     files: list[tuple[Path, str]] = []
@@ -51,18 +46,7 @@ def import_baseline(prepared: Prepared, config: TuneConfig) -> Imported:
         numbers.update(moved.qparams)
         missing += [*found.leftovers, *moved.missing]
     if config.qdq_baseline is not None:
-        file = load(config.qdq_baseline)
-        if not is_quantized(file.model):
-            raise UsageError(f"--qdq-baseline {file.path}: it holds no QuantizeLinear or DequantizeLinear nodes")
-        here = [str(s) for s in input_specs(prepared.file.model)]
-        there = [str(s) for s in input_specs(file.model)]
-        outputs = [v.name for v in prepared.file.model.graph.outputs]
-        if [s.name for s in input_specs(file.model)] != [s.name for s in input_specs(prepared.file.model)]:
-            raise UsageError(f"--qdq-baseline {file.path}: its inputs are {there}, the model's {here}")
-        if [v.name for v in file.model.graph.outputs] != outputs:
-            raise UsageError(
-                f"--qdq-baseline {file.path}: its outputs are not the model's ({', '.join(map(str, outputs))})"
-            )
+        file = read_baseline(config.qdq_baseline, prepared.file)
         found = extract(file.model)
         moved = transfer(found, build_graph(found.model), prepared.graph)
         placements.append(("qdq-baseline", moved.placement))
@@ -70,3 +54,26 @@ def import_baseline(prepared: Prepared, config: TuneConfig) -> Imported:
         files.append((file.path.resolve(), file.sha256))
         missing += [*found.leftovers, *moved.missing]
     return Imported(tuple(placements), numbers, tuple(files), tuple(missing))
+
+
+def read_baseline(path: Path, model: ModelFile) -> ModelFile:
+    """The Q/DQ model at ``path``.
+
+    Raises:
+        ModelError: it cannot be read.
+        UsageError: it holds no Q/DQ nodes, or its inputs and outputs are not ``model``'s.
+    """
+    file = load(path)
+    if not is_quantized(file.model):
+        raise UsageError(f"--qdq-baseline {path}: it holds no QuantizeLinear or DequantizeLinear nodes")
+    here, there = input_specs(model.model), input_specs(file.model)
+    if [s.name for s in there] != [s.name for s in here]:
+        raise UsageError(f"--qdq-baseline {path}: its inputs are {_listed(there)}, the model's {_listed(here)}")
+    outputs = [str(v.name) for v in model.model.graph.outputs]
+    if [str(v.name) for v in file.model.graph.outputs] != outputs:
+        raise UsageError(f"--qdq-baseline {path}: its outputs are not the model's ({', '.join(outputs)})")
+    return file
+
+
+def _listed(specs: Sequence[InputSpec]) -> str:
+    return ", ".join(map(str, specs))

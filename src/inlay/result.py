@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from inlay import __version__
 from inlay.errors import JournalError
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
+from inlay.version import __version__
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from inlay import __version__
 from inlay.config import DEFAULT_BUDGET_S, TuneConfig
 from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
 from inlay.errors import JournalError, ModelError, TargetError
 from inlay.evaluate import Candidate, Evaluator
-from inlay.imported import Imported, import_baseline
+from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Worker
 from inlay.measure.race import Meter
@@ -40,6 +39,7 @@ from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
+from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
 
 _RANDOM_SAMPLES = 8
@@ -87,6 +87,8 @@ def tune(
     progress = progress or Silent()
     file = load(model)
     specs = input_specs(file.model)
+    if config.qdq_baseline is not None:
+        read_baseline(config.qdq_baseline, file)
     rng = np.random.default_rng(config.seed)
     if samples is None:
         samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
@@ -102,6 +104,7 @@ def tune(
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0)
@@ -118,6 +121,8 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
         with contextlib.suppress(OSError):
             (folder / ".lock").unlink()
+            if made:
+                folder.rmdir()  # only where nothing was written to it
 
 
 class Run:
@@ -153,12 +158,18 @@ class Run:
         }
 
     def result(self) -> TuneResult:
-        """Run, and write the result."""
+        """Run, and write the result. A run that fails before its first trial leaves no journal behind."""
+        worth_keeping = True
         try:
             return self._run()
+        except BaseException:
+            worth_keeping = self.journal.resumed
+            raise
         finally:
             self.worker.close()
             self.journal.close()
+            if not worth_keeping:
+                self.journal.path.unlink(missing_ok=True)
 
     def _run(self) -> TuneResult:
         setting, progress = self.setting, self.progress
@@ -195,6 +206,7 @@ class Run:
             imported=imported,
             data_kind=setting.samples.kind,
             verified=setting.parts.verified,
+            interrupted=interrupted,
             why_slow=why_slow,
         )
         return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
@@ -321,13 +333,13 @@ class Run:
                 given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
                 evaluator.evaluate(given, digest, partial(Artifact, path, digest), source=path)
             while True:
-                seconds = spent + time.monotonic() - begun
-                over = self._over_budget(seconds, evaluator)
-                if over:
-                    return over, False
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
+                seconds = spent + time.monotonic() - begun
+                over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
+                if over:  # anchors are always judged: the result must not be slower than the best of them
+                    return over, False
                 key = candidates.key(proposal.placement)
                 trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
                 strategy.tell(trial)

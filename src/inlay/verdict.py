@@ -30,9 +30,15 @@ def notes_for(
     imported: Imported,
     data_kind: str,
     verified: bool,
+    interrupted: bool,
     why_slow: Callable[[], str],
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
+    if interrupted:
+        return (
+            *_data_notes(data_kind, verified),
+            "the search was interrupted: this is the best so far; the same command goes on from here",
+        )
     return (
         *_data_notes(data_kind, verified),
         *_float_notes(confirmed, units, anchors, why_slow),

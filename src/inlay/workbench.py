@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay import __version__
 from inlay.data import Samples
 from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph, build_graph
@@ -28,6 +27,7 @@ from inlay.space.domains import find_domains
 from inlay.space.units import Unit, find_units, place
 from inlay.targets.base import Artifact, Rules
 from inlay.types import Placement, QParams, QType
+from inlay.version import __version__
 
 EMBED_BYTES = 2_000_000_000
 """Models above this keep their weights in a file beside them: a protobuf message ends at 2 GiB."""

@@ -33,6 +33,7 @@ class Protocol:
         most_blocks: blocks after which a race ends undecided.
         slot_ns: nanoseconds that one reading should take at least.
         least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
+        worth: ratio; once the upper bound is below it, the rest of the blocks are spared.
         discards: share of blocks that may be discarded for drift before all are kept: a machine that never is quiet.
     """
 
@@ -40,6 +41,7 @@ class Protocol:
     most_blocks: int = 24
     slot_ns: int = 4_000_000
     least_gain: float = 1.0
+    worth: float = 1.005
     discards: float = 0.5
 
 
@@ -111,7 +113,7 @@ class Meter:
             base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
             versus = self._interval(best, new)
             over_base = self._interval(base, new)
-            decided = versus.excludes_gain(self._protocol.least_gain) or versus.shows_gain(self._protocol.least_gain)
+            decided = versus.excludes_gain(self._protocol.worth) or versus.shows_gain(self._protocol.least_gain)
             if decided or len(ns) >= self._protocol.most_blocks or self._worker.deterministic:
                 return Race(float(np.median(new)), over_base, versus, len(ns))
             blocks = min(2 * len(ns), self._protocol.most_blocks)

@@ -1,11 +1,11 @@
 """What a labelling costs: unit costs by label, value costs by state, learned from profiles, corrected by whole models.
 
 The latency of a labelling is modelled as a sum of independent normal parameters: one for each unit, its label and that
-of the unit before it, one for each value and state. A profile observes the parameters that it covers, one by one; what no profile covered is taken
-from units or values of the same signature, else from the trend over size. Whole-model times then condition all parameters
-jointly (Bayesian linear regression; with few observations and many parameters it is cheapest in observation
-space, and a draw from it takes Matheron's rule: *Wilson et al., Efficiently sampling functions from Gaussian process
-posteriors*, 2020). Nothing here is larger than parameters times observations.
+of the unit before it, and one for each value and state. A profile observes the parameters that it covers, one by one;
+what no profile covered is taken from units or values of the same signature, else from the trend over size. Whole-model
+times then condition all parameters jointly (Bayesian linear regression; with few observations and many parameters it is
+cheapest in observation space, and a draw from it takes Matheron's rule: *Wilson et al., Efficiently sampling functions
+from Gaussian process posteriors*, 2020). Nothing here is larger than parameters times observations.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _SEEN = 0.05  # relative deviation of a cost that was seen, between one labellin
 _ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
 _ELSEWHERE = 0.35  # of a unit's cost that was seen behind the other kind of unit
 _GUESSED = 0.8  # of one that follows the trend over size
+_INTEGERS = frozenset({"uint8", "int8"})
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
 _WHOLE = 0.01  # relative error of a whole-model time, beyond its interval
@@ -185,8 +186,16 @@ class CostModel:
             k = self.structure.edge_of.get(value)
             if k is not None:
                 return self._edges_at + k * _STATES + int(states[k])
-        owner = [self.structure.index[n] for n in kernel.nodes if n in self.structure.index]
-        return None if not owner else _FORMS * owner[0] + 2 * int(labels[owner[0]]) + int(contexts[owner[0]])
+        owner = next((self.structure.index[n] for n in kernel.nodes if n in self.structure.index), None)
+        if owner is None:
+            return None
+        if kernel.precision in _INTEGERS and not labels[owner]:
+            # the runtime moved a Q before an operator that only moves elements: the boundary behind it is the cause
+            for value in self.structure.units[owner].outputs:
+                k = self.structure.edge_of.get(value)
+                if k is not None and states[k] == State.UP:
+                    return self._edges_at + k * _STATES + int(State.UP)
+        return _FORMS * owner + 2 * int(labels[owner]) + int(contexts[owner])
 
     def _see(self, at: int, value: float) -> None:
         if self._count[at] == 0:

@@ -2,8 +2,8 @@
 
 Profiles of the anchors give a cost model; its minimum cut is the first guess, and each guess that is measured (and, if
 good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in the way, the noise
-of every value becomes a constraint of the same problem. After that, draws from the model (Thompson sampling) and changes
-around the incumbent are tried in the order of their expected gain, until it drowns in the noise.
+of every value becomes a constraint of the same problem. After that, draws from the model (Thompson sampling) and
+changes around the incumbent are tried in the order of their expected gain, until it drowns in the noise.
 """
 
 from __future__ import annotations

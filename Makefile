@@ -1,0 +1,53 @@
+# One environment in .venv, made from the lock by whatever target needs it first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCK := requirements/dev.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench docs lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+
+setup: $(STAMP)  ## make .venv with the locked dependencies and this package
+
+$(STAMP): $(LOCK) pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: $(STAMP)  ## tune the digits example within three minutes
+	$(BIN)/inlay tune examples/digits/digits.onnx -o out/digits --restart \
+	  --data examples/digits/data.npz --labels examples/digits/labels.npy --metric top1 --max-drop 0.5% --budget 60s
+	$(BIN)/python examples/digits/evaluate.py out/digits/model.onnx
+
+test: $(STAMP)  ## run every test
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## put the code into ruff's form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## measure; tables go to benchmarks/out
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)  ## build the documentation into site
+	$(BIN)/sphinx-build -q -W -b html docs site
+
+lock: $(STAMP)  ## resolve the dependencies anew
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	  --python-version 3.10 pyproject.toml --extra dev --extra bench --extra docs -o $(LOCK)
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) out site build dist benchmarks/out
