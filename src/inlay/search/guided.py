@@ -28,6 +28,7 @@ _CUTS = 8
 _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile
+_SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
 _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
@@ -117,9 +118,10 @@ class Guided(Scripted):
     def _learn_anchors(self) -> None:
         for name, trial in self._anchors.items():
             if name in self._chosen:
-                self._take_in(self._structure.labels(self._chosen[name]), trial, always_profile=True)
+                self._take_in(self._structure.labels(self._chosen[name]), trial)
 
-    def _take_in(self, labels: np.ndarray, trial: Trial, always_profile: bool = False) -> None:
+    def _take_in(self, labels: np.ndarray, trial: Trial, forecast: Prediction | None = None) -> None:
+        """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
         placement = trial.proposal.placement
         self._seen.add(placement)
         self._allowance.tell(trial)
@@ -131,7 +133,8 @@ class Guided(Scripted):
         ns = self._baseline_ns / speedup.value
         spread = np.log(speedup.high / speedup.low) / 4.0 if 0.0 < speedup.low < speedup.high < np.inf else 0.02
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
-        if always_profile or better or ns < _NEAR * self._best_ns:
+        surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
+        if forecast is None or better or surprise or ns < _NEAR * self._best_ns:
             self.model.learn(labels, self._oracles.profile(placement), ns)
         self.model.observe(labels, ns, float(spread))
         if better and ns < self._best_ns:
@@ -144,7 +147,7 @@ class Guided(Scripted):
         if isinstance(trial.outcome, Measured):
             measured = self._baseline_ns / trial.outcome.latency.speedup.value
             self.forecasts.append(Forecast(placement.digest, forecast, measured))
-        self._take_in(labels, trial)
+        self._take_in(labels, trial, forecast)
         return trial
 
     def _placement(self, labels: np.ndarray) -> Placement:

@@ -57,13 +57,19 @@ def read_events(events: Sequence[Mapping[str, Any]], runs: int) -> list[Event]:
         times[key].append(float(event["dur"]) * 1000.0)
         shapes = args.get("input_type_shape") or []
         if key not in precision and shapes:
-            precision[key] = next(iter(shapes[0]), "")
+            precision[key] = _largest(shapes)
     found = []
     for (name, op_type), values in times.items():
         whole = len(values) % runs == 0  # in a loop's body the number of calls may vary
         ns = np.array(values).reshape(runs, -1).sum(axis=1) if whole else np.full(runs, sum(values) / runs)
         found.append(Event(name, op_type, precision.get((name, op_type), ""), ns))
     return found
+
+
+def _largest(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """Element type of the largest input: what a kernel computes in (a QLinearConcat's first input is a scale)."""
+    sized = [(int(np.prod(dims, dtype=np.int64)), dtype) for entry in shapes for dtype, dims in entry.items()]
+    return max(sized, key=lambda s: s[0], default=(0, ""))[1]
 
 
 class Attribution:
