@@ -1,12 +1,14 @@
 """Race a candidate against the incumbent, with the baseline in every block as sentinel.
 
 Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
-blocks as long as the matter is open. Blocks in which the sentinel drifted are thrown away and measured again after a
-pause.
+blocks as long as the matter is open. Each of the (at most) three looks spends a third of the error that the interval is
+allowed, so that it covers the truth as often as it says although the readings decide when to stop. Blocks in which the
+sentinel drifted are thrown away and measured again after a pause.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ import numpy as np
 
 from inlay.journal import Journal
 from inlay.measure.client import Worker
-from inlay.measure.stats import speedup
+from inlay.measure.stats import LEVEL, speedup
 from inlay.targets.base import Artifact
 from inlay.trial import Interval
 
@@ -37,12 +39,18 @@ class Protocol:
         discards: share of blocks that may be discarded for drift before all are kept: a machine that never is quiet.
     """
 
-    first_blocks: int = 6
-    most_blocks: int = 24
+    first_blocks: int = 7
+    most_blocks: int = 28
     slot_ns: int = 4_000_000
     least_gain: float = 1.0
     worth: float = 1.005
     discards: float = 0.5
+
+    @property
+    def level(self) -> float:
+        """Confidence level of each look, such that all looks together keep the level of the report."""
+        looks = 1 + max(0, math.ceil(math.log2(self.most_blocks / self.first_blocks)))
+        return 1.0 - (1.0 - LEVEL) / looks
 
 
 class Meter:
@@ -122,7 +130,7 @@ class Meter:
         if self._worker.deterministic:
             ratio = float(base[0] / new[0])
             return Interval(ratio, ratio, ratio)
-        return speedup(base, new)
+        return speedup(base, new, self._protocol.level)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ _GUESSED = 0.8  # of one that follows the trend over size
 _INTEGERS = frozenset({"uint8", "int8"})
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
+_TOTAL = 0.03  # relative error of a profile's total
 _WHOLE = 0.01  # relative error of a whole-model time, beyond its interval
 _NEWEST = 0.5  # weight of the newest reading of a cost: it comes from the neighbourhood that matters now
 
@@ -68,6 +69,7 @@ class CostModel:
         self._count = np.zeros(size, np.int64)
         self._spread = np.zeros(size)
         self._observations: list[Observation] = []
+        self._ratios: list[float] = []
         self._prior: tuple[np.ndarray, np.ndarray] | None = None
         self.outside = 0.0  # nanoseconds of kernels that belong to no unit and no value
 
@@ -83,15 +85,20 @@ class CostModel:
         edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(labels)
         return np.concatenate([units, edges])
 
-    def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float) -> None:
+    def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float, relative_sd: float = 0.0) -> None:
         """Take in the profile of a labelling whose whole-model time is ``ns``.
 
-        Kernel times are scaled to add up to it: profiling slows a model down, and other processes do too.
+        Kernel times are scaled to add up to it: profiling slows a model down. Where the whole-model time is uncertain,
+        the sum of the kernels, scaled as in the other profiles, has its say too.
         """
         total = sum(k.ns for k in kernels)
         if not total > 0.0:
             return
-        scale = ns / total
+        ratio = float(np.log(ns / total))
+        weight = _TOTAL**2 / (relative_sd**2 + _TOTAL**2) if self._ratios else 1.0
+        usual = float(np.median(self._ratios)) if self._ratios else ratio
+        self._ratios.append(ratio)
+        scale = float(np.exp(weight * ratio + (1.0 - weight) * usual))
         seen: dict[int, float] = dict.fromkeys(self.parameters(labels).tolist(), 0.0)
         states, contexts = self.structure.states(labels), self.structure.contexts(labels)
         outside = 0.0

@@ -135,7 +135,7 @@ class Guided(Scripted):
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
         surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
         if forecast is None or better or surprise or ns < _NEAR * self._best_ns:
-            self.model.learn(labels, self._oracles.profile(placement), ns)
+            self.model.learn(labels, self._oracles.profile(placement), ns, float(spread))
         self.model.observe(labels, ns, float(spread))
         if better and ns < self._best_ns:
             self._best, self._best_ns = labels, ns
@@ -246,13 +246,14 @@ class Guided(Scripted):
 
     def _most_promising(self) -> tuple[np.ndarray, str] | None:
         best: tuple[float, np.ndarray, str] | None = None
+        best_ns = self.model.predict(self._best).ns  # the measured figure may owe its place to luck
         for labels, origin in self._candidates():
             if not self._quiet(labels) or not self._new(labels):
                 continue
-            gain = _expected_gain(self.model.predict(labels), self._best_ns)
+            gain = _expected_gain(self.model.predict(labels), best_ns)
             if best is None or gain > best[0]:
                 best = (gain, labels, origin)
-        if best is None or best[0] < _LEAST_GAIN * self._best_ns:
+        if best is None or best[0] < _LEAST_GAIN * best_ns:
             return None
         return best[1], best[2]
 
