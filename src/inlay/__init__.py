@@ -6,7 +6,7 @@ result = inlay.tune("model.onnx", data="samples.npz", out="out")
 print(result.best.speedup, result.model_path)
 """
 
-from inlay.api import bench, quantize, targets, tune
+from inlay.api import bench, quantize, select, targets, tune
 from inlay.result import TuneResult
 from inlay.types import Placement, Port, QParams, QType
 from inlay.version import __version__
@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "bench",
     "quantize",
+    "select",
     "targets",
     "tune",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inlay import selection as _selection
 from inlay import tune as _tune
 from inlay.config import (
     DEFAULT_BUDGET_S,
@@ -27,6 +28,7 @@ from inlay.progress import Progress
 from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.result import TuneResult, replacing
 from inlay.search.anchors import anchor_placements
+from inlay.selection import Selected
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Accuracy, Interval
@@ -261,6 +263,33 @@ def quantize(
     return Quantized(
         out, file_sha256(out), len(placement), (len(selected), len(prepared.units)), method, accuracy, refusals
     )
+
+
+def select(
+    out: str | Path,
+    *,
+    to: str | Path | None = None,
+    max_drop: str | float | None = None,
+    min_sqnr: float | None = None,
+    fastest: bool = False,
+) -> Selected:
+    """Write the fastest model that an earlier run measured within another bound, without searching again.
+
+    Args:
+        out: folder of the run.
+        to: the file to write; ``selected.onnx`` in that folder otherwise.
+        max_drop: most that the metric may fall on the selection samples.
+        min_sqnr: least SQNR in dB there.
+        fastest: no bound.
+
+    Raises:
+        UsageError: no wish, contradicting wishes, or no measured model keeps them.
+        JournalError: there is no finished run in ``out``.
+    """
+    if fastest == (max_drop is not None or min_sqnr is not None):
+        raise UsageError("give --max-drop, --min-sqnr, or --fastest")
+    wish = _selection.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
+    return _selection.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,26 @@ def quantize(
 
 
 @app.command()
+def select(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a run.", show_default=False)],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="The model to write; OUT/selected.onnx.", show_default=False),
+    ] = None,
+    max_drop: Annotated[
+        str | None, typer.Option("--max-drop", metavar="DROP", help="Most that the metric may fall: 0.5% or 0.005.")
+    ] = None,
+    min_sqnr: Annotated[
+        float | None, typer.Option("--min-sqnr", metavar="DB", help="Least SQNR of the worst output.")
+    ] = None,
+    fastest: Annotated[bool, typer.Option("--fastest", help="The fastest, whatever its accuracy.")] = False,
+) -> None:
+    """Write another model that a run has measured, without searching again."""
+    done = api.select(folder, to=to, max_drop=max_drop, min_sqnr=min_sqnr, fastest=fastest)
+    Console().print(present.selected(done), highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
 def targets() -> None:
     """List the installed targets, and what their measurements depend on."""
     Console().print(present.targets_table(api.targets()), highlight=False)

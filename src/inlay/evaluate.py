@@ -115,6 +115,8 @@ class Evaluator:
             trial = Trial(proposal, outcome, accepted, versus)
         else:
             trial = self._judge_new(proposal, key, write)
+            if source is None:
+                self._journal.record_placement(key, proposal.placement)
             self._journal.record(
                 key, proposal.origin, proposal.placement.digest, trial.outcome, trial.accepted, trial.versus_incumbent
             )

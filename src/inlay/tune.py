@@ -8,9 +8,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -187,8 +188,8 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        anchors, strategy = self._strategy(prepared, imported, evaluator, candidates, feed)
-        stopped, interrupted = self._search(evaluator, candidates, strategy, imported)
+        anchors, guided = self._strategy(prepared, imported, evaluator, candidates, feed)
+        stopped, interrupted = self._search(evaluator, candidates, Chain([anchors, guided]), imported)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
 
@@ -209,7 +210,7 @@ class Run:
             interrupted=interrupted,
             why_slow=why_slow,
         )
-        return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
+        return self._write(evaluator, anchors, guided, confirmed, stopped, interrupted, notes)
 
     def _feeds(self, name: str, samples: Samples) -> list[Path]:
         folder = self.work / name
@@ -254,6 +255,13 @@ class Run:
             f"{observed.digest} {method} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
         table = table_from(prepared, observed, method, fixed)
+        origin = {
+            "digest": calibration[:16],
+            "target": self.worker.fingerprint.digest,
+            "spec": asdict(self.config.target),
+        }
+        self.journal.record_fact("calibration", {**origin, "table": table.as_json()})
+        self.journal.record_feed("shapes", self.setting.parts.calibration.feeds[0])
         return Candidates(prepared, table, calibration[:16], self.worker.fingerprint.digest)
 
     def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
@@ -270,7 +278,7 @@ class Run:
 
     def _strategy(
         self, prepared: Prepared, imported: Imported, evaluator: Evaluator, candidates: Candidates, feed: Path
-    ) -> tuple[Anchors, Strategy]:
+    ) -> tuple[Anchors, Guided]:
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         units = prepared.selectable
         chosen = {
@@ -297,7 +305,7 @@ class Run:
             baseline_ns,
             np.random.default_rng([self.config.seed, 1]),
         )
-        return anchors, Chain([anchors, guided])
+        return anchors, guided
 
     def _sensitivity(self, prepared: Prepared, structure: Structure, candidates: Candidates) -> Noise:
         """Noise of every value alone, from the journal where it is known; none where the probe model does not run."""
@@ -384,6 +392,7 @@ class Run:
         self,
         evaluator: Evaluator,
         anchors: Anchors,
+        guided: Guided,
         confirmed: Confirmed,
         stopped: str,
         interrupted: bool,
@@ -435,6 +444,7 @@ class Run:
                 "trials": len(self.journal.trials()),
                 "wall_s": round(time.monotonic() - self.started, 3),
                 "stopped_because": stopped,
+                **_learned(guided),
             },
             bound=str(self.config.bound),
             seed=self.config.seed,
@@ -448,3 +458,21 @@ class Run:
 
 def _digest(path: Path | None) -> str:
     return "" if path is None else load(path).sha256
+
+
+def _learned(guided: Guided) -> dict[str, Any]:
+    """How good the forecasts were, and which units did not run as the rules say, for ``result.json``."""
+    errors = [abs(f.measured_ns / f.predicted.ns - 1.0) for f in guided.forecasts]
+    return {
+        "forecasts": [
+            {
+                "placement_digest": f.digest,
+                "predicted_ms": f.predicted.ns / 1e6,
+                "sd_ms": f.predicted.sd / 1e6,
+                "measured_ms": f.measured_ns / 1e6,
+            }
+            for f in guided.forecasts
+        ],
+        "forecast_error": float(np.median(errors)) if errors else None,
+        "fusion_disagreements": [asdict(d) for d in guided.disagreements.values()],
+    }

@@ -25,6 +25,8 @@ from inlay.trial import Interval
 DRIFT = 0.02
 """Log-ratio of the sentinel's two readings beyond which a block is discarded."""
 
+_LOST_FIRST, _LOST = 0.93, 0.97  # estimates of a first and a later look below which the matter is not pursued
+
 
 @dataclass(frozen=True)
 class Protocol:
@@ -122,6 +124,7 @@ class Meter:
             versus = self._interval(best, new)
             over_base = self._interval(base, new)
             decided = versus.excludes_gain(self._protocol.worth) or versus.shows_gain(self._protocol.least_gain)
+            decided |= versus.value < (_LOST_FIRST if len(ns) < 2 * self._protocol.first_blocks else _LOST)
             if decided or len(ns) >= self._protocol.most_blocks or self._worker.deterministic:
                 return Race(float(np.median(new)), over_base, versus, len(ns))
             blocks = min(2 * len(ns), self._protocol.most_blocks)

@@ -18,6 +18,7 @@ from inlay.quant.sensitivity import Noise
 from inlay.search.base import Dialogue, Scripted
 from inlay.search.costmodel import CostModel, Prediction
 from inlay.search.cut import Problem, Term, minimum_cut, solve
+from inlay.search.fusion import Disagreement, disagreements
 from inlay.search.noise import Allowance, NoiseModel
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
@@ -97,6 +98,7 @@ class Guided(Scripted):
         self._rng = rng
         self.model = CostModel(structure, known)
         self.forecasts: list[Forecast] = []
+        self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._allowance = Allowance(bound)
         self._noise: NoiseModel | None = None
         self._seen: set[Placement] = set()
@@ -135,7 +137,11 @@ class Guided(Scripted):
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
         surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
         if forecast is None or better or surprise or ns < _NEAR * self._best_ns:
-            self.model.learn(labels, self._oracles.profile(placement), ns, float(spread))
+            kernels = self._oracles.profile(placement)
+            self.model.learn(labels, kernels, ns, float(spread))
+            self.disagreements.update(
+                {(d.unit, d.wanted_low): d for d in disagreements(self._structure, labels, kernels)}
+            )
         self.model.observe(labels, ns, float(spread))
         if better and ns < self._best_ns:
             self._best, self._best_ns = labels, ns
