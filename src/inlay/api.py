@@ -57,6 +57,7 @@ def tune(
     seed: int = 0,
     qdq_baseline: str | Path | None = None,
     keep_qparams: bool = False,
+    cost_db: bool = True,
     restart: bool = False,
     progress: Progress | None = None,
 ) -> TuneResult:
@@ -79,6 +80,7 @@ def tune(
         seed: of every random choice.
         qdq_baseline: a Q/DQ model to start from and to beat.
         keep_qparams: use the numbers that came with a Q/DQ model.
+        cost_db: start from the costs that earlier runs on this target learned, and add this one's.
         restart: forget an earlier run in ``out``.
         progress: is told what happens.
 
@@ -106,6 +108,7 @@ def tune(
         max_measurements=max_measurements,
         qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
         keep_qparams=keep_qparams,
+        cost_db=cost_db,
     )
     return _tune.tune(model, out, samples, config, function, restart, progress)
 

@@ -86,6 +86,9 @@ def tune(
     keep_qparams: Annotated[
         bool, typer.Option("--keep-qparams", help="Use the scales and zero points that came with a Q/DQ model.")
     ] = False,
+    no_cost_db: Annotated[
+        bool, typer.Option("--no-cost-db", help="Neither use nor keep costs learned on this target by other runs.")
+    ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in OUT.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -112,6 +115,7 @@ def tune(
             seed=seed,
             qdq_baseline=qdq_baseline,
             keep_qparams=keep_qparams,
+            cost_db=not no_cost_db,
             restart=restart,
             progress=progress,
         )

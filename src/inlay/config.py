@@ -35,6 +35,7 @@ class TuneConfig:
         confirm_processes: fresh processes in which the winner is measured again.
         confirm_blocks: blocks in each of them.
         limit_s: seconds that one call of the runtime may take.
+        cost_db: start from the costs that earlier runs on this target learned, and add this one's.
     """
 
     target: TargetSpec = field(default_factory=lambda: TargetSpec("ort-cpu"))
@@ -50,6 +51,7 @@ class TuneConfig:
     confirm_processes: int = 3
     confirm_blocks: int = 8
     limit_s: float = 600.0
+    cost_db: bool = True
 
     def identity(self) -> dict[str, str]:
         """The settings that change which trials a run makes. Budgets may be raised when a run is continued."""

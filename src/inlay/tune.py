@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from inlay.config import DEFAULT_BUDGET_S, TuneConfig
+from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
 from inlay.errors import JournalError, ModelError, TargetError
 from inlay.evaluate import Candidate, Evaluator
+from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Worker
@@ -29,13 +29,11 @@ from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import Noise, sensitivity
 from inlay.result import AnchorResult, TuneResult, pareto, write_json
-from inlay.search.anchors import WEIGHTED, Anchors, anchor_placements
+from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Chain, Strategy
-from inlay.search.guided import Guided, Oracles
-from inlay.search.structure import Structure, build_structure
-from inlay.targets.base import Artifact, KernelTime
+from inlay.search.guided import Guided
+from inlay.targets.base import Artifact
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
@@ -44,7 +42,6 @@ from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, table_from
 
 _RANDOM_SAMPLES = 8
-_SENSITIVITY_SHARE = 0.1  # of the budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +185,11 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        anchors, guided = self._strategy(prepared, imported, evaluator, candidates, feed)
+        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
+        guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, self.config, feed)
+        guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         stopped, interrupted = self._search(evaluator, candidates, Chain([anchors, guided]), imported)
+        guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
 
@@ -275,60 +275,6 @@ class Run:
         trial = Trial(Proposal(Placement(), "original", anchor=True), outcome, accepted=True)
         first = Candidate(baseline.digest, trial, lambda: baseline, source=baseline.path)
         return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
-
-    def _strategy(
-        self, prepared: Prepared, imported: Imported, evaluator: Evaluator, candidates: Candidates, feed: Path
-    ) -> tuple[Anchors, Guided]:
-        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-        units = prepared.selectable
-        chosen = {
-            "float": frozenset[str](),
-            "full-int8": frozenset(u.name for u in units),
-            "conv-matmul": frozenset(u.name for u in units if u.op_type in WEIGHTED),
-        }
-        baseline_ns = float(self.journal.fact("baseline_ns"))
-        structure = build_structure(prepared.graph, prepared.units)
-
-        def profile(placement: Placement) -> list[KernelTime]:
-            write = partial(candidates.write, placement)
-            return evaluator.profile(candidates.key(placement), write, feed, baseline_ns)
-
-        oracles = Oracles(profile, partial(self._sensitivity, prepared, structure, candidates), prepared.label)
-        least = self.config.bound.min_sqnr_db
-        guided = Guided(
-            structure,
-            oracles,
-            anchors.trials,
-            chosen,
-            [v for v in prepared.graph.outputs if prepared.graph.is_float(v)],
-            None if least is None else 10.0 ** (-least / 10.0),
-            baseline_ns,
-            np.random.default_rng([self.config.seed, 1]),
-        )
-        return anchors, guided
-
-    def _sensitivity(self, prepared: Prepared, structure: Structure, candidates: Candidates) -> Noise:
-        """Noise of every value alone, from the journal where it is known; none where the probe model does not run."""
-        known = self.journal.fact("sensitivity")
-        if known is None:
-            self.progress.stage("probe how much noise each value's quantization makes")
-            seconds = _SENSITIVITY_SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
-            try:
-                known = sensitivity(
-                    prepared.emitter.base,
-                    prepared.store,
-                    prepared.graph,
-                    prepared.units,
-                    [e.value for e in structure.edges],
-                    prepared.rules,
-                    candidates.table,
-                    self.setting.parts.selection.feeds,
-                    seconds,
-                )
-            except TargetError:
-                known = {}
-            self.journal.record_fact("sensitivity", known)
-        return {value: tuple(noise) for value, noise in known.items()}
 
     def _search(
         self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported
@@ -444,7 +390,7 @@ class Run:
                 "trials": len(self.journal.trials()),
                 "wall_s": round(time.monotonic() - self.started, 3),
                 "stopped_because": stopped,
-                **_learned(guided),
+                **learned(guided),
             },
             bound=str(self.config.bound),
             seed=self.config.seed,
@@ -458,21 +404,3 @@ class Run:
 
 def _digest(path: Path | None) -> str:
     return "" if path is None else load(path).sha256
-
-
-def _learned(guided: Guided) -> dict[str, Any]:
-    """How good the forecasts were, and which units did not run as the rules say, for ``result.json``."""
-    errors = [abs(f.measured_ns / f.predicted.ns - 1.0) for f in guided.forecasts]
-    return {
-        "forecasts": [
-            {
-                "placement_digest": f.digest,
-                "predicted_ms": f.predicted.ns / 1e6,
-                "sd_ms": f.predicted.sd / 1e6,
-                "measured_ms": f.measured_ns / 1e6,
-            }
-            for f in guided.forecasts
-        ],
-        "forecast_error": float(np.median(errors)) if errors else None,
-        "fusion_disagreements": [asdict(d) for d in guided.disagreements.values()],
-    }

@@ -180,6 +180,10 @@ class CostModel:
             terms.append(Term(edge.producer, edge.consumers, edge.float_reader, float(up - none), float(down - low)))
         return Problem(float_cost, low_cost, terms, self.structure.free)
 
+    def signatures(self) -> set[str]:
+        """Keys of :meth:`summary` that this model may ask for."""
+        return {_text(self._signature(at)) for at in range(self._mean.size)}
+
     def summary(self) -> dict[str, float]:
         """Mean cost by signature and label or state, of everything that was seen: for a later run."""
         sums: defaultdict[str, list[float]] = defaultdict(list)
