@@ -1,4 +1,4 @@
-"""Set the guided strategy up for a run: its oracles answer from the journal where they can, so that a run can resume."""
+"""Set the guided strategy up for a run: its oracles answer from the journal where they can, so that runs resume."""
 
 from __future__ import annotations
 
