@@ -11,15 +11,17 @@ import numpy as np
 
 from inlay import selection as _selection
 from inlay import tune as _tune
+from inlay.cache import PatternCache
 from inlay.config import (
     DEFAULT_BUDGET_S,
     DEFAULT_MIN_SQNR_DB,
+    STRATEGIES,
     TuneConfig,
     parse_bind,
     parse_duration,
     parse_share,
 )
-from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples
+from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples, save_feed
 from inlay.errors import CompileFailed, InlayError, ModelError, RunFailed, UsageError
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
@@ -29,6 +31,7 @@ from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.result import TuneResult, replacing
 from inlay.search.anchors import anchor_placements
 from inlay.selection import Selected
+from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Accuracy, Interval
@@ -58,6 +61,10 @@ def tune(
     qdq_baseline: str | Path | None = None,
     keep_qparams: bool = False,
     cost_db: bool = True,
+    strategy: str = "auto",
+    schemes_per_region: int = 30,
+    pattern_cache: str | Path | None = None,
+    nodes: Sequence[str] = (),
     restart: bool = False,
     progress: Progress | None = None,
 ) -> TuneResult:
@@ -81,6 +88,10 @@ def tune(
         qdq_baseline: a Q/DQ model to start from and to beat.
         keep_qparams: use the numbers that came with a Q/DQ model.
         cost_db: start from the costs that earlier runs on this target learned, and add this one's.
+        strategy: ``auto``, ``guided`` (cost model alone), ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        schemes_per_region: most placements that evolution tries for one pattern.
+        pattern_cache: a file of schemes from earlier runs, which are tried first.
+        nodes: globs over node names; only matching nodes may be quantized.
         restart: forget an earlier run in ``out``.
         progress: is told what happens.
 
@@ -109,7 +120,15 @@ def tune(
         qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
         keep_qparams=keep_qparams,
         cost_db=cost_db,
+        strategy=strategy,
+        schemes_per_region=schemes_per_region,
+        pattern_cache=None if pattern_cache is None else Path(pattern_cache),
+        nodes=tuple(nodes),
     )
+    if strategy not in STRATEGIES:
+        raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
+    if config.pattern_cache is not None:
+        PatternCache.load(config.pattern_cache)  # a cache that cannot be read is said before any work is done
     return _tune.tune(model, out, samples, config, function, restart, progress)
 
 
@@ -155,7 +174,7 @@ def bench(
     readings = []
     with tempfile.TemporaryDirectory() as folder:
         feed = Path(folder) / "feed.npz"
-        np.savez(feed, **samples.feeds[0])  # type: ignore[arg-type]  # the stub mistakes names for options
+        save_feed(feed, samples.feeds[0])
         for _ in range(processes):
             with Worker(_spec(target, threads), Path(folder)) as worker:
                 _loadable(worker, artifacts)
@@ -226,7 +245,7 @@ def quantize(
         feeds = []
         for number, feed in enumerate(samples.feeds[:16]):
             feeds.append(work / f"{number}.npz")
-            np.savez(feeds[-1], **feed)  # type: ignore[arg-type]  # as above
+            save_feed(feeds[-1], feed)
         try:
             reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
         except (CompileFailed, RunFailed) as error:
@@ -313,6 +332,35 @@ def targets() -> list[TargetRow]:
         except InlayError as error:
             rows.append(TargetRow(name, {}, str(error)))
     return rows
+
+
+def regions(
+    model: str | Path,
+    *,
+    target: str | TargetSpec = "ort-cpu",
+    data: DataSource = None,
+    bind: Sequence[str] | Mapping[str, int] = (),
+    nodes: Sequence[str] = (),
+    maximum_sequence_region_size: int = 10,
+    minimum_topdown_search_size: int = 10,
+) -> SearchSpace:
+    """Regions, patterns and insertion points of a model, normalized as ``tune`` would.
+
+    Raises:
+        UsageError: a glob of ``nodes`` matches nothing.
+        InlayError: the model cannot be used.
+    """
+    spec = _spec(target, 1)
+    file = load(model)
+    specs = input_specs(file.model)
+    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
+    samples = _samples(data, specs) or random_samples(specs, sizes, np.random.default_rng(0), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(file, create(spec).rules(), samples.feeds[0], Path(folder), nodes)
+        return prepared.space(
+            maximum_sequence_region_size=maximum_sequence_region_size,
+            minimum_topdown_search_size=minimum_topdown_search_size,
+        )
 
 
 def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from inlay import api, present
-from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB
+from inlay import api, cache, present
+from inlay.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB, STRATEGIES, parse_bind
 from inlay.errors import InlayError
+from inlay.lower.command import lower_file
 from inlay.progress import Lines, LiveTable, Progress, Silent
+from inlay.space.describe import regions_json, regions_text
 from inlay.version import __version__
 
 app = typer.Typer(
@@ -44,6 +47,9 @@ Labels = Annotated[
 ]
 Bind = Annotated[list[str] | None, typer.Option("--bind", metavar="NAME=N", help="Size of a dynamic dimension.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of the runtime; 0 lets it choose.")]
+Nodes = Annotated[
+    list[str] | None, typer.Option("--nodes", metavar="GLOB", help="Quantize only nodes with such names; repeatable.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")]
 
@@ -89,6 +95,14 @@ def tune(
     no_cost_db: Annotated[
         bool, typer.Option("--no-cost-db", help="Neither use nor keep costs learned on this target by other runs.")
     ] = False,
+    strategy: Annotated[str, typer.Option("--strategy", help=f"{', '.join(STRATEGIES)}.")] = "auto",
+    schemes_per_region: Annotated[
+        int, typer.Option("--schemes-per-region", min=1, help="Most placements tried for one pattern of regions.")
+    ] = 30,
+    pattern_cache: Annotated[
+        Path | None, typer.Option("--pattern-cache", metavar="FILE", help="Schemes of earlier runs, tried first.")
+    ] = None,
+    nodes: Nodes = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in OUT.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -116,6 +130,10 @@ def tune(
             qdq_baseline=qdq_baseline,
             keep_qparams=keep_qparams,
             cost_db=not no_cost_db,
+            strategy=strategy,
+            schemes_per_region=schemes_per_region,
+            pattern_cache=pattern_cache,
+            nodes=nodes or [],
             restart=restart,
             progress=progress,
         )
@@ -186,6 +204,67 @@ def select(
     """Write another model that a run has measured, without searching again."""
     done = api.select(folder, to=to, max_drop=max_drop, min_sqnr=min_sqnr, fastest=fastest)
     Console().print(present.selected(done), highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
+def regions(
+    model: Model,
+    target: TargetName = "ort-cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every region, point and refused port.")] = False,
+    data: Data = None,
+    bind: Bind = None,
+    nodes: Nodes = None,
+    largest: Annotated[
+        int, typer.Option("--maximum-sequence-region-size", min=1, help="Most nodes of a leaf region.")
+    ] = 10,
+    smallest: Annotated[
+        int, typer.Option("--minimum-topdown-search-size", min=0, help="Fewest nodes of a composite sequence.")
+    ] = 10,
+) -> None:
+    """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
+    space = api.regions(
+        model,
+        target=target,
+        data=data,
+        bind=bind or [],
+        nodes=nodes or [],
+        maximum_sequence_region_size=largest,
+        minimum_topdown_search_size=smallest,
+    )
+    typer.echo(json.dumps(regions_json(space), indent=2) if as_json else regions_text(space, every))
+
+
+cache_app = typer.Typer(help="Look at and merge pattern caches.", rich_markup_mode=None)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command("show")
+def cache_show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A pattern cache.")]) -> None:
+    """Print the schemes of a pattern cache."""
+    typer.echo(cache.show(cache.PatternCache.load(file)))
+
+
+@cache_app.command("merge")
+def cache_merge(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Pattern caches.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The merged cache.")],
+) -> None:
+    """Merge pattern caches into one."""
+    merged = cache.merge_files(files, out)
+    typer.echo(f"Wrote {out}: {len(merged)} patterns.")
+
+
+@app.command("lower")
+def lower_model(
+    model: Annotated[Path, typer.Argument(metavar="QDQ_MODEL", help="A Q/DQ model.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.tosa", help="The TOSA flatbuffer.")],
+    profile: Annotated[str, typer.Option("--profile", help="INT, or INT+FP.")] = "INT",
+    bind: Bind = None,
+) -> None:
+    """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    for line in lower_file(model, out, profile, parse_bind(bind or [])).lines():
+        typer.echo(line)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from inlay.targets.base import TargetSpec
 
 DEFAULT_MIN_SQNR_DB = 20.0
 DEFAULT_BUDGET_S = 120.0
+STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class TuneConfig:
         max_measurements: timed candidates; None for no limit.
         qdq_baseline: a Q/DQ model to start from, or None.
         keep_qparams: use the scales and zero points that came with the Q/DQ model.
+        strategy: ``auto``, ``guided`` (cost model alone), ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        schemes_per_region: most placements that evolution tries for one pattern.
+        pattern_cache: schemes of earlier runs, which are tried first, or None.
+        nodes: globs over node names that may be quantized; empty for all.
         methods: ways to choose ranges; the one with the least error is used.
         protocol: how latency is measured.
         confirm_processes: fresh processes in which the winner is measured again.
@@ -46,6 +51,10 @@ class TuneConfig:
     max_measurements: int | None = None
     qdq_baseline: Path | None = None
     keep_qparams: bool = False
+    strategy: str = "auto"
+    schemes_per_region: int = 30
+    pattern_cache: Path | None = None
+    nodes: tuple[str, ...] = ()
     methods: tuple[Method, ...] = METHODS
     protocol: Protocol = field(default_factory=Protocol)
     confirm_processes: int = 3
@@ -60,6 +69,9 @@ class TuneConfig:
             "bind": str(sorted(self.bind.items())),
             "seed": str(self.seed),
             "keep_qparams": str(self.keep_qparams),
+            "strategy": self.strategy,
+            "schemes_per_region": str(self.schemes_per_region),
+            "nodes": " ".join(self.nodes),
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
         }

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -192,6 +192,12 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
 def _spread(indices: list[int], most: int) -> list[int]:
     """At most ``most`` of ``indices``, evenly."""
     return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
+
+
+def save_feed(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays by name as ``.npz``, whatever their names."""
+    with path.open("wb") as file:
+        np.savez(file, **cast(Any, arrays))  # numpy's stubs take names for options in some versions
 
 
 def load_function(text: str, option: str) -> Callable[..., Any]:

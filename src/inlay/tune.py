@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from inlay.cache import PatternCache
+from inlay.compose import Plan, compose
 from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
-from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, split
-from inlay.errors import JournalError, ModelError, TargetError
+from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, save_feed, split
+from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
 from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
@@ -31,7 +33,7 @@ from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.result import AnchorResult, TuneResult, pareto, write_json
 from inlay.search.anchors import Anchors, anchor_placements
-from inlay.search.base import Chain, Strategy
+from inlay.search.base import Strategy
 from inlay.search.guided import Guided
 from inlay.targets.base import Artifact
 from inlay.targets.registry import create
@@ -177,7 +179,9 @@ class Run:
         reference = self._reference(baseline, selection)
         progress.stage("normalize and index the model")
         target = create(self.config.target)
-        prepared = prepare(setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work)
+        prepared = prepare(
+            setting.file, target.rules(), setting.parts.calibration.feeds[0], self.work, self.config.nodes
+        )
         progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
         imported = import_baseline(prepared, self.config)
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
@@ -185,10 +189,12 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, self.config, feed)
+        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
-        stopped, interrupted = self._search(evaluator, candidates, Chain([anchors, guided]), imported)
+        plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
+        stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
+        self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
@@ -218,7 +224,7 @@ class Run:
         paths = []
         for number, feed in enumerate(samples.feeds):
             path = folder / f"{number}.npz"
-            np.savez(path, **feed)  # type: ignore[arg-type]  # the stub mistakes names for options
+            save_feed(path, feed)
             paths.append(path)
         return paths
 
@@ -302,6 +308,17 @@ class Run:
             return "interrupted", True
         finally:
             self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+
+    def _save_cache(self, plan: Plan) -> None:
+        """Keep what evolution learned, together with what the folder's cache held before."""
+        learned = plan.harvest()
+        if learned is None:
+            return
+        path = self.setting.out / "pattern_cache.yaml"
+        if path.exists():
+            with contextlib.suppress(UsageError):  # a damaged cache is replaced
+                learned.merge(PatternCache.load(path))
+        learned.save(path)
 
     def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
         if self.config.budget_s is not None and seconds >= self.config.budget_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from inlay.quant.extract import Extraction, extract, is_quantized
 from inlay.quant.observers import METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable
 from inlay.space.domains import find_domains
+from inlay.space.searchspace import SearchSpace, find_space, select_nodes
 from inlay.space.units import Unit, find_units, place
 from inlay.targets.base import Artifact, Rules
 from inlay.types import Placement, QParams, QType
@@ -46,6 +47,7 @@ class Prepared:
         units: every unit, in topological order.
         store: weights; candidates are written beside it.
         emitter: writes candidates.
+        nodes: globs that restrict the search; empty for none.
     """
 
     file: ModelFile
@@ -56,6 +58,11 @@ class Prepared:
     units: tuple[Unit, ...]
     store: WeightStore
     emitter: Emitter
+    nodes: tuple[str, ...] = ()
+
+    def space(self, **limits: int) -> SearchSpace:
+        """Regions, patterns and insertion points, with the limits of :func:`~inlay.space.searchspace.find_space`."""
+        return find_space(self.graph, self.rules, nodes=self.nodes or None, **limits)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -67,7 +74,9 @@ class Prepared:
         return place(self.graph, self.units, self.rules, lambda u: u.name in names)
 
 
-def prepare(file: ModelFile, rules: Rules, feed: Mapping[str, np.ndarray], folder: Path) -> Prepared:
+def prepare(
+    file: ModelFile, rules: Rules, feed: Mapping[str, np.ndarray], folder: Path, nodes: Sequence[str] = ()
+) -> Prepared:
     """Normalize and index a model.
 
     Args:
@@ -75,9 +84,11 @@ def prepare(file: ModelFile, rules: Rules, feed: Mapping[str, np.ndarray], folde
         rules: of the target.
         feed: real inputs, for checking the passes and for shapes.
         folder: for scratch files; must stay as long as the result is used.
+        nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
 
     Raises:
         ModelError: the model does not run.
+        UsageError: a glob matches no node.
     """
     extraction = extract(file.model) if is_quantized(file.model) else None
     model = file.model if extraction is None else extraction.model
@@ -93,7 +104,10 @@ def prepare(file: ModelFile, rules: Rules, feed: Mapping[str, np.ndarray], folde
     graph = _with_shapes(graph, emitter.base, store, feed)
     emitter = Emitter(normalized.model, graph, store)
     units = find_units(graph, _usable(rules, graph))
-    return Prepared(file, normalized, extraction, graph, rules, units, store, emitter)
+    if nodes:
+        allowed = select_nodes(graph, nodes)
+        units = tuple(u if allowed & set(u.nodes) else replace(u, refusal="it is left out by --nodes") for u in units)
+    return Prepared(file, normalized, extraction, graph, rules, units, store, emitter, tuple(nodes))
 
 
 def _usable(rules: Rules, graph: Graph) -> Rules:

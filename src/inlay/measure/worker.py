@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from inlay.data import save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure.blocks import run_block, slot_repeats
 from inlay.targets.base import Artifact, Executable, Feed, Target, TargetSpec
@@ -70,8 +71,7 @@ class Service:
         for number, path in enumerate(feeds):
             for name, array in self._resident[key].run(self._feed(path)).items():
                 arrays[f"{number}/{name}"] = array
-        with Path(out).open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub mistakes names for options
+        save_feed(Path(out), arrays)
         return {}
 
     def on_time(self, keys: list[str], feed: str, blocks: int, slot_ns: int, seed: int) -> dict[str, Any]:

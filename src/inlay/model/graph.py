@@ -6,6 +6,7 @@ normalized model; building it, and each of its look-ups, is linear or constant i
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -158,7 +159,7 @@ class Graph:
         shape = self.shapes.get(value)
         if shape is None or any(d is None for d in shape):
             return None
-        return int(np.prod([d for d in shape if d is not None], dtype=np.int64))
+        return math.prod(d for d in shape if d is not None)
 
     def constant(self, value: str) -> np.ndarray | None:
         """The numbers of initializer ``value``, or None when it is not one."""

@@ -17,6 +17,7 @@ from inlay.trial import Accuracy, Trial
 _FACTOR = (0.1, 10.0)
 _RECENT = 3
 _TIGHTER = 0.96
+_FORGET = 0.7  # of an earlier margin: it differs between models
 
 
 class NoiseModel:
@@ -77,6 +78,7 @@ class Allowance:
         self._bound = bound
         self._feasible = 0.0
         self._infeasible = float("inf")
+        self._margin_db = 0.0
 
     def tell(self, trial: Trial) -> None:
         """Take in a verdict."""
@@ -84,10 +86,16 @@ class Allowance:
         if accuracy is None:
             return
         noise = 10.0 ** (-accuracy.sqnr_db / 10.0)
+        self._margin_db = max(self._margin_db * _FORGET, accuracy.margin_db)
         if accuracy.feasible:
             self._feasible = max(self._feasible, noise)
         else:
             self._infeasible = min(self._infeasible, noise)
+
+    @property
+    def _asked(self) -> float:
+        """Noise that the bound allows, less what the judge asks for the spread between samples."""
+        return (self._bound or 0.0) * 10.0 ** (-self._margin_db / 10.0)
 
     @property
     def active(self) -> bool:
@@ -98,8 +106,8 @@ class Allowance:
     def most(self) -> float:
         """Noise to aim at: just inside the bound, or, for a metric, between the best good and the least bad."""
         if not self.active:
-            return float("inf") if self._bound is None else self._bound * _TIGHTER
+            return float("inf") if self._bound is None else self._asked * _TIGHTER
         if self._bound is not None:
-            return min(self._bound, self._infeasible) * _TIGHTER
+            return min(self._asked, self._infeasible) * _TIGHTER
         low = self._feasible if 0.0 < self._feasible < self._infeasible else self._infeasible / 16.0
         return float(np.sqrt(low * self._infeasible))

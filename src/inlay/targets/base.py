@@ -70,6 +70,7 @@ class Rules:
         share: operator types whose inputs and outputs must share qparams although they compute (Concat on some
             targets).
         symmetric_activations: zero points of activations must be 0.
+        fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
     """
 
     activation: QType
@@ -80,6 +81,7 @@ class Rules:
     absorbed: frozenset[str] = frozenset({"Relu", "Clip"})
     share: frozenset[str] = frozenset()
     symmetric_activations: bool = False
+    fuses_residual_add: bool = False
 
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""

@@ -1,0 +1,139 @@
+"""Runs a lowered model on the TOSA reference model, its host partitions in ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnxruntime as ort
+
+from inlay.errors import DataError, RunFailed
+from inlay.lower import ir, oracle
+from inlay.lower.api import Lowered
+from inlay.lower.extras import require
+from inlay.lower.ir import Array, Place
+from inlay.lower.tosa import Port, TosaBinary
+
+
+def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
+    """Run one flatbuffer.
+
+    Args:
+        binary: the flatbuffer.
+        values: one array per input, in flatbuffer order and in ONNX's axis order.
+
+    Returns:
+        One array per output, in flatbuffer order and in ONNX's axis order.
+
+    Raises:
+        RunFailed: the reference model refuses the graph or finds its behaviour unpredictable.
+        UsageError: the extra ``arm`` is not installed.
+    """
+    model = require("tosa_reference_model")
+    stored = [_store(port, value) for port, value in zip(binary.inputs, values, strict=True)]
+    try:
+        with _quiet():
+            results, status = model.run(binary.data, stored, verbosity="NONE")
+    except (ValueError, RuntimeError) as error:
+        raise RunFailed(f"the TOSA reference model: {error}") from error
+    if status != model.GraphStatus.TOSA_VALID:
+        raise RunFailed(f"the TOSA reference model: {status}")
+    return [_load(port, value) for port, value in zip(binary.outputs, results, strict=True)]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the reference model's remark on every TOSA 1.0 file (that it is older than the model) off standard output.
+
+    It comes from compiled code, past ``sys.stdout``: the file descriptor itself is turned away meanwhile.
+    """
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output to protect
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _store(port: Port, value: Array) -> Array:
+    stored = np.ascontiguousarray(np.asarray(value, port.dtype).transpose(port.permutation))
+    return stored.view(np.int8) if port.dtype == "uint8" else stored
+
+
+def _load(port: Port, value: Array) -> Array:
+    typed = np.frombuffer(np.ascontiguousarray(value).tobytes(), port.dtype).reshape(port.shape)
+    return typed.transpose(np.argsort(port.permutation))
+
+
+class Reference:
+    """A lowered model, ready to run; sessions of the host partitions are made once."""
+
+    def __init__(self, lowered: Lowered, threads: int = 1) -> None:
+        self.lowered = lowered
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self._sessions: list[ort.InferenceSession | None] = []
+        for part in lowered.partitions:
+            if part.host is None:
+                self._sessions.append(None)
+                continue
+            try:
+                self._sessions.append(
+                    ort.InferenceSession(part.host.SerializeToString(), options, providers=["CPUExecutionProvider"])
+                )
+            except Exception as error:  # ONNX Runtime's own exceptions share no base class
+                raise RunFailed(f"ONNX Runtime refuses a host partition: {error}") from error
+
+    def run(self, feed: Mapping[str, Array]) -> list[Array]:
+        """The model's outputs, in order, for one set of inputs as the ONNX model takes them.
+
+        Raises:
+            DataError: an input is missing or has another shape or type.
+            RunFailed: a partition cannot be run.
+        """
+        graph = self.lowered.graph
+        values: dict[str, Array] = dict(graph.constants)
+        for interface in graph.inputs:
+            values[interface.tensor] = self._input(interface, feed)
+        for op in graph.ops:
+            if op.place is Place.BOUNDARY and isinstance(op, ir.Quantize):
+                values[op.out] = oracle.evaluate(op, [values[op.inputs[0]]], graph.tensors)
+        for part, session in zip(self.lowered.partitions, self._sessions, strict=True):
+            args = [values[n] for n in part.piece.inputs]
+            if part.tosa is not None:
+                results = run_tosa(part.tosa, args)
+            else:
+                assert session is not None
+                try:
+                    results = session.run(list(part.piece.outputs), dict(zip(part.piece.inputs, args, strict=True)))
+                except Exception as error:  # ONNX Runtime's own exceptions share no base class
+                    raise RunFailed(f"ONNX Runtime on a host partition: {error}") from error
+            values.update(zip(part.piece.outputs, results, strict=True))
+        for op in graph.ops:
+            if op.place is Place.BOUNDARY and isinstance(op, ir.Dequantize):
+                values[op.out] = oracle.evaluate(op, [values[op.inputs[0]]], graph.tensors)
+        return [values[i.tensor] for i in graph.outputs]
+
+    def _input(self, interface: ir.Interface, feed: Mapping[str, Array]) -> Array:
+        if interface.name not in feed:
+            raise DataError(f"no array for input {interface.name!r}")
+        value = np.asarray(feed[interface.name])
+        shape = self.lowered.graph.tensors[interface.tensor].shape
+        if value.dtype.name != interface.dtype or (shape is not None and value.shape != shape):
+            raise DataError(
+                f"input {interface.name!r} is {value.dtype.name}{list(value.shape)}, "
+                f"the model takes {interface.dtype}{list(shape or ())}"
+            )
+        return value

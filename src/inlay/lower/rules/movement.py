@@ -1,0 +1,271 @@
+"""Operators that only move elements: exact in the input's own numbers.
+
+The same rules serve values without numbers: integers between Q and DQ, and float values in profile ``INT+FP``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from inlay.lower import ir
+from inlay.lower.context import Context, Refused, Rep
+from inlay.lower.oracle import quantize
+from inlay.lower.rules._common import align, axes_of, further_outputs
+from inlay.model.graph import Node
+
+_MAX_STRIDE = 8
+"""A strided slice is a 1 by 1 MAX_POOL2D with that stride; larger ones are rarer than they are slow."""
+
+
+def _move(context: Context, node: Node, rep: Rep, tensor: str, index: int = 0) -> None:
+    context.note(node.outputs[index], replace(rep, tensor=tensor))
+
+
+def _dtype(context: Context, tensor: str) -> str:
+    return context.builder.tensors[tensor].dtype
+
+
+def identity(context: Context, node: Node) -> None:
+    """Identity, and Dropout in inference."""
+    if further_outputs(context, node):
+        raise Refused("its mask is used")
+    rep = context.quantized(node.inputs[0])
+    _move(context, node, rep, rep.tensor)
+
+
+def reshape(context: Context, node: Node) -> None:
+    """Reshape, Flatten, Squeeze, Unsqueeze: the new shape is static, whatever computes it."""
+    rep = context.quantized(node.inputs[0])
+    shape = context.shape(node.outputs[0])
+    if math.prod(shape) != math.prod(context.builder.shape(rep.tensor)):
+        raise Refused("its shape is not known")
+    _move(context, node, rep, context.reshape(node.name, rep.tensor, shape, node.outputs[0]))
+
+
+def transpose(context: Context, node: Node) -> None:
+    """Transpose."""
+    rep = context.quantized(node.inputs[0])
+    shape = context.builder.shape(rep.tensor)
+    perm = tuple(int(p) for p in node.attributes.get("perm", ())) or tuple(reversed(range(len(shape))))
+    tensor = rep.tensor
+    if perm != tuple(range(len(shape))):
+        tensor = context.builder.add(
+            ir.Transpose,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            tuple(shape[p] for p in perm),
+            rep.qparams,
+            perm=perm,
+        )
+    _move(context, node, rep, tensor)
+
+
+def concat(context: Context, node: Node) -> None:
+    """Concat: inputs whose numbers differ from the output's are requantized one by one."""
+    reps = [context.quantized(v) for v in node.inputs]
+    shape = context.shape(node.outputs[0])
+    axis = int(node.attributes["axis"]) % len(shape)
+    if any(r.qparams is None for r in reps):
+        if len({r.unsigned for r in reps}) > 1 or any(r.qparams is not None for r in reps):
+            raise Refused("it joins integer tensors of different types")
+        names, first = [r.tensor for r in reps], reps[0]
+    else:
+        try:
+            want = context.wanted(node.outputs[0])
+        except Refused:
+            if len({r.numbers for r in reps}) > 1:
+                raise
+            want = reps[0].numbers
+        names = [context.requantize(node.name, r, want, f"{r.tensor}/same") for r in reps]
+        first = Rep(names[0], want)
+    tensor = names[0]
+    if len(names) > 1:
+        tensor = context.builder.add(
+            ir.Concat, node.name, names, node.outputs[0], _dtype(context, tensor), shape, first.qparams, axis=axis
+        )
+    _move(context, node, first, tensor)
+
+
+def split(context: Context, node: Node) -> None:
+    """Split into equal parts, or into the given sizes."""
+    rep = context.quantized(node.inputs[0])
+    shape = context.builder.shape(rep.tensor)
+    axis = int(node.attributes.get("axis", 0)) % len(shape)
+    start = 0
+    for index, value in enumerate(node.outputs):
+        if not value:
+            raise Refused("one of its outputs is left out")
+        size = context.shape(value)[axis]
+        _move(context, node, rep, _slice(context, node, rep.tensor, value, {axis: (start, size)}), index)
+        start += size
+
+
+def _slice(context: Context, node: Node, tensor: str, base: str, ranges: dict[int, tuple[int, int]]) -> str:
+    """Elements from ``start`` on, per axis given; all of the others."""
+    declared = context.builder.tensors[tensor]
+    start = tuple(ranges.get(i, (0, d))[0] for i, d in enumerate(declared.dims))
+    size = tuple(ranges.get(i, (0, d))[1] for i, d in enumerate(declared.dims))
+    if size == declared.dims:
+        return tensor
+    return context.builder.add(
+        ir.Slice, node.name, [tensor], base, declared.dtype, size, declared.qparams, start=start, size=size
+    )
+
+
+def slice_(context: Context, node: Node) -> None:
+    """Slice with constant bounds; a step above 1 along rows or columns becomes a strided 1 by 1 maximum."""
+    rep = context.quantized(node.inputs[0])
+    shape = context.builder.shape(rep.tensor)
+    if "starts" in node.attributes:
+        starts, ends = list(node.attributes["starts"]), list(node.attributes["ends"])
+        axes, steps = list(node.attributes.get("axes", range(len(starts)))), [1] * len(starts)
+    else:
+        starts, ends = _list(context, node, 1), _list(context, node, 2)
+        axes = _list(context, node, 3, list(range(len(starts))))
+        steps = _list(context, node, 4, [1] * len(starts))
+    ranges, strides, turned = {}, [1] * len(shape), []
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        at = range(*slice(start, end, step).indices(shape[axis]))
+        if not len(at):
+            raise Refused("it selects nothing")
+        if step < 0:
+            turned.append(axis)
+            at = at[::-1]
+        strides[axis] = abs(step)
+        ranges[axis % len(shape)] = (at[0], at[-1] - at[0] + 1)
+    tensor = _slice(context, node, rep.tensor, node.outputs[0], ranges)
+    tensor = _strided(context, node, tensor, strides)
+    for axis in turned:
+        declared = context.builder.tensors[tensor]
+        tensor = context.builder.add(
+            ir.Reverse,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            declared.dims,
+            rep.qparams,
+            axis=axis % len(shape),
+        )
+    _move(context, node, rep, tensor)
+
+
+def _list(context: Context, node: Node, slot: int, default: list[int] | None = None) -> list[int]:
+    given = context.constant(node, slot)
+    if given is None:
+        if default is None:
+            raise Refused(f"input {slot} is missing")
+        return default
+    return [int(v) for v in given.reshape(-1)]
+
+
+def _strided(context: Context, node: Node, tensor: str, strides: Sequence[int]) -> str:
+    if max(strides) == 1:
+        return tensor
+    if len(strides) != 4 or max(strides[:2]) > 1 or max(strides) > _MAX_STRIDE:
+        raise Refused(f"it takes steps of {list(strides)}: only rows and columns of a 4-D tensor, up to {_MAX_STRIDE}")
+    declared = context.builder.tensors[tensor]
+    n, c, h, w = declared.dims
+    out = (n, c, (h - 1) // strides[2] + 1, (w - 1) // strides[3] + 1)
+    return context.builder.add(
+        ir.MaxPool, node.name, [tensor], node.outputs[0], _dtype(context, tensor), out, declared.qparams,
+        kernel=(1, 1), strides=(strides[2], strides[3]), pads=(0, 0, 0, 0),
+    )  # fmt: skip
+
+
+def gather(context: Context, node: Node) -> None:
+    """Gather of one index, or of indices with one common step."""
+    rep = context.quantized(node.inputs[0])
+    shape = context.builder.shape(rep.tensor)
+    axis = int(node.attributes.get("axis", 0)) % len(shape)
+    given = context.constant(node, 1)
+    if given is None or not given.size or given.ndim > 1:
+        raise Refused("its indices are not a list")
+    indices = given.reshape(-1) % shape[axis]
+    step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
+    if step < 1 or not np.array_equal(indices, indices[0] + step * np.arange(len(indices))):
+        raise Refused("its indices have no common forward step")
+    span = int(indices[-1] - indices[0]) + 1
+    tensor = _slice(context, node, rep.tensor, node.outputs[0], {axis: (int(indices[0]), span)})
+    tensor = _strided(context, node, tensor, [step if i == axis else 1 for i in range(len(shape))])
+    _move(context, node, rep, context.reshape(node.name, tensor, context.shape(node.outputs[0]), node.outputs[0]))
+
+
+def pad(context: Context, node: Node) -> None:
+    """Constant Pad; negative pads crop."""
+    if node.attributes.get("mode", "constant") != "constant":
+        raise Refused(f"it pads in mode {node.attributes['mode']!r}")
+    rep = context.quantized(node.inputs[0])
+    shape = context.builder.shape(rep.tensor)
+    rank = len(shape)
+    attribute = node.attributes.get("pads")
+    pads = [int(p) for p in attribute] if attribute is not None else _list(context, node, 1)
+    axes = axes_of(context, node, 3, rank) or tuple(range(rank))
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[axis], after[axis] = pads[i], pads[i + len(axes)]
+    ranges = {
+        i: (max(-before[i], 0), shape[i] + min(before[i], 0) + min(after[i], 0))
+        for i in range(rank)
+        if before[i] < 0 or after[i] < 0
+    }
+    tensor = _slice(context, node, rep.tensor, node.outputs[0], ranges)
+    grown = tuple((max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True))
+    value = _pad_value(context, node, rep)
+    if any(b or a for b, a in grown):
+        tensor = context.builder.add(
+            ir.Pad,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            context.shape(node.outputs[0]),
+            rep.qparams,
+            pads=grown,
+            value=value,
+        )
+    _move(context, node, rep, tensor)
+
+
+def _pad_value(context: Context, node: Node, rep: Rep) -> float:
+    given = context.constant(node, 2)
+    real = float(node.attributes.get("value", 0.0)) if given is None else float(given.reshape(()))
+    if _dtype(context, rep.tensor) == "float32":
+        return real
+    if rep.qparams is None:
+        return int(real) - (128 if rep.unsigned else 0)
+    steps = real / rep.scale + rep.zp
+    if steps != round(steps) and not (steps < -128 or steps > 127):
+        raise Refused(f"its value {real:g} is not a step of its input's numbers")
+    if not -128 <= steps <= 127:
+        raise Refused(f"its value {real:g} lies outside its input's range")
+    return int(quantize(np.array(real), rep.numbers))
+
+
+def expand(context: Context, node: Node) -> None:
+    """Expand and Tile."""
+    rep = context.quantized(node.inputs[0])
+    shape = context.shape(node.outputs[0])
+    tensor = context.reshape(
+        node.name, rep.tensor, align(context.builder.shape(rep.tensor), len(shape)), f"{rep.tensor}/aligned"
+    )
+    own = context.builder.shape(tensor)
+    if own != shape:
+        multiples = tuple(o // i for o, i in zip(shape, own, strict=True))
+        tensor = context.builder.add(
+            ir.Tile,
+            node.name,
+            [tensor],
+            node.outputs[0],
+            _dtype(context, tensor),
+            shape,
+            rep.qparams,
+            multiples=multiples,
+        )
+    _move(context, node, rep, tensor)

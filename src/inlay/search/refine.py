@@ -1,0 +1,131 @@
+"""Improve on the anchors: float the units that cost the accuracy, then drop what does not pay.
+
+Repair rests on quantization noise of different units being nearly independent: their noise powers at an output add up,
+so what floating a group of units gains tells what they contribute. Groups are split, best first, down to single units.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from inlay.search.base import Dialogue, Scripted
+from inlay.space.units import Unit
+from inlay.trial import Proposal, Trial
+from inlay.types import Placement
+
+Label = Callable[[frozenset[str]], Placement]
+"""The placement in which the named units run in low precision."""
+
+_FAN = 4  # parts that a group is split into
+_MOST_FLOATED = 0.5  # share of the units beyond which repairing is given up
+
+
+class Refine(Scripted):
+    """Repair the fastest anchors that lie outside the accuracy bound, then flip segments of the incumbent.
+
+    Args:
+        units: selectable units, in topological order.
+        label: placement of a set of units.
+        anchors: what the anchors showed, filled by the time of the first ``ask``.
+        chosen: for each anchor's name the units that it runs in low precision.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        label: Label,
+        anchors: Mapping[str, Trial],
+        chosen: Mapping[str, frozenset[str]],
+    ) -> None:
+        super().__init__("refine", self._propose)
+        self._order = [u.name for u in units]
+        self._label = label
+        self._anchors = anchors
+        self._chosen = chosen
+
+    def _propose(self) -> Dialogue:
+        best, units = self._best_feasible()
+        for name in self._worth_repairing(best):
+            repaired = yield from self._repair(self._chosen[name], self._anchors[name])
+            if repaired is not None and (repaired[1].speedup or 0.0) > best:
+                units, best = repaired[0], repaired[1].speedup or 0.0
+        yield from self._flip(units)
+
+    def _best_feasible(self) -> tuple[float, frozenset[str]]:
+        found = [(t.speedup or 0.0, n) for n, t in self._anchors.items() if t.feasible and n in self._chosen]
+        speed, name = max(found, default=(1.0, ""))
+        return speed, self._chosen.get(name, frozenset())
+
+    def _worth_repairing(self, best: float) -> list[str]:
+        wrong = [
+            (t.speedup, name)
+            for name, t in self._anchors.items()
+            if name in self._chosen and t.speedup is not None and not t.feasible and t.speedup > best
+        ]
+        return [name for _, name in sorted(wrong, reverse=True)]
+
+    def _repair(
+        self, start: frozenset[str], trial: Trial
+    ) -> Generator[Proposal, Trial, tuple[frozenset[str], Trial] | None]:
+        """Float units, most harmful first, until the placement is feasible; None when it never is."""
+        units = start
+        noise = _noise(trial)
+        groups = [_Group(-noise, tuple(u for u in self._order if u in units))]
+        floated = 0
+        while groups and floated <= _MOST_FLOATED * len(start):
+            group = heapq.heappop(groups)
+            if len(group.units) > 1:
+                for part in _split(group.units):
+                    answer = yield Proposal(self._label(units - set(part)), f"probe: {_name(part)} in float")
+                    if answer.feasible:
+                        return units - set(part), answer
+                    heapq.heappush(groups, _Group(-max(0.0, noise - _noise(answer)), part))
+                continue
+            units = units - set(group.units)
+            floated += 1
+            answer = yield Proposal(self._label(units), f"repair: {floated} units in float")
+            if answer.feasible:
+                return units, answer
+            noise = min(noise, _noise(answer))
+        return None
+
+    def _flip(self, units: frozenset[str]) -> Dialogue:
+        """Flip ever smaller segments, in topological order, keeping what is accepted."""
+        size = (len(self._order) + 1) // 2
+        while size >= max(1, len(self._order) // 32):
+            for start in range(0, len(self._order), size):
+                segment = frozenset(self._order[start : start + size])
+                for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
+                    if flipped == units:
+                        continue
+                    answer = yield Proposal(self._label(flipped), f"flip: {_name(sorted(segment))} {verb}")
+                    if answer.accepted:
+                        units = flipped
+            if size == 1:
+                return
+            size //= 2
+
+
+@dataclass(order=True)
+class _Group:
+    """Units with their (negated) estimated noise power: the heap gives the noisiest first."""
+
+    priority: float
+    units: tuple[str, ...] = field(compare=False)
+
+
+def _split(units: tuple[str, ...]) -> list[tuple[str, ...]]:
+    size = -(-len(units) // _FAN)
+    return [units[i : i + size] for i in range(0, len(units), size)]
+
+
+def _noise(trial: Trial) -> float:
+    """Noise power relative to the signal's, at the worst output; a failure counts as pure noise."""
+    accuracy = trial.accuracy
+    return float(10.0 ** (-(accuracy.sqnr_db if accuracy is not None else -30.0) / 10.0))
+
+
+def _name(units: Sequence[str]) -> str:
+    return units[0] if len(units) == 1 else f"{len(units)} units from {units[0]}"

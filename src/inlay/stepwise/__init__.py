@@ -1,0 +1,1 @@
+"""Step-by-step tuning with latencies that the caller measures; :mod:`inlay.autotuner` is its public face."""

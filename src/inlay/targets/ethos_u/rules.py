@@ -1,0 +1,122 @@
+"""What the Ethos-U target runs in INT8: the integer lowering's operators, as the table that placement reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inlay.lower.rules.table import UNARY
+from inlay.model.graph import Graph, Node
+from inlay.targets.base import Condition, OpRule, Rules
+from inlay.types import QType
+
+_SOURCE = "inlay.lower, TOSA 1.0 and Vela 5.2"
+
+
+def _constant_weight(graph: Graph, node: Node) -> str | None:
+    if len(node.inputs) < 2 or not graph.is_constant(node.inputs[1]):
+        return "its weight is computed at run time"
+    return None
+
+
+def _constant_bias(graph: Graph, node: Node) -> str | None:
+    if len(node.inputs) > 2 and node.inputs[2] and not graph.is_constant(node.inputs[2]):
+        return "its bias is computed at run time"
+    return None
+
+
+def _two_dimensional(graph: Graph, node: Node) -> str | None:
+    shape = graph.shape(node.inputs[0])
+    if shape is not None and len(shape) not in (3, 4):
+        return f"it has {len(shape) - 2} spatial dimensions; 1 or 2 are lowered"
+    return None
+
+
+def _gemm_form(graph: Graph, node: Node) -> str | None:
+    return "it reads its first input transposed" if node.attributes.get("transA", 0) else None
+
+
+def _scalar_others(graph: Graph, node: Node) -> str | None:
+    for value in node.inputs[1:]:
+        if value and graph.size(value) != 1:
+            return "a table holds one function of one value; this one differs between channels"
+    return None
+
+
+def _one_output(graph: Graph, node: Node) -> str | None:
+    return "its second output needs the float values" if len([v for v in node.outputs if v]) > 1 else None
+
+
+def _not_dilated(graph: Graph, node: Node) -> str | None:
+    return "dilated windows are not lowered" if max(node.attributes.get("dilations", (1,))) > 1 else None
+
+
+def _constant_divisor(graph: Graph, node: Node) -> str | None:
+    return None if graph.is_constant(node.inputs[1]) else "it divides by an activation"
+
+
+def _moves_activation(graph: Graph, node: Node) -> str | None:
+    return "it only moves a constant" if graph.is_constant(node.inputs[0]) else None
+
+
+def _constant_pad(graph: Graph, node: Node) -> str | None:
+    mode = node.attributes.get("mode", "constant")
+    return None if mode == "constant" else f"padding in mode {mode} is not lowered"
+
+
+def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
+    return OpRule(op_type, conditions=conditions, source=_SOURCE, **details)  # type: ignore[arg-type]
+
+
+def _move(op_type: str, *conditions: Condition) -> OpRule:
+    return _row(op_type, _moves_activation, *conditions, moves=True)
+
+
+_ROWS: Iterable[OpRule] = (
+    _row("Conv", _constant_weight, _constant_bias, _two_dimensional, weight=1, bias=2),
+    _row("ConvTranspose", _constant_weight, _constant_bias, _two_dimensional, weight=1, bias=2),
+    _row("Gemm", _constant_weight, _constant_bias, _gemm_form, weight=1, bias=2),
+    _row("MatMul", weight=1),
+    _row("Add", activations=(0, 1)),
+    _row("Sub", activations=(0, 1)),
+    _row("Mul", activations=(0, 1)),
+    _row("Div", _constant_divisor),
+    _row("Min", activations=None),
+    _row("Max", activations=None),
+    _row("Relu"),
+    _row("Clip"),
+    _row("Softmax"),
+    _row("AveragePool", _two_dimensional, _not_dilated),
+    _row("GlobalAveragePool"),
+    _row("ReduceMean"),
+    _row("ReduceSum"),
+    _row("Concat", activations=None),
+    *(_row(op, _scalar_others) for op in UNARY),
+    _move("MaxPool", _two_dimensional, _one_output, _not_dilated),
+    _move("ReduceMax"),
+    _move("ReduceMin"),
+    *(
+        _move(op)
+        for op in (
+            "Reshape",
+            "Flatten",
+            "Squeeze",
+            "Unsqueeze",
+            "Transpose",
+            "Expand",
+            "Tile",
+            "Slice",
+            "Split",
+            "Gather",
+        )
+    ),
+    _move("Pad", _constant_pad),
+    _move("Resize"),
+)
+
+RULES = Rules(
+    activation=QType.INT8,
+    weight=QType.INT8,
+    ops={row.op_type: row for row in _ROWS},
+    share=frozenset({"Concat"}),  # a requantizing Concat costs a pass over each input (FIELD §4: +25 %)
+)
+"""Relu and Clip are folded into the operator before them whatever the zero point: a CLAMP costs no cycles."""
