@@ -88,7 +88,7 @@ def tune(
         qdq_baseline: a Q/DQ model to start from and to beat.
         keep_qparams: use the numbers that came with a Q/DQ model.
         cost_db: start from the costs that earlier runs on this target learned, and add this one's.
-        strategy: ``auto``, ``guided`` (cost model alone), ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: a file of schemes from earlier runs, which are tried first.
         nodes: globs over node names; only matching nodes may be quantized.

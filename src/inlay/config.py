@@ -31,7 +31,7 @@ class TuneConfig:
         max_measurements: timed candidates; None for no limit.
         qdq_baseline: a Q/DQ model to start from, or None.
         keep_qparams: use the scales and zero points that came with the Q/DQ model.
-        strategy: ``auto``, ``guided`` (cost model alone), ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: schemes of earlier runs, which are tried first, or None.
         nodes: globs over node names that may be quantized; empty for all.

@@ -95,7 +95,7 @@ class Allowance:
     @property
     def _asked(self) -> float:
         """Noise that the bound allows, less what the judge asks for the spread between samples."""
-        return (self._bound or 0.0) * 10.0 ** (-self._margin_db / 10.0)
+        return (self._bound or 0.0) * float(10.0 ** (-self._margin_db / 10.0))
 
     @property
     def active(self) -> bool:
