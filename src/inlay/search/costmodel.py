@@ -24,8 +24,8 @@ _STATES = len(State)
 _FORMS = 4  # of a unit: 2 * (it is low) + (the unit before it is low)
 _SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
 _ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
-_ELSEWHERE = 0.35  # of a unit's cost that was seen behind the other kind of unit
-_GUESSED = 0.8  # of one that follows the trend over size
+_ELSEWHERE = 0.5  # of a unit's cost that was seen behind the other kind of unit
+_GUESSED = 1.0  # of one that follows the trend over size
 _INTEGERS = frozenset({"uint8", "int8"})
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
@@ -235,8 +235,8 @@ class CostModel:
         pools: defaultdict[Hashable, list[float]] = defaultdict(list)
         for at in np.flatnonzero(seen):
             pools[self._signature(int(at))].append(float(mean[at]))
-        ratio = self._low_over_float()
-        trend = self._trends()
+        ratio, changes = self._low_over_float(), self._changes()
+        trend, rates = self._trends(), self._rates()
         for at in np.flatnonzero(~seen):
             signature = self._signature(int(at))
             pool = pools.get(signature)
@@ -246,11 +246,13 @@ class CostModel:
             elif known is not None:
                 mean[at], relative[at] = known, _ALIKE
             elif at < self._edges_at:
-                mean[at], relative[at] = self._other_form(int(at), ratio)
+                mean[at], relative[at] = self._other_form(int(at), ratio, changes)
             else:
-                edge, state = divmod(int(at) - self._edges_at, _STATES)
+                k, state = divmod(int(at) - self._edges_at, _STATES)
                 base, slope = trend[state]
-                mean[at] = base + slope * self.structure.edges[edge].size
+                edge = self.structure.edges[k]
+                like = rates.get((edge.kind, state))
+                mean[at] = base + slope * edge.size if like is None else like * edge.size
         spread = np.maximum(self._spread * 0.7, 0.0)
         return mean, (relative * np.abs(mean) + _FLOOR_NS) ** 2 + spread**2
 
@@ -263,15 +265,35 @@ class CostModel:
             float(np.clip(np.exp(np.median(np.log(costs[both, 1] / costs[both, 0]))), 0.2, 3.0)) if both.any() else 0.6
         )
 
-    def _other_form(self, at: int, ratio: float) -> tuple[float, float]:
+    def _other_form(self, at: int, ratio: float, changes: Mapping[tuple[str, int], float]) -> tuple[float, float]:
         """Cost of a unit's form, and its relative deviation, from the forms that were seen."""
         elsewhere = self._mean[at ^ 1]
         if np.isfinite(elsewhere):
-            return float(elsewhere), _ELSEWHERE
+            usual = changes.get((self.structure.units[at // _FORMS].op_type, at % _FORMS), 1.0)
+            return float(elsewhere) * usual, _ELSEWHERE
         factor = ratio if at & 2 else 1.0 / ratio
         others = [self._mean[at ^ 2], self._mean[at ^ 3]]
         seen = [float(v) * factor for v in others if np.isfinite(v)]
         return (seen[0], _GUESSED) if seen else (_FLOOR_NS, _GUESSED)
+
+    def _changes(self) -> dict[tuple[str, int], float]:
+        """By operator and form: typical cost over that behind the other kind of unit, where both were seen."""
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count[: self._edges_at]):
+            here, there = self._mean[at], self._mean[at ^ 1]
+            if self._count[at ^ 1] and here > _FLOOR_NS and there > _FLOOR_NS:
+                found[self.structure.units[at // _FORMS].op_type, int(at) % _FORMS].append(float(here / there))
+        return {key: float(np.median(ratios)) for key, ratios in found.items()}
+
+    def _rates(self) -> dict[tuple[str, int], float]:
+        """By kind of value and state: typical nanoseconds per element, where some were seen."""
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count[self._edges_at :]):
+            k, state = divmod(int(at), _STATES)
+            edge = self.structure.edges[k]
+            if edge.size:
+                found[edge.kind, state].append(float(self._mean[self._edges_at + at]) / edge.size)
+        return {key: float(np.median(rates)) for key, rates in found.items()}
 
     def _trends(self) -> dict[int, tuple[float, float]]:
         """For each state nanoseconds per value and per element, fitted to what was seen; both non-negative."""

@@ -33,7 +33,7 @@ _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it tea
 _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
-_LEAST_GAIN = 0.001
+_LEAST_GAIN = 0.0005
 _FRONT_DB = (3.0, 6.0, 10.0)
 
 

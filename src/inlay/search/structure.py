@@ -36,7 +36,8 @@ class Edge:
         producer: index of the unit that computes it, or -1 for an input of the graph.
         consumers: indices of the units that read it as an activation.
         float_reader: something reads it that is always float (a graph output, a subgraph, an unquantizable slot).
-        signature: equal for values that cost alike: shape, and kinds of producer and consumers.
+        kind: operators of producer and consumers.
+        signature: equal for values that cost alike: kind and shape.
         size: number of elements.
     """
 
@@ -44,6 +45,7 @@ class Edge:
     producer: int
     consumers: tuple[int, ...]
     float_reader: bool
+    kind: str
     signature: str
     size: int
 
@@ -127,9 +129,10 @@ def build_structure(graph: Graph, units: Sequence[Unit]) -> Structure:
         others = value in graph.captured or any(p not in activations for p in readers)
         producer = -1 if node is None else index[node.name]
         kinds = sorted(units[c].op_type for c in consumers)
-        kind = "input" if producer < 0 else units[producer].op_type
-        signature = f"{kind}>{','.join(kinds)}{'+float' if others else ''} {graph.shape(value)}"
-        edges.append(Edge(value, producer, tuple(consumers), others, signature, graph.size(value) or 0))
+        first = "input" if producer < 0 else units[producer].op_type
+        kind = f"{first}>{','.join(kinds)}{'+float' if others else ''}"
+        signature = f"{kind} {graph.shape(value)}"
+        edges.append(Edge(value, producer, tuple(consumers), others, kind, signature, graph.size(value) or 0))
     before = np.array([_before(graph, u, index) for u in units], np.int64)
     return Structure(tuple(units), free, tuple(edges), signatures, before)
 
