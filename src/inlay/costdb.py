@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-from platformdirs import user_cache_path
 
 from inlay.errors import InlayError
 from inlay.result import replacing
@@ -20,6 +19,18 @@ from inlay.targets.base import Fingerprint
 
 VERSION = 1
 _MOST_WEIGHT = 8  # earlier readings count at most so many times against a new one
+
+
+def cache_folder() -> Path:
+    """Where the platform wants caches of the user: ``INLAY_CACHE_DIR`` goes before."""
+    chosen = os.environ.get("INLAY_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    home = Path.home()
+    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}.get(
+        sys.platform, home / ".cache"
+    )
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or usual) / "inlay"
 
 
 class CostDatabase:
@@ -31,7 +42,7 @@ class CostDatabase:
     """
 
     def __init__(self, fingerprint: Fingerprint, folder: Path | None = None) -> None:
-        self._folder = folder or Path(os.environ.get("INLAY_CACHE_DIR") or user_cache_path("inlay")) / "costs"
+        self._folder = folder or cache_folder() / "costs"
         self.path = self._folder / f"{fingerprint.target}-{fingerprint.digest}.json"
 
     def read(self, signatures: Iterable[str] | None = None) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Guide:
         fingerprint: of the target, for the cost database.
         config: settings.
         feed: the inputs that latency is measured on.
+        probing: seconds of each series of probes.
     """
 
     prepared: Prepared
@@ -51,6 +53,7 @@ class Guide:
     fingerprint: Fingerprint
     config: TuneConfig
     feed: Path
+    probing: list[float] = field(default_factory=list)
 
     def strategy(self, anchors: Mapping[str, Trial], selection: Sequence[Feed], progress: Progress) -> Guided:
         """The strategy, with costs known from earlier runs."""
@@ -104,6 +107,7 @@ class Guide:
             progress.stage("probe how much noise each value's quantization makes")
             seconds = _SENSITIVITY_SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
             prepared = self.prepared
+            begun = time.monotonic()
             try:
                 known = sensitivity(
                     prepared.emitter.base,
@@ -118,6 +122,7 @@ class Guide:
                 )
             except TargetError:
                 known = {}
+            self.probing.append(time.monotonic() - begun)
             self.journal.record_fact("sensitivity", known)
         return {value: tuple(noise) for value, noise in known.items()}
 

@@ -134,6 +134,7 @@ class Run:
         self.setting, self.config, self.work = setting, setting.config, work
         self.rng, self.progress = rng, progress
         self.started = time.monotonic()
+        self.own_s = 0.0  # of the search: neither building nor running models
         self.worker = Worker(self.config.target, work, self.config.limit_s)
         try:
             self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
@@ -193,7 +194,10 @@ class Run:
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
+        begun, busy = time.monotonic(), self.worker.busy_s + meter.waited_s
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
+        runtime = self.worker.busy_s + meter.waited_s - busy + sum(guide.probing)
+        self.own_s = time.monotonic() - begun - runtime
         self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
@@ -407,6 +411,7 @@ class Run:
                 "trials": len(self.journal.trials()),
                 "wall_s": round(time.monotonic() - self.started, 3),
                 "stopped_because": stopped,
+                "overhead": round(self.own_s / max(time.monotonic() - self.started, 1e-9), 4),
                 **learned(guided),
             },
             bound=str(self.config.bound),

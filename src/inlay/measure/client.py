@@ -49,6 +49,9 @@ class Worker:
         spec: the target.
         folder: for feeds' outputs and the worker's log.
         limit_s: seconds that one message may take before the worker is killed.
+
+    Attributes:
+        busy_s: seconds that messages took so far.
     """
 
     def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = 600.0) -> None:
@@ -59,6 +62,7 @@ class Worker:
         self._resident: set[str] = set()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self._buffer = b""
+        self.busy_s = 0.0
         self.fingerprint: Fingerprint
         self.deterministic: bool
         self._start()
@@ -148,6 +152,7 @@ class Worker:
         process = self._process
         assert process is not None
         assert process.stdin is not None
+        begun = time.monotonic()
         try:
             process.stdin.write((json.dumps({"do": do, "with": arguments}) + "\n").encode())
             process.stdin.flush()
@@ -157,6 +162,8 @@ class Worker:
         except KeyboardInterrupt:
             self._kill()  # the answer to this message would be taken for the next one's
             raise
+        finally:
+            self.busy_s += time.monotonic() - begun
         if line is None:
             self._kill()
             raise TimedOut(f"the runtime did not finish {do} within {self._limit:.0f} s and was ended")

@@ -65,6 +65,9 @@ class Meter:
         protocol: how.
         rng: seeds the order of models within blocks.
         sleep: waits a number of seconds.
+
+    Attributes:
+        waited_s: seconds waited for the machine to be quiet.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Meter:
         self._protocol = protocol
         self._rng = rng
         self._sleep = sleep
+        self.waited_s = 0.0
 
     def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
         """Readings of at least ``blocks`` kept blocks, recorded ones first; shape (blocks, models), ns.
@@ -106,7 +110,9 @@ class Meter:
             self._journal.record_blocks(kind, names, timing.ns[quiet], timing.drift[quiet])
             kept = np.concatenate([kept, timing.ns[quiet]])
             if lost:
-                self._sleep(min(0.2 * lost, 1.0))
+                pause = min(0.2 * lost, 1.0)
+                self._sleep(pause)
+                self.waited_s += pause
         return kept
 
     def race(self, kind: str, baseline: Artifact, incumbent: Artifact, candidate: Artifact) -> Race:
