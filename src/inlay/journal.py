@@ -68,11 +68,19 @@ class Journal:
             self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
             return
         different = [k for k in sorted({*identity, *known}) if identity.get(k) != known.get(k)]
-        if different:
+        if different and self._is_empty():  # a run that failed before it measured anything is nobody's loss
+            self._db.execute("DELETE FROM facts")
+            self._db.execute("DELETE FROM identity")
+            self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
+        elif different:
             raise JournalError(
                 f"{self.path} belongs to another run (it differs in {', '.join(different)}): "
                 "give another output folder, or --restart to begin anew"
             )
+
+    def _is_empty(self) -> bool:
+        tables = ("trials", "blocks")
+        return not any(self._db.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() for t in tables)
 
     @property
     def resumed(self) -> bool:

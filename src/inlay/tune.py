@@ -239,7 +239,7 @@ class Run:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
 
     def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
-        observed = observe(prepared, self.setting.parts.calibration)
+        observed = observe(prepared, self.setting.parts.calibration, [p for _, p in imported.placements])
         placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
             "full-int8", Placement()
         )

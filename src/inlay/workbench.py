@@ -138,11 +138,12 @@ def _fresh(folder: Path, name: str) -> Path:
     return inner
 
 
-def observe(prepared: Prepared, samples: Samples) -> Observed:
-    """Histograms of every activation that some placement may quantize."""
+def observe(prepared: Prepared, samples: Samples, imported: Sequence[Placement] = ()) -> Observed:
+    """Histograms of every activation that some placement may quantize, those of ``imported`` placements included."""
     graph = prepared.graph
     candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
     candidates |= {v for u in prepared.selectable for v in u.outputs}
+    candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
     values = sorted(v for v in candidates if not graph.is_constant(v))
     return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds)
 

@@ -65,7 +65,11 @@ class Worker:
         self.busy_s = 0.0
         self.fingerprint: Fingerprint
         self.deterministic: bool
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
 
     def load(self, artifact: Artifact) -> None:
         """Build a model, unless it is resident. Raises TargetError."""

@@ -90,6 +90,7 @@ def extract(model: ir.Model) -> Extraction:
             name = read.name
             read.name = f"{name}_dequantized"
             source.name = name
+            source.type, source.shape = source.type or read.type, source.shape or read.shape
             graph.outputs[position] = source
         read.replace_all_uses_with(source)
         sites.update(dict.fromkeys(ports, params.qtype))

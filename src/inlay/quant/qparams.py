@@ -15,6 +15,7 @@ from inlay.targets.base import Rules
 from inlay.types import Placement, Port, QParams, QType
 
 _TINY = float(np.float32(2.0**-100))  # scales stay normal float32 numbers, and so do their products
+_HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer stands for a finite number
 _BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
 
 
@@ -32,7 +33,7 @@ def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QP
         steps = 2 * qtype.qmax if qtype.signed else steps
     if high == low:
         return QParams(qtype, (1.0,), (qtype.qmin if not qtype.signed else 0,))
-    scale = np.float32(min(max((high - low) / steps, _TINY), float(np.finfo(np.float32).max)))
+    scale = np.float32(min(max((high - low) / steps, _TINY), _HUGE / steps))
     if low == 0.0 and scale * np.float32(steps) > np.float32(high):
         scale = np.nextafter(scale, np.float32(0))
     if symmetric:

@@ -111,8 +111,10 @@ class OrtExecutable:
         """Median time of every kernel, from the runtime's own profiler in a session of its own.
 
         Raises:
-            CompileFailed, RunFailed: the runtime does.
+            CompileFailed, RunFailed: the runtime does, or the model was closed.
         """
+        if self._session is None:
+            raise RunFailed("the model was closed")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             options = _options(self._threads)
