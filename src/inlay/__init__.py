@@ -6,7 +6,7 @@ result = inlay.tune("model.onnx", data="samples.npz", out="out")
 print(result.best.speedup, result.model_path)
 """
 
-from inlay.api import bench, quantize, regions, targets, tune
+from inlay.api import bench, quantize, regions, select, targets, tune
 from inlay.autotuner import (
     ChildRegionInputInsertionPoint,
     Config,
@@ -45,6 +45,7 @@ __all__ = [
     "quantize",
     "region_pattern_autotuning_workflow",
     "regions",
+    "select",
     "targets",
     "tune",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inlay import selection as _selection
 from inlay import tune as _tune
 from inlay.cache import PatternCache
 from inlay.config import (
@@ -29,6 +30,7 @@ from inlay.progress import Progress
 from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.result import TuneResult, replacing
 from inlay.search.anchors import anchor_placements
+from inlay.selection import Selected
 from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
@@ -58,6 +60,7 @@ def tune(
     seed: int = 0,
     qdq_baseline: str | Path | None = None,
     keep_qparams: bool = False,
+    cost_db: bool = True,
     strategy: str = "auto",
     schemes_per_region: int = 30,
     pattern_cache: str | Path | None = None,
@@ -84,7 +87,8 @@ def tune(
         seed: of every random choice.
         qdq_baseline: a Q/DQ model to start from and to beat.
         keep_qparams: use the numbers that came with a Q/DQ model.
-        strategy: ``auto``, ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        cost_db: start from the costs that earlier runs on this target learned, and add this one's.
+        strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: a file of schemes from earlier runs, which are tried first.
         nodes: globs over node names; only matching nodes may be quantized.
@@ -115,6 +119,7 @@ def tune(
         max_measurements=max_measurements,
         qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
         keep_qparams=keep_qparams,
+        cost_db=cost_db,
         strategy=strategy,
         schemes_per_region=schemes_per_region,
         pattern_cache=None if pattern_cache is None else Path(pattern_cache),
@@ -280,6 +285,33 @@ def quantize(
     return Quantized(
         out, file_sha256(out), len(placement), (len(selected), len(prepared.units)), method, accuracy, refusals
     )
+
+
+def select(
+    out: str | Path,
+    *,
+    to: str | Path | None = None,
+    max_drop: str | float | None = None,
+    min_sqnr: float | None = None,
+    fastest: bool = False,
+) -> Selected:
+    """Write the fastest model that an earlier run measured within another bound, without searching again.
+
+    Args:
+        out: folder of the run.
+        to: the file to write; ``selected.onnx`` in that folder otherwise.
+        max_drop: most that the metric may fall on the selection samples.
+        min_sqnr: least SQNR in dB there.
+        fastest: no bound.
+
+    Raises:
+        UsageError: no wish, contradicting wishes, or no measured model keeps them.
+        JournalError: there is no finished run in ``out``.
+    """
+    if fastest == (max_drop is not None or min_sqnr is not None):
+        raise UsageError("give --max-drop, --min-sqnr, or --fastest")
+    wish = _selection.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
+    return _selection.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from inlay.api import BenchRow, Quantized, TargetRow
 from inlay.result import AnchorResult, TuneResult
+from inlay.selection import Selected
 from inlay.trial import Accuracy, Failed, Interval, Measured
 
 _EXACT_DB = 120.0
@@ -108,6 +109,15 @@ def quantized(done: Quantized) -> str:
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         lines.append(f"  {count} x float: {reason}")
     return "\n".join(lines)
+
+
+def selected(done: Selected) -> str:
+    """What was written in place of the winner."""
+    metric = "" if done.metric is None else f", metric {done.metric:.4f}"
+    return (
+        f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}.\n"
+        f"  In the search: {done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples."
+    )
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

@@ -211,14 +211,14 @@ class Candidates:
 
     Args:
         prepared: the model.
-        table: numbers.
+        table: numbers; also an attribute.
         calibration: digest of ``table``'s origin.
         target: fingerprint of the target, for the metadata.
     """
 
     def __init__(self, prepared: Prepared, table: QParamsTable, calibration: str, target: str) -> None:
         self._prepared = prepared
-        self._table = table
+        self.table = table
         self._calibration = calibration
         self._target = target
 
@@ -229,7 +229,7 @@ class Candidates:
     def proto(self, placement: Placement) -> onnx.ModelProto:
         """The model, with weights in the store. Raises ModelError."""
         facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
-        return self._prepared.emitter.emit(placement, self._table, facts)
+        return self._prepared.emitter.emit(placement, self.table, facts)
 
     def write(self, placement: Placement) -> Artifact:
         """The model as a small file beside the store. Raises ModelError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -104,9 +105,24 @@ class QParamsTable:
         self._graph = graph
         self._rules = rules
         self._ranges = ranges
+        self._given = dict(fixed or {})
         self._known: dict[tuple[str, QType], QParams] = dict(fixed or {})
         self._fixed = {value for value, _ in self._known}
         self._biases: dict[tuple[Port, int, int], QParams] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that the numbers follow from, as plain data; see :meth:`from_json`."""
+        return {
+            "ranges": {value: [found.low, found.high] for value, found in self._ranges.items()},
+            "fixed": [[v, q.value, p.scale, p.zero_point, p.axis] for (v, q), p in self._given.items()],
+        }
+
+    @classmethod
+    def from_json(cls, graph: Graph, rules: Rules, data: Mapping[str, Any]) -> QParamsTable:
+        """The table that gave ``data``, for the same graph and rules."""
+        ranges = {value: Range(*found) for value, found in data["ranges"].items()}
+        fixed = {(v, QType(q)): QParams(QType(q), tuple(s), tuple(z), axis) for v, q, s, z, axis in data["fixed"]}
+        return cls(graph, rules, ranges, fixed)
 
     def knows(self, value: str) -> bool:
         """Whether ``value`` can be quantized: it was observed, or is a constant."""
