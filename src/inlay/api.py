@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay import selection as _selection
-from inlay import tune as _tune
+from inlay import tuning
 from inlay.cache import PatternCache
 from inlay.config import (
     DEFAULT_BUDGET_S,
@@ -129,7 +129,7 @@ def tune(
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is said before any work is done
-    return _tune.tune(model, out, samples, config, function, restart, progress)
+    return tuning.tune(model, out, samples, config, function, restart, progress)
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class TargetRow:
     problem: str = ""
 
 
-def targets() -> list[TargetRow]:
+def list_targets() -> list[TargetRow]:
     """Every installed target."""
     rows = []
     for name in available():

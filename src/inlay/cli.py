@@ -270,7 +270,7 @@ def lower_model(
 @app.command()
 def targets() -> None:
     """List the installed targets, and what their measurements depend on."""
-    Console().print(present.targets_table(api.targets()), highlight=False)
+    Console().print(present.targets_table(api.list_targets()), highlight=False)
 
 
 @app.callback(invoke_without_command=True)

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -150,7 +150,7 @@ class Journal:
     def record_feed(self, name: str, feed: Mapping[str, np.ndarray]) -> None:
         """Keep one sample: the model is normalized with its shapes when a candidate is written again."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **feed)  # type: ignore[arg-type]  # the stub mistakes names for options
+        np.savez_compressed(buffer, **cast(Any, feed))  # numpy's stubs take names for options in some versions
         self._write("INSERT OR IGNORE INTO feeds VALUES (?, ?)", (name, buffer.getvalue()))
 
     def feed(self, name: str) -> dict[str, np.ndarray] | None:

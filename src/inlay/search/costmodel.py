@@ -319,7 +319,7 @@ class CostModel:
             for j, b in enumerate(rows[: i + 1]):
                 shared = a.parameters[a.parameters == b.parameters]  # both are in unit and edge order
                 gram[i, j] = gram[j, i] = variance[shared].sum()
-        return gram + np.diag([o.sd**2 for o in rows])
+        return np.asarray(gram + np.diag([o.sd**2 for o in rows]))
 
     def _posterior(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """What whole-model times add to the mean, and the inverse of their covariance."""
