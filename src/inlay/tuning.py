@@ -190,7 +190,9 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, self.config, feed)
+        # on a deterministic target a run depends on its seed alone, not on what other runs learned
+        config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
+        guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, config, feed)
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
@@ -313,6 +315,10 @@ class Run:
         finally:
             self.journal.record_fact("search_s", spent + time.monotonic() - begun)
 
+    def _overhead(self) -> float:
+        """Share of the wall time that the search spent on neither building nor running models."""
+        return round(self.own_s / max(time.monotonic() - self.started, 1e-9), 4)
+
     def _save_cache(self, plan: Plan) -> None:
         """Keep what evolution learned, together with what the folder's cache held before."""
         learned = plan.harvest()
@@ -411,7 +417,7 @@ class Run:
                 "trials": len(self.journal.trials()),
                 "wall_s": round(time.monotonic() - self.started, 3),
                 "stopped_because": stopped,
-                "overhead": round(self.own_s / max(time.monotonic() - self.started, 1e-9), 4),
+                **({} if self.worker.deterministic else {"overhead": self._overhead()}),
                 **learned(guided),
             },
             bound=str(self.config.bound),
