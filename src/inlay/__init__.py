@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from inlay.version import __version__
 
 if TYPE_CHECKING:
-    from inlay.api import bench, list_targets, quantize, regions, tune
+    from inlay.api import bench, list_targets, quantize, regions, select, tune
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
         Config,
@@ -55,11 +55,12 @@ __all__ = [
     "quantize",
     "region_pattern_autotuning_workflow",
     "regions",
+    "select",
     "tune",
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "list_targets", "quantize", "regions", "tune"),
+    "inlay.api": ("bench", "list_targets", "quantize", "regions", "select", "tune"),
     "inlay.result": ("TuneResult",),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
 }

@@ -21,6 +21,7 @@ from inlay.quant.emit import emit
 from inlay.quant.extract import extract, transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
+from inlay.version import __version__
 from tests.float_models import graphs, placements
 from tests.helpers import Workspace, check_and_load, constants, producers, readers, through_qdq
 
@@ -296,6 +297,7 @@ def test_metadata(workspace: Callable[..., Workspace]) -> None:
     assert {e.key: e.value for e in proto.metadata_props} == {
         "author": "someone",
         "inlay.placement": space.full().digest,
+        "inlay.version": __version__,
     }
     assert proto.doc_string == "kept"
 

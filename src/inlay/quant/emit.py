@@ -21,6 +21,7 @@ from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
+from inlay.version import __version__
 
 ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
 
@@ -96,7 +97,10 @@ class Emitter:
         proto.opset_import.extend(base.opset_import)
         proto.metadata_props.extend(base.metadata_props)
         proto.functions.extend(base.functions)
-        for key, text in (metadata or {}).items():
+        facts = dict(metadata or {})
+        if sites:
+            facts.setdefault("inlay.version", __version__)  # tells extract that no activation was dropped for a Q
+        for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, sites)
         return proto

@@ -101,6 +101,8 @@ def extract(model: ir.Model) -> Extraction:
         if params.qtype is not QType.INT32:
             numbers.setdefault((str(source.name), params.qtype), params)
     RemoveUnusedNodesPass()(copy)
+    for key in [k for k in copy.metadata_props if k.startswith("inlay.")]:
+        del copy.metadata_props[key]  # it speaks of the placement that was taken out
     left = {leftover.node for leftover in leftovers}
     leftovers += [
         Leftover(str(n.name), "its integers are read by an operator other than DequantizeLinear")
