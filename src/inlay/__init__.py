@@ -1,29 +1,38 @@
 """Inlay sets QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay.
 
-import inlay
+    import inlay
 
-result = inlay.tune("model.onnx", data="samples.npz", out="out")
-print(result.best.speedup, result.model_path)
+    result = inlay.tune("model.onnx", data="samples.npz", out="out")
+    print(result.best.speedup, result.model_path)
+
+Names are imported when they are first used: a worker process needs few of them, and starts in a fraction of the time.
 """
 
-from inlay.api import bench, quantize, regions, targets, tune
-from inlay.autotuner import (
-    ChildRegionInputInsertionPoint,
-    Config,
-    InsertionScheme,
-    NodeInputInsertionPoint,
-    PatternCache,
-    QDQAutotuner,
-    Region,
-    RegionOutputInsertionPoint,
-    RegionPattern,
-    RegionType,
-    region_pattern_autotuning_workflow,
-)
-from inlay.result import TuneResult
-from inlay.space.recipe import OpConfig, Recipe
-from inlay.types import Placement, Port, QParams, QType
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from inlay.version import __version__
+
+if TYPE_CHECKING:
+    from inlay.api import bench, list_targets, quantize, regions, select, tune
+    from inlay.autotuner import (
+        ChildRegionInputInsertionPoint,
+        Config,
+        InsertionScheme,
+        NodeInputInsertionPoint,
+        PatternCache,
+        QDQAutotuner,
+        Region,
+        RegionOutputInsertionPoint,
+        RegionPattern,
+        RegionType,
+        region_pattern_autotuning_workflow,
+    )
+    from inlay.result import TuneResult
+    from inlay.space.recipe import OpConfig, Recipe
+    from inlay.types import Placement, Port, QParams, QType
 
 __all__ = [
     "ChildRegionInputInsertionPoint",
@@ -45,9 +54,28 @@ __all__ = [
     "TuneResult",
     "__version__",
     "bench",
+    "list_targets",
     "quantize",
     "region_pattern_autotuning_workflow",
     "regions",
-    "targets",
+    "select",
     "tune",
 ]
+
+_HOMES = {
+    "inlay.api": ("bench", "list_targets", "quantize", "regions", "select", "tune"),
+    "inlay.result": ("TuneResult",),
+    "inlay.space.recipe": ("OpConfig", "Recipe"),
+    "inlay.types": ("Placement", "Port", "QParams", "QType"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module inlay has no attribute {name}")
+    return getattr(importlib.import_module(_HOME.get(name, "inlay.autotuner")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay import tune as _tune
+from inlay import selection as _selection
+from inlay import tuning
 from inlay.cache import PatternCache
 from inlay.config import (
     DEFAULT_BUDGET_S,
@@ -28,6 +29,7 @@ from inlay.model.load import file_sha256, load
 from inlay.progress import Progress
 from inlay.quant.accuracy import Bound, Judge, find_metric
 from inlay.result import TuneResult, replacing
+from inlay.selection import Selected
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.space.resolve import Decision, resolve
@@ -59,6 +61,7 @@ def tune(
     seed: int = 0,
     qdq_baseline: str | Path | None = None,
     keep_qparams: bool = False,
+    cost_db: bool = True,
     strategy: str = "auto",
     schemes_per_region: int = 30,
     pattern_cache: str | Path | None = None,
@@ -86,7 +89,8 @@ def tune(
         seed: of every random choice.
         qdq_baseline: a Q/DQ model to start from and to beat.
         keep_qparams: use the numbers that came with a Q/DQ model.
-        strategy: ``auto``, ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        cost_db: start from the costs that earlier runs on this target learned, and add this one's.
+        strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: a file of schemes from earlier runs, which are tried first.
         nodes: globs over node names; only matching nodes may be quantized.
@@ -118,6 +122,7 @@ def tune(
         max_measurements=max_measurements,
         qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
         keep_qparams=keep_qparams,
+        cost_db=cost_db,
         strategy=strategy,
         schemes_per_region=schemes_per_region,
         pattern_cache=None if pattern_cache is None else Path(pattern_cache),
@@ -128,7 +133,7 @@ def tune(
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is said before any work is done
-    return _tune.tune(model, out, samples, config, function, restart, progress)
+    return tuning.tune(model, out, samples, config, function, restart, progress)
 
 
 @dataclass(frozen=True)
@@ -304,6 +309,33 @@ def quantize(
     )
 
 
+def select(
+    out: str | Path,
+    *,
+    to: str | Path | None = None,
+    max_drop: str | float | None = None,
+    min_sqnr: float | None = None,
+    fastest: bool = False,
+) -> Selected:
+    """Write the fastest model that an earlier run measured within another bound, without searching again.
+
+    Args:
+        out: folder of the run.
+        to: the file to write; ``selected.onnx`` in that folder otherwise.
+        max_drop: most that the metric may fall on the selection samples.
+        min_sqnr: least SQNR in dB there.
+        fastest: no bound.
+
+    Raises:
+        UsageError: no wish, contradicting wishes, or no measured model keeps them.
+        JournalError: there is no finished run in ``out``.
+    """
+    if fastest == (max_drop is not None or min_sqnr is not None):
+        raise UsageError("give --max-drop, --min-sqnr, or --fastest")
+    wish = _selection.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
+    return _selection.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
+
+
 def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:
     if decision.precision == "float" or decision.node not in shared:
         return decision
@@ -319,7 +351,7 @@ class TargetRow:
     problem: str = ""
 
 
-def targets() -> list[TargetRow]:
+def list_targets() -> list[TargetRow]:
     """Every installed target."""
     rows = []
     for name in available():

@@ -92,6 +92,9 @@ def tune(
     keep_qparams: Annotated[
         bool, typer.Option("--keep-qparams", help="Use the scales and zero points that came with a Q/DQ model.")
     ] = False,
+    no_cost_db: Annotated[
+        bool, typer.Option("--no-cost-db", help="Neither use nor keep costs learned on this target by other runs.")
+    ] = False,
     strategy: Annotated[str, typer.Option("--strategy", help=f"{', '.join(STRATEGIES)}.")] = "auto",
     schemes_per_region: Annotated[
         int, typer.Option("--schemes-per-region", min=1, help="Most placements tried for one pattern of regions.")
@@ -129,6 +132,7 @@ def tune(
             seed=seed,
             qdq_baseline=qdq_baseline,
             keep_qparams=keep_qparams,
+            cost_db=not no_cost_db,
             strategy=strategy,
             schemes_per_region=schemes_per_region,
             pattern_cache=pattern_cache,
@@ -191,6 +195,26 @@ def quantize(
     if explain:
         typer.echo(present.decisions(done.decisions))
     Console().print(present.quantized(done), highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
+def select(
+    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a run.", show_default=False)],
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="The model to write; OUT/selected.onnx.", show_default=False),
+    ] = None,
+    max_drop: Annotated[
+        str | None, typer.Option("--max-drop", metavar="DROP", help="Most that the metric may fall: 0.5% or 0.005.")
+    ] = None,
+    min_sqnr: Annotated[
+        float | None, typer.Option("--min-sqnr", metavar="DB", help="Least SQNR of the worst output.")
+    ] = None,
+    fastest: Annotated[bool, typer.Option("--fastest", help="The fastest, whatever its accuracy.")] = False,
+) -> None:
+    """Write another model that a run has measured, without searching again."""
+    done = api.select(folder, to=to, max_drop=max_drop, min_sqnr=min_sqnr, fastest=fastest)
+    Console().print(present.selected(done), highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -257,7 +281,7 @@ def lower_model(
 @app.command()
 def targets() -> None:
     """List the installed targets, and what their measurements depend on."""
-    Console().print(present.targets_table(api.targets()), highlight=False)
+    Console().print(present.targets_table(api.list_targets()), highlight=False)
 
 
 @app.callback(invoke_without_command=True)

@@ -36,13 +36,19 @@ class Plan:
     harvest: Callable[[], PatternCache | None]
 
 
-def compose(prepared: Prepared, imported: Imported, config: TuneConfig, evaluator: Evaluator) -> Plan:
-    """The plan for a prepared model.
+def compose(
+    prepared: Prepared,
+    imported: Imported,
+    config: TuneConfig,
+    evaluator: Evaluator,
+    anchors: Anchors,
+    guided: Strategy,
+) -> Plan:
+    """The plan for a prepared model: ``anchors``, then by default ``guided``, then evolution on what is left.
 
     Raises:
         UsageError: the pattern cache cannot be read.
     """
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
     units = prepared.selectable
     chosen = {
         "full-int8": frozenset(u.name for u in units),
@@ -65,7 +71,8 @@ def compose(prepared: Prepared, imported: Imported, config: TuneConfig, evaluato
     evolve = Late("evolve", make_evolve)
     refine = Refine(units, prepared.label, anchors.trials, chosen)
     after: dict[str, list[Strategy]] = {
-        "auto": [evolve, refine] if cache is not None else [refine, evolve],
+        "auto": [guided, evolve],
+        "guided": [guided],
         "evolve": [evolve],
         "refine": [refine],
         "anchors": [],

@@ -16,7 +16,7 @@ from inlay.targets.base import TargetSpec
 
 DEFAULT_MIN_SQNR_DB = 20.0
 DEFAULT_BUDGET_S = 120.0
-STRATEGIES = ("auto", "evolve", "refine", "anchors")
+STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TuneConfig:
         max_measurements: timed candidates; None for no limit.
         qdq_baseline: a Q/DQ model to start from, or None.
         keep_qparams: use the scales and zero points that came with the Q/DQ model.
-        strategy: ``auto``, ``evolve`` (region patterns alone), ``refine``, or ``anchors``.
+        strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
         schemes_per_region: most placements that evolution tries for one pattern.
         pattern_cache: schemes of earlier runs, which are tried first, or None.
         nodes: globs over node names that may be quantized; empty for all.
@@ -42,6 +42,7 @@ class TuneConfig:
         confirm_processes: fresh processes in which the winner is measured again.
         confirm_blocks: blocks in each of them.
         limit_s: seconds that one call of the runtime may take.
+        cost_db: start from the costs that earlier runs on this target learned, and add this one's.
     """
 
     target: TargetSpec = field(default_factory=lambda: TargetSpec("ort-cpu"))
@@ -62,6 +63,7 @@ class TuneConfig:
     confirm_processes: int = 3
     confirm_blocks: int = 8
     limit_s: float = 600.0
+    cost_db: bool = True
 
     def identity(self) -> dict[str, str]:
         """The settings that change which trials a run makes. Budgets may be raised when a run is continued."""

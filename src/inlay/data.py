@@ -154,7 +154,7 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
             labels = np.asarray(np.load(path, allow_pickle=False))
         else:
             labels = np.loadtxt(path, dtype=np.int64, ndmin=1)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"--labels {path} cannot be read: {error}") from error
     if labels.ndim == 0 or len(labels) != count:
         held = "one number" if labels.ndim == 0 else f"{len(labels)} labels"
@@ -235,14 +235,15 @@ def _bound(spec: InputSpec, bind: Mapping[str, int]) -> tuple[int, ...]:
 
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            if len(specs) != 1:
-                names = ", ".join(s.name for s in specs)
-                raise DataError(f"{path} holds one array, but the model has the inputs {names}: give a .npz")
-            return {specs[0].name: loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        with path.open("rb") as file:  # numpy leaves a broken archive open
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                if len(specs) != 1:
+                    names = ", ".join(s.name for s in specs)
+                    raise DataError(f"{path} holds one array, but the model has the inputs {names}: give a .npz")
+                return {specs[0].name: loaded}
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 

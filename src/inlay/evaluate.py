@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError, TimedOut
 from inlay.journal import Journal
-from inlay.measure.client import Worker
+from inlay.measure.client import Worker, kernel_times
 from inlay.measure.race import Meter
 from inlay.quant.accuracy import Judge
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
 from inlay.types import Placement
+
+_PROFILE_NS = 300e6  # nanoseconds that a profile should take
+_PROFILE_REPEATS = (8, 60)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,8 @@ class Evaluator:
             trial = Trial(proposal, outcome, accepted, versus)
         else:
             trial = self._judge_new(proposal, key, write)
+            if source is None:
+                self._journal.record_placement(key, proposal.placement)
             self._journal.record(
                 key, proposal.origin, proposal.placement.digest, trial.outcome, trial.accepted, trial.versus_incumbent
             )
@@ -121,6 +128,23 @@ class Evaluator:
         if trial.accepted:
             self._promote(candidate, write)
         return trial
+
+    def profile(self, key: str, write: Callable[[], Artifact], feed: Path, latency_ns: float) -> list[KernelTime]:
+        """Kernel times of a model, from the journal where they are known; none when it cannot be profiled."""
+        known = self._journal.fact(f"profile {key}")
+        if known is None:
+            repeats = int(np.clip(_PROFILE_NS / max(latency_ns, 1.0), *_PROFILE_REPEATS))
+            artifact = write()
+            try:
+                self.tally.compiles += 1
+                known = [list(astuple(k)) for k in self._worker.profile(artifact, feed, repeats)]
+            except TargetError:
+                known = []
+            finally:
+                if key != self._incumbent_file.digest:
+                    self._drop(artifact)
+            self._journal.record_fact(f"profile {key}", known)
+        return kernel_times(known)
 
     def _promote(self, candidate: Candidate, write: Callable[[], Artifact]) -> None:
         previous = self._incumbent_file

@@ -67,7 +67,7 @@ def read_baseline(path: Path, model: ModelFile) -> ModelFile:
     if not is_quantized(file.model):
         raise UsageError(f"--qdq-baseline {path}: it holds no QuantizeLinear or DequantizeLinear nodes")
     here, there = input_specs(model.model), input_specs(file.model)
-    if [s.name for s in there] != [s.name for s in here]:
+    if not _alike(here, there):
         raise UsageError(f"--qdq-baseline {path}: its inputs are {_listed(there)}, the model's {_listed(here)}")
     outputs = [str(v.name) for v in model.model.graph.outputs]
     if [str(v.name) for v in file.model.graph.outputs] != outputs:
@@ -77,3 +77,17 @@ def read_baseline(path: Path, model: ModelFile) -> ModelFile:
 
 def _listed(specs: Sequence[InputSpec]) -> str:
     return ", ".join(map(str, specs))
+
+
+def _alike(first: Sequence[InputSpec], second: Sequence[InputSpec]) -> bool:
+    """Whether one feed can fit both: equal names and dtypes, no fixed dimensions that differ."""
+    if [(s.name, s.dtype) for s in first] != [(s.name, s.dtype) for s in second]:
+        return False
+    for a, b in zip(first, second, strict=True):
+        if a.dims is None or b.dims is None:
+            continue
+        if len(a.dims) != len(b.dims):
+            return False
+        if any(isinstance(m, int) and isinstance(n, int) and m != n for m, n in zip(a.dims, b.dims, strict=True)):
+            return False
+    return True

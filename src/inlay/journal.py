@@ -6,17 +6,19 @@ command finds its own trials again, any other command is refused.
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from inlay.errors import JournalError
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
+from inlay.types import Placement, Port, QType
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS identity (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -28,6 +30,8 @@ CREATE TABLE IF NOT EXISTS blocks (
     number INTEGER PRIMARY KEY, kind TEXT NOT NULL, models TEXT NOT NULL, ns TEXT NOT NULL, drift REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS placements (candidate TEXT PRIMARY KEY, ports TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS feeds (name TEXT PRIMARY KEY, npz BLOB NOT NULL);
 """
 
 
@@ -36,14 +40,14 @@ class Journal:
 
     Args:
         path: the SQLite file; made when it is not there.
-        identity: what must be equal for the run to continue.
+        identity: what must be equal for the run to continue; None to read whatever run it is.
         restart: forget what is there.
 
     Raises:
         JournalError: it is another run's journal, not a journal, or cannot be written.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, str], restart: bool = False) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, str] | None, restart: bool = False) -> None:
         self.path = path
         if restart:
             for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
@@ -55,7 +59,8 @@ class Journal:
             self._db.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise JournalError(f"{path} cannot be used as a journal: {error}") from error
-        self._check(identity)
+        if identity is not None:
+            self._check(identity)
 
     def _check(self, identity: Mapping[str, str]) -> None:
         known = dict(self._db.execute("SELECT key, value FROM identity"))
@@ -63,11 +68,19 @@ class Journal:
             self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
             return
         different = [k for k in sorted({*identity, *known}) if identity.get(k) != known.get(k)]
-        if different:
+        if different and self._is_empty():  # a run that failed before it measured anything is nobody's loss
+            self._db.execute("DELETE FROM facts")
+            self._db.execute("DELETE FROM identity")
+            self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
+        elif different:
             raise JournalError(
                 f"{self.path} belongs to another run (it differs in {', '.join(different)}): "
                 "give another output folder, or --restart to begin anew"
             )
+
+    def _is_empty(self) -> bool:
+        tables = ("trials", "blocks")
+        return not any(self._db.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() for t in tables)
 
     @property
     def resumed(self) -> bool:
@@ -123,6 +136,35 @@ class Journal:
     def record_fact(self, key: str, value: Any) -> None:
         """Keep a fact (JSON), replacing an earlier one."""
         self._write("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, json.dumps(value)))
+
+    def record_placement(self, candidate: str, placement: Placement) -> None:
+        """Keep the ports of a candidate, so that it can be written again."""
+        ports = json.dumps([[p.node, p.slot, q.value] for p, q in placement])
+        self._write("INSERT OR IGNORE INTO placements VALUES (?, ?)", (candidate, ports))
+
+    def placement(self, candidate: str) -> Placement | None:
+        """The ports of a candidate; None for a file that was given."""
+        row = self._db.execute("SELECT ports FROM placements WHERE candidate = ?", (candidate,)).fetchone()
+        return None if row is None else Placement((Port(n, s), QType(q)) for n, s, q in json.loads(row[0]))
+
+    def record_feed(self, name: str, feed: Mapping[str, np.ndarray]) -> None:
+        """Keep one sample: the model is normalized with its shapes when a candidate is written again."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **cast(Any, feed))  # numpy's stubs take names for options in some versions
+        self._write("INSERT OR IGNORE INTO feeds VALUES (?, ?)", (name, buffer.getvalue()))
+
+    def feed(self, name: str) -> dict[str, np.ndarray] | None:
+        """A sample kept earlier."""
+        row = self._db.execute("SELECT npz FROM feeds WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        with np.load(io.BytesIO(row[0]), allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the run was."""
+        return dict(self._db.execute("SELECT key, value FROM identity"))
 
     def trials(self) -> list[dict[str, Any]]:
         """Every trial in order, as plain data, for reports."""

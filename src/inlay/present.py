@@ -8,6 +8,7 @@ from rich.table import Table
 
 from inlay.api import BenchRow, Quantized, TargetRow
 from inlay.result import AnchorResult, TuneResult
+from inlay.selection import Selected
 from inlay.space.resolve import Decision
 from inlay.trial import Accuracy, Failed, Interval, Measured
 
@@ -117,6 +118,15 @@ def decisions(rows: Sequence[Decision]) -> str:
     cells += [(r.node, r.op_type, r.precision, r.rule, r.reason) for r in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(4)]
     return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells)
+
+
+def selected(done: Selected) -> str:
+    """What was written in place of the winner."""
+    metric = "" if done.metric is None else f", metric {done.metric:.4f}"
+    return (
+        f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}.\n"
+        f"  In the search: {done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples."
+    )
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

@@ -63,6 +63,7 @@ class Accuracy:
         drop: float model's metric minus this one's, or None.
         samples: how many samples were used.
         reason: why it is not feasible; empty when it is.
+        margin_db: how much more than the bound was asked for, by the spread between samples.
     """
 
     feasible: bool
@@ -72,6 +73,7 @@ class Accuracy:
     drop: float | None = None
     samples: int = 0
     reason: str = ""
+    margin_db: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -176,11 +176,12 @@ def _fresh(folder: Path, name: str) -> Path:
     return inner
 
 
-def observe(prepared: Prepared, samples: Samples) -> Observed:
-    """Histograms of every activation that some placement may quantize."""
+def observe(prepared: Prepared, samples: Samples, imported: Sequence[Placement] = ()) -> Observed:
+    """Histograms of every activation that some placement may quantize, those of ``imported`` placements included."""
     graph = prepared.graph
     candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
     candidates |= {v for u in prepared.selectable for v in u.outputs}
+    candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
     values = sorted(v for v in candidates if not graph.is_constant(v))
     return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds)
 
@@ -264,14 +265,14 @@ class Candidates:
 
     Args:
         prepared: the model.
-        table: numbers.
+        table: numbers; also an attribute.
         calibration: digest of ``table``'s origin.
         target: fingerprint of the target, for the metadata.
     """
 
     def __init__(self, prepared: Prepared, table: QParamsTable, calibration: str, target: str) -> None:
         self._prepared = prepared
-        self._table = table
+        self.table = table
         self._calibration = calibration
         self._target = target
 
@@ -282,7 +283,7 @@ class Candidates:
     def proto(self, placement: Placement) -> onnx.ModelProto:
         """The model, with weights in the store. Raises ModelError."""
         facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
-        return self._prepared.emitter.emit(placement, self._table, facts)
+        return self._prepared.emitter.emit(placement, self.table, facts)
 
     def write(self, placement: Placement) -> Artifact:
         """The model as a small file beside the store. Raises ModelError."""

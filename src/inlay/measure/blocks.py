@@ -14,6 +14,7 @@ import numpy as np
 from inlay.targets.base import Executable, Feed
 
 MOST_REPEATS = 2000
+_LONG_SLOTS = 4  # an inference of so many slots
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,20 @@ def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
     """How many inferences fill a slot of ``slot_ns``, at least one; warms the model up on the way."""
     executable.time(feed, 2)
     once = float(executable.time(feed, 3).min())
-    return int(np.clip(round(slot_ns / max(once, 1.0)), 1, MOST_REPEATS))
+    least = 1 if once > _LONG_SLOTS * slot_ns else 2
+    return int(np.clip(round(slot_ns / max(once, 1.0)), least, MOST_REPEATS))
 
 
 def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
-    """Time every model twice. The first inference of each slot refills the caches, and does not count."""
+    """Time every model twice. The first inference of each slot refills the caches, and does not count.
+
+    A model that runs so long that this is nothing to it (it gets a single repeat) is spared the extra inference.
+    """
     order = rng.permutation(len(executables))
     readings: list[list[float]] = [[] for _ in executables]
     for i in (*order, *order[::-1]):
-        executables[i].time(feed, 1)
+        if repeats[i] > 1:
+            executables[i].time(feed, 1)
         readings[i].append(float(np.median(executables[i].time(feed, repeats[i]))))
     ns = [float(np.exp(np.mean(np.log(np.maximum(r, 1.0))))) for r in readings]
     first, second = readings[0]

@@ -37,6 +37,11 @@ class Timing:
     drift: np.ndarray
 
 
+def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
+    """Kernels from plain data, as a worker sends them and a journal keeps them."""
+    return [KernelTime(n, o, ns, p, tuple(nodes), tuple(values), kind) for n, o, ns, p, nodes, values, kind in rows]
+
+
 class Worker:
     """A worker process for one target. Models stay resident until they are dropped.
 
@@ -44,6 +49,9 @@ class Worker:
         spec: the target.
         folder: for feeds' outputs and the worker's log.
         limit_s: seconds that one message may take before the worker is killed.
+
+    Attributes:
+        busy_s: seconds that messages took so far.
     """
 
     def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = 600.0) -> None:
@@ -54,9 +62,14 @@ class Worker:
         self._resident: set[str] = set()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self._buffer = b""
+        self.busy_s = 0.0
         self.fingerprint: Fingerprint
         self.deterministic: bool
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
 
     def load(self, artifact: Artifact) -> None:
         """Build a model, unless it is resident. Raises TargetError."""
@@ -98,7 +111,7 @@ class Worker:
         """Kernel times of a model. Raises TargetError."""
         self.load(artifact)
         answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
-        return [KernelTime(n, o, ns, p, tuple(nodes)) for n, o, ns, p, nodes in answer["kernels"]]
+        return kernel_times(answer["kernels"])
 
     def close(self) -> None:
         """End the process."""
@@ -143,6 +156,7 @@ class Worker:
         process = self._process
         assert process is not None
         assert process.stdin is not None
+        begun = time.monotonic()
         try:
             process.stdin.write((json.dumps({"do": do, "with": arguments}) + "\n").encode())
             process.stdin.flush()
@@ -152,6 +166,8 @@ class Worker:
         except KeyboardInterrupt:
             self._kill()  # the answer to this message would be taken for the next one's
             raise
+        finally:
+            self.busy_s += time.monotonic() - begun
         if line is None:
             self._kill()
             raise TimedOut(f"the runtime did not finish {do} within {self._limit:.0f} s and was ended")

@@ -1,12 +1,14 @@
 """Race a candidate against the incumbent, with the baseline in every block as sentinel.
 
 Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
-blocks as long as the matter is open. Blocks in which the sentinel drifted are thrown away and measured again after a
-pause.
+blocks as long as the matter is open. Each of the (at most) three looks spends a third of the error that the interval is
+allowed, so that it covers the truth as often as it says although the readings decide when to stop. Blocks in which the
+sentinel drifted are thrown away and measured again after a pause.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +18,14 @@ import numpy as np
 
 from inlay.journal import Journal
 from inlay.measure.client import Worker
-from inlay.measure.stats import speedup
+from inlay.measure.stats import LEVEL, speedup
 from inlay.targets.base import Artifact
 from inlay.trial import Interval
 
 DRIFT = 0.02
 """Log-ratio of the sentinel's two readings beyond which a block is discarded."""
+
+_LOST_FIRST, _LOST = 0.93, 0.97  # estimates of a first and a later look below which the matter is not pursued
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,22 @@ class Protocol:
         most_blocks: blocks after which a race ends undecided.
         slot_ns: nanoseconds that one reading should take at least.
         least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
+        worth: ratio; once the upper bound is below it, the rest of the blocks are spared.
         discards: share of blocks that may be discarded for drift before all are kept: a machine that never is quiet.
     """
 
-    first_blocks: int = 6
-    most_blocks: int = 24
+    first_blocks: int = 7
+    most_blocks: int = 28
     slot_ns: int = 4_000_000
     least_gain: float = 1.0
+    worth: float = 1.005
     discards: float = 0.5
+
+    @property
+    def level(self) -> float:
+        """Confidence level of each look, such that all looks together keep the level of the report."""
+        looks = 1 + max(0, math.ceil(math.log2(self.most_blocks / self.first_blocks)))
+        return 1.0 - (1.0 - LEVEL) / looks
 
 
 class Meter:
@@ -53,6 +65,9 @@ class Meter:
         protocol: how.
         rng: seeds the order of models within blocks.
         sleep: waits a number of seconds.
+
+    Attributes:
+        waited_s: seconds waited for the machine to be quiet.
     """
 
     def __init__(
@@ -70,6 +85,7 @@ class Meter:
         self._protocol = protocol
         self._rng = rng
         self._sleep = sleep
+        self.waited_s = 0.0
 
     def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
         """Readings of at least ``blocks`` kept blocks, recorded ones first; shape (blocks, models), ns.
@@ -94,7 +110,9 @@ class Meter:
             self._journal.record_blocks(kind, names, timing.ns[quiet], timing.drift[quiet])
             kept = np.concatenate([kept, timing.ns[quiet]])
             if lost:
-                self._sleep(min(0.2 * lost, 1.0))
+                pause = min(0.2 * lost, 1.0)
+                self._sleep(pause)
+                self.waited_s += pause
         return kept
 
     def race(self, kind: str, baseline: Artifact, incumbent: Artifact, candidate: Artifact) -> Race:
@@ -111,7 +129,8 @@ class Meter:
             base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
             versus = self._interval(best, new)
             over_base = self._interval(base, new)
-            decided = versus.excludes_gain(self._protocol.least_gain) or versus.shows_gain(self._protocol.least_gain)
+            decided = versus.excludes_gain(self._protocol.worth) or versus.shows_gain(self._protocol.least_gain)
+            decided |= versus.value < (_LOST_FIRST if len(ns) < 2 * self._protocol.first_blocks else _LOST)
             if decided or len(ns) >= self._protocol.most_blocks or self._worker.deterministic:
                 return Race(float(np.median(new)), over_base, versus, len(ns))
             blocks = min(2 * len(ns), self._protocol.most_blocks)
@@ -120,7 +139,7 @@ class Meter:
         if self._worker.deterministic:
             ratio = float(base[0] / new[0])
             return Interval(ratio, ratio, ratio)
-        return speedup(base, new)
+        return speedup(base, new, self._protocol.level)
 
 
 @dataclass(frozen=True)

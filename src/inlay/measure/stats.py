@@ -37,11 +37,15 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
     if d.size < LEAST_PAIRS:
         return Interval(estimate, -np.inf, np.inf)
     k = _rank(d.size, level)
-    return Interval(estimate, float(walsh[k]), float(walsh[-1 - k]))
+    if k == 0:
+        return Interval(estimate, -np.inf, np.inf)
+    return Interval(estimate, float(walsh[k - 1]), float(walsh[-k]))
 
 
 def speedup(baseline_ns: np.ndarray, candidate_ns: np.ndarray, level: float = LEVEL) -> Interval:
     """How many times faster the candidate is, from paired readings: the exponential of the log-ratios' estimate.
+
+    The interval is (0, inf) where the readings are too few for the level.
 
     Args:
         baseline_ns: shape (blocks,), positive.
@@ -54,11 +58,14 @@ def speedup(baseline_ns: np.ndarray, candidate_ns: np.ndarray, level: float = LE
 
 @lru_cache(maxsize=256)
 def _rank(n: int, level: float) -> int:
-    """Index of the Walsh average at which the interval begins: the largest k with P(T+ <= k - 1) <= (1 - level) / 2."""
+    """Which smallest Walsh average the interval begins at: the largest k with P(T+ <= k - 1) <= (1 - level) / 2.
+
+    The first is 1; 0 where so few pairs give no interval of this level.
+    """
     tail = (1.0 - level) / 2.0
     if n > _EXACT:
         mean, sd = n * (n + 1) / 4.0, np.sqrt(n * (n + 1) * (2 * n + 1) / 24.0)
-        return max(0, int(np.floor(mean + norm.ppf(tail) * sd)))
+        return max(0, int(np.floor(mean + 0.5 + norm.ppf(tail) * sd)))
     counts = np.zeros(n * (n + 1) // 2 + 1)
     counts[0] = 1.0
     for rank in range(1, n + 1):

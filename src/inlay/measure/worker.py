@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Service:
     def on_profile(self, key: str, feed: str, repeats: int) -> dict[str, Any]:
         """Kernel times of a model."""
         kernels = self._resident[key].profile(self._feed(feed), repeats)
-        return {"kernels": [[k.name, k.op_type, k.ns, k.precision, list(k.nodes)] for k in kernels]}
+        return {"kernels": [list(astuple(k)) for k in kernels]}
 
     def _feed(self, path: str) -> Feed:
         if path not in self._feeds:

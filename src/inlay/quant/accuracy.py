@@ -81,7 +81,8 @@ class Judge:
         metric = None if self._metric is None else _value(self._metric, outputs, self._labels)
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
         reason = self._reason(worst, spread, drop)
-        return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason)
+        margin = spread if self._margin else 0.0
+        return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
 
     def _reason(self, worst: OutputError, spread: float, drop: float | None) -> str:
         least = self._bound.min_sqnr_db

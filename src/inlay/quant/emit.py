@@ -21,6 +21,7 @@ from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
+from inlay.version import __version__
 
 ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
 
@@ -29,13 +30,17 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 @dataclass(frozen=True)
 class _Site:
-    """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names."""
+    """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names.
+
+    ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
+    """
 
     value: str
     qtype: QType
     params: QParams
     ports: tuple[Port, ...]
     prefix: str
+    moved: bool = False
 
     @property
     def at_output(self) -> bool:
@@ -69,7 +74,7 @@ class Emitter:
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
         self._node_names = {n.name for n in self.base.graph.node}
         # keyed by the identity of the numbers too: the tuple keeps them alive
-        self._parts: dict[tuple[str, bool, int], tuple[QParams, _Parts]] = {}
+        self._parts: dict[tuple[str, bool, bool, int], tuple[QParams, _Parts]] = {}
 
     def emit(
         self, placement: Placement, table: QParamsTable, metadata: Mapping[str, str] | None = None
@@ -92,7 +97,10 @@ class Emitter:
         proto.opset_import.extend(base.opset_import)
         proto.metadata_props.extend(base.metadata_props)
         proto.functions.extend(base.functions)
-        for key, text in (metadata or {}).items():
+        facts = dict(metadata or {})
+        if sites:
+            facts.setdefault("inlay.version", __version__)  # tells extract that no activation was dropped for a Q
+        for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, sites)
         return proto
@@ -111,11 +119,12 @@ class Emitter:
             else:
                 readers[value, qtype].append(port)
         types = Counter(value for value, _ in readers)
+        moved = {value for (value, _), ports in readers.items() if any(p.node == GRAPH_OUTPUT for p in ports)}
         for (value, qtype), ports in readers.items():
             if not self._graph.is_float(value) or not table.knows(value):
                 raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
             prefix = value if types[value] == 1 else f"{value}_{qtype.value}"
-            site = _Site(value, qtype, table.params(value, qtype), tuple(ports), prefix)
+            site = _Site(value, qtype, table.params(value, qtype), tuple(ports), prefix, value in moved)
             owned = value not in self._graph.captured and self._graph.producer(value) is not None
             if site.at_output and not owned:
                 raise ModelError(f"graph output {value} cannot be quantized: a subgraph or the caller owns the value")
@@ -176,7 +185,7 @@ class Emitter:
         return set(self._graph.consumers(site.value)) == set(site.ports)
 
     def _make(self, site: _Site) -> _Parts:
-        key = (site.prefix, site.at_output, id(site.params))
+        key = (site.prefix, site.at_output, site.moved, id(site.params))
         if key not in self._parts:
             self._parts[key] = (site.params, self._new_parts(site))
         return self._parts[key][1]
@@ -197,7 +206,7 @@ class Emitter:
         if self._graph.is_constant(site.value):
             tensors.append(self._constant(site, quantized))
         else:
-            source = self._float_name(site.value) if site.at_output else site.value
+            source = self._float_name(site.value) if site.moved else site.value
             reads = [source, scale_name, zero_name]
             nodes.insert(0, _node(QUANTIZE, reads, quantized, self._free_node(site, QUANTIZE), axis))
         return _Parts(read, tuple(nodes), tuple(tensors))

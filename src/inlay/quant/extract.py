@@ -68,6 +68,8 @@ def extract(model: ir.Model) -> Extraction:
     numbers: dict[tuple[str, QType], QParams] = {}
     leftovers: list[Leftover] = []
     outputs = {id(v): i for i, v in enumerate(graph.outputs)}
+    foreign = not any(key.startswith("inlay.") for key in model.metadata_props)
+    rectified: dict[str, ir.Value] = {}
     for node in list(graph):
         if node.op_type != _DQ:
             continue
@@ -77,6 +79,8 @@ def extract(model: ir.Model) -> Extraction:
             continue
         source, params = found
         read = node.outputs[0]
+        if foreign and not all(use.node.op_type in ("Relu", "Clip") for use in read.uses()):
+            source = _rectified(source, params, graph, rectified)
         ports = [Port(str(use.node.name), use.idx) for use in read.uses() if use.node.graph is graph]
         if len(ports) != len(read.uses()):
             leftovers.append(Leftover(str(node.name), "a subgraph reads it"))
@@ -90,12 +94,15 @@ def extract(model: ir.Model) -> Extraction:
             name = read.name
             read.name = f"{name}_dequantized"
             source.name = name
+            source.type, source.shape = source.type or read.type, source.shape or read.shape
             graph.outputs[position] = source
         read.replace_all_uses_with(source)
         sites.update(dict.fromkeys(ports, params.qtype))
         if params.qtype is not QType.INT32:
             numbers.setdefault((str(source.name), params.qtype), params)
     RemoveUnusedNodesPass()(copy)
+    for key in [k for k in copy.metadata_props if k.startswith("inlay.")]:
+        del copy.metadata_props[key]  # it speaks of the placement that was taken out
     left = {leftover.node for leftover in leftovers}
     leftovers += [
         Leftover(str(n.name), "its integers are read by an operator other than DequantizeLinear")
@@ -103,6 +110,27 @@ def extract(model: ir.Model) -> Extraction:
         if n.op_type in (_Q, _DQ) and str(n.name) not in left
     ]
     return Extraction(copy, Placement(sites.items()), numbers, tuple(leftovers))
+
+
+_MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
+
+
+def _rectified(source: ir.Value, params: QParams, graph: ir.Graph, made: dict[str, ir.Value]) -> ir.Value:
+    """``source`` behind a Relu where its Q stands for one.
+
+    Some quantizers drop a Relu whose Q clips at zero anyway (zero point equal to qmin). Without the Q the float model
+    would lack the activation. Putting it back changes no quantized number, since DQ(Q(x)) equals DQ(Q(relu(x))) there.
+    """
+    producer = source.producer()
+    clips = all(z == params.qtype.qmin for z in params.zero_point)
+    if producer is None or producer.op_type not in _MAY_BE_NEGATIVE or not clips or params.qtype is QType.INT32:
+        return source
+    name = str(source.name)
+    if name not in made:
+        output = ir.Value(name=f"{name}_relu", type=source.type, shape=source.shape)
+        graph.insert_after(producer, ir.Node("", "Relu", [source], outputs=[output], name=f"{name}_relu"))
+        made[name] = output
+    return made[name]
 
 
 def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:

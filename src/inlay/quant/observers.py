@@ -63,10 +63,8 @@ class Histogram:
         self.counts += np.bincount(index, minlength=BINS)
 
     def _cover(self, magnitude: float) -> None:
-        if magnitude == 0.0 and self.limit == 0.0:
-            self.limit = 2.0**-100
-        elif self.limit == 0.0:
-            self.limit = float(2.0 ** np.ceil(np.log2(magnitude) + 1e-9))
+        if self.limit == 0.0:  # a floor keeps the reciprocal of the bin's width finite
+            self.limit = max(2.0**-100, float(2.0 ** np.ceil(np.log2(magnitude) + 1e-9))) if magnitude else 2.0**-100
         while self.limit < magnitude:
             pairs = self.counts.reshape(-1, 2).sum(axis=1)
             self.counts = np.zeros(BINS, np.int64)

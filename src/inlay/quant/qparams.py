@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from inlay.targets.base import Rules
 from inlay.types import Placement, Port, QParams, QType
 
 _TINY = float(np.float32(2.0**-100))  # scales stay normal float32 numbers, and so do their products
+_HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer stands for a finite number
 _BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
 
 
@@ -31,7 +33,7 @@ def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QP
         steps = 2 * qtype.qmax if qtype.signed else steps
     if high == low:
         return QParams(qtype, (1.0,), (qtype.qmin if not qtype.signed else 0,))
-    scale = np.float32(min(max((high - low) / steps, _TINY), float(np.finfo(np.float32).max)))
+    scale = np.float32(min(max((high - low) / steps, _TINY), _HUGE / steps))
     if low == 0.0 and scale * np.float32(steps) > np.float32(high):
         scale = np.nextafter(scale, np.float32(0))
     if symmetric:
@@ -106,9 +108,24 @@ class QParamsTable:
         self._per_tensor = per_tensor
         self._rules = rules
         self._ranges = ranges
+        self._given = dict(fixed or {})
         self._known: dict[tuple[str, QType], QParams] = dict(fixed or {})
         self._fixed = {value for value, _ in self._known}
         self._biases: dict[tuple[Port, int, int], QParams] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that the numbers follow from, as plain data; see :meth:`from_json`."""
+        return {
+            "ranges": {value: [found.low, found.high] for value, found in self._ranges.items()},
+            "fixed": [[v, q.value, p.scale, p.zero_point, p.axis] for (v, q), p in self._given.items()],
+        }
+
+    @classmethod
+    def from_json(cls, graph: Graph, rules: Rules, data: Mapping[str, Any]) -> QParamsTable:
+        """The table that gave ``data``, for the same graph and rules."""
+        ranges = {value: Range(*found) for value, found in data["ranges"].items()}
+        fixed = {(v, QType(q)): QParams(QType(q), tuple(s), tuple(z), axis) for v, q, s, z, axis in data["fixed"]}
+        return cls(graph, rules, ranges, fixed)
 
     def knows(self, value: str) -> bool:
         """Whether ``value`` can be quantized: it was observed, or is a constant."""

@@ -47,9 +47,12 @@ class Scripted:
         self._start = start
         self._dialogue: Dialogue | None = None
         self._answer: Trial | None = None
+        self._over = False
 
     def ask(self) -> Proposal | None:
         """The next proposal of the dialogue."""
+        if self._over:
+            return None
         try:
             if self._dialogue is None:
                 self._dialogue = self._start()
@@ -57,6 +60,7 @@ class Scripted:
             assert self._answer is not None, "ask before the last proposal was told back"
             return self._dialogue.send(self._answer)
         except StopIteration:
+            self._over = True
             return None
 
     def tell(self, trial: Trial) -> None:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -128,16 +128,22 @@ class Artifact:
     digest: str
 
 
+KernelKind = Literal["compute", "quantize", "dequantize", "layout"]
+"""What a kernel is there for; ``layout`` is an inserted reorder or transpose."""
+
+
 @dataclass(frozen=True)
 class KernelTime:
-    """Time that one kernel took in one inference.
+    """Time that one kernel takes in one inference.
 
     Attributes:
         name: the runtime's name for the kernel's node.
         op_type: the runtime's operator.
-        ns: mean nanoseconds per inference.
+        ns: typical nanoseconds per inference.
         precision: element type it computes in (``float32``, ``uint8``, …), or ``""`` where unknown.
         nodes: names of the model's nodes that it stands for, as far as known.
+        values: of a kernel that is not ``compute``: the model's value whose boundary it serves, as far as known.
+        kind: what it is there for.
     """
 
     name: str
@@ -145,6 +151,13 @@ class KernelTime:
     ns: float
     precision: str = ""
     nodes: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    kind: KernelKind = "compute"
+
+    @property
+    def attributed(self) -> bool:
+        """Whether its cause is known."""
+        return bool(self.nodes or self.values)
 
 
 class Executable(Protocol):
@@ -159,7 +172,7 @@ class Executable(Protocol):
         ...
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
-        """Every kernel with its mean time over ``repeats`` inferences. Raises RunFailed."""
+        """Every kernel with its typical time over ``repeats`` inferences. Raises RunFailed."""
         ...
 
     def close(self) -> None:

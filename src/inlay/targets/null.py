@@ -68,7 +68,7 @@ class NullExecutable:
         except Exception as error:  # the checker and protobuf raise several types
             raise CompileFailed(f"{model.path.name} is not valid: {one_line(error)}") from error
         self._kernels = price(proto, target.effect)
-        self._rng = np.random.default_rng([target.seed, int(model.digest[:8] or "0", 16)])
+        self._rng = np.random.default_rng([target.seed, *hashlib.sha256(model.digest.encode()).digest()])
         self._closed = False
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
@@ -95,7 +95,9 @@ class NullExecutable:
         return np.asarray(np.rint(total * factor), np.int64)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
-        """The price of each node."""
+        """The price of each node. Raises RunFailed."""
+        if self._closed:
+            raise RunFailed("the model was closed")
         return list(self._kernels)
 
     def close(self) -> None:

@@ -8,18 +8,20 @@ import os
 import platform
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.reference import one_line
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.rules import cpu_flags, rules_for
 
+_WARM_UP = 2
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
 
 
@@ -59,20 +61,21 @@ class OrtCpuTarget:
 
     def compile(self, model: Artifact) -> OrtExecutable:
         """Build a session. Raises CompileFailed."""
-        return OrtExecutable(model, self._options())
+        return OrtExecutable(model, self.threads)
 
     def optimized(self, model: Artifact, path: Path) -> None:
         """Write the graph as the runtime rewrites it to ``path``. Raises CompileFailed."""
-        options = self._options()
+        options = _options(self.threads)
         options.optimized_model_filepath = str(path)
         _session(model, options)
 
-    def _options(self) -> Any:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        return options
+
+def _options(threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
 
 
 def _session(model: Artifact, options: Any) -> Any:
@@ -85,10 +88,10 @@ def _session(model: Artifact, options: Any) -> Any:
 class OrtExecutable:
     """One session."""
 
-    def __init__(self, model: Artifact, options: Any) -> None:
+    def __init__(self, model: Artifact, threads: int) -> None:
         self._model = model
-        self._options = options
-        self._session: Any = _session(model, options)
+        self._threads = threads
+        self._session: Any = _session(model, _options(threads))
         self._outputs = [o.name for o in self._session.get_outputs()]
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
@@ -105,20 +108,28 @@ class OrtExecutable:
         return times
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
-        """Mean time of every kernel, from the runtime's own profiler in a session of its own. Raises RunFailed."""
-        with tempfile.TemporaryDirectory() as folder:
-            options = self._options
+        """Median time of every kernel, from the runtime's own profiler in a session of its own.
+
+        Raises:
+            CompileFailed, RunFailed: the runtime does, or the model was closed.
+        """
+        if self._session is None:
+            raise RunFailed("the model was closed")
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            options = _options(self._threads)
             options.enable_profiling = True
-            options.profile_file_prefix = str(Path(folder) / "profile")
-            try:
-                session = _session(self._model, options)
-                warm_up = 2
-                for _ in range(warm_up + repeats):
-                    _run(session, feed)
-                events = json.loads(Path(session.end_profiling()).read_text(encoding="utf8"))
-            finally:
-                options.enable_profiling = False
-        return _kernels(events, repeats, warm_up)
+            options.profile_file_prefix = str(folder / "profile")
+            options.optimized_model_filepath = str(folder / "optimized.onnx")
+            # weights go to a file of their own, so that the graph is read in no time
+            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
+            session = _session(self._model, options)
+            for _ in range(_WARM_UP + repeats):
+                _run(session, feed)
+            trace = json.loads(Path(session.end_profiling()).read_text(encoding="utf8"))
+            optimized = onnx.load(folder / "optimized.onnx", load_external_data=False)
+        model = onnx.load(self._model.path, load_external_data=False)
+        return kernels(read_events(trace, _WARM_UP + repeats), Attribution(model, optimized), _WARM_UP)
 
     def close(self) -> None:
         """Drop the session."""
@@ -135,31 +146,6 @@ def _run(session: Any, feed: Feed) -> list[np.ndarray]:
         return list(session.run(None, dict(feed)))
     except Exception as error:  # as in _session
         raise RunFailed(f"ONNX Runtime cannot run the model: {one_line(error)}") from error
-
-
-def _kernels(events: list[dict[str, Any]], repeats: int, warm_up: int) -> list[KernelTime]:
-    """Mean over the last ``repeats`` runs; kernels in the order in which they first ran."""
-    times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    precision: dict[tuple[str, str], str] = {}
-    for event in events:
-        if event.get("cat") != "Node" or not str(event.get("name", "")).endswith("_kernel_time"):
-            continue
-        args = event["args"]
-        key = (event["name"].removesuffix("_kernel_time"), args["op_name"])
-        times[key].append(float(event["dur"]) * 1000.0)
-        with contextlib.suppress(KeyError, IndexError, StopIteration):
-            precision[key] = next(iter(args["input_type_shape"][0]))
-    kernels = []
-    for (name, op_type), values in times.items():
-        runs = repeats + warm_up
-        calls = max(1, len(values) // runs)
-        kept = values[warm_up * calls :]
-        node, _, suffix = name.rpartition("_token_")
-        source = node if suffix.isdigit() else name
-        kernels.append(
-            KernelTime(name, op_type, sum(kept) / max(1, repeats), precision.get((name, op_type), ""), (source,))
-        )
-    return kernels
 
 
 def _cpu_name() -> str:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from inlay.confirm import Confirmed, confirm
 from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, save_feed, split
 from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
+from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Worker
@@ -33,6 +34,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
 from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
+from inlay.search.guided import Guided
 from inlay.space.recipe_file import to_text
 from inlay.targets.base import Artifact
 from inlay.targets.registry import create
@@ -133,6 +135,7 @@ class Run:
         self.setting, self.config, self.work = setting, setting.config, work
         self.rng, self.progress = rng, progress
         self.started = time.monotonic()
+        self.own_s = 0.0  # of the search: neither building nor running models
         self.worker = Worker(self.config.target, work, self.config.limit_s)
         try:
             self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
@@ -193,10 +196,18 @@ class Run:
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
-        plan = compose(prepared, imported, self.config, evaluator)
-        anchors = plan.anchors
+        # on a deterministic target a run depends on its seed alone, not on what other runs learned
+        config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
+        guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, config, feed)
+        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
+        guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
+        plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
+        begun, busy = time.monotonic(), self.worker.busy_s + meter.waited_s
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
+        runtime = self.worker.busy_s + meter.waited_s - busy + sum(guide.probing)
+        self.own_s = time.monotonic() - begun - runtime
         self._save_cache(plan)
+        guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
 
@@ -218,7 +229,7 @@ class Run:
             why_slow=why_slow,
         )
         self._write_recipe(prepared, confirmed)
-        return self._write(evaluator, anchors, confirmed, stopped, interrupted, notes)
+        return self._write(evaluator, anchors, guided, confirmed, stopped, interrupted, notes)
 
     def _feeds(self, name: str, samples: Samples) -> list[Path]:
         folder = self.work / name
@@ -237,7 +248,7 @@ class Run:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
 
     def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
-        observed = observe(prepared, self.setting.parts.calibration)
+        observed = observe(prepared, self.setting.parts.calibration, [p for _, p in imported.placements])
         placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
             "full-int8", Placement()
         )
@@ -263,6 +274,13 @@ class Run:
             f"{observed.digest} {method} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
         table = table_from(prepared, observed, method, fixed)
+        origin = {
+            "digest": calibration[:16],
+            "target": self.worker.fingerprint.digest,
+            "spec": asdict(self.config.target),
+        }
+        self.journal.record_fact("calibration", {**origin, "table": table.as_json()})
+        self.journal.record_feed("shapes", self.setting.parts.calibration.feeds[0])
         return Candidates(prepared, table, calibration[:16], self.worker.fingerprint.digest)
 
     def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
@@ -303,6 +321,10 @@ class Run:
             return "interrupted", True
         finally:
             self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+
+    def _overhead(self) -> float:
+        """Share of the wall time that the search spent on neither building nor running models."""
+        return round(self.own_s / max(time.monotonic() - self.started, 1e-9), 4)
 
     def _save_cache(self, plan: Plan) -> None:
         """Keep what evolution learned, together with what the folder's cache held before."""
@@ -360,6 +382,7 @@ class Run:
         self,
         evaluator: Evaluator,
         anchors: Anchors,
+        guided: Guided,
         confirmed: Confirmed,
         stopped: str,
         interrupted: bool,
@@ -411,6 +434,8 @@ class Run:
                 "trials": len(self.journal.trials()),
                 "wall_s": round(time.monotonic() - self.started, 3),
                 "stopped_because": stopped,
+                **({} if self.worker.deterministic else {"overhead": self._overhead()}),
+                **learned(guided),
             },
             bound=str(self.config.bound),
             seed=self.config.seed,

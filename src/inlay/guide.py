@@ -1,0 +1,145 @@
+"""Set the guided strategy up for a run: its oracles answer from the journal where they can, so that runs resume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.config import DEFAULT_BUDGET_S, TuneConfig
+from inlay.costdb import CostDatabase
+from inlay.data import Feed
+from inlay.errors import TargetError
+from inlay.evaluate import Evaluator
+from inlay.journal import Journal
+from inlay.progress import Progress
+from inlay.quant.sensitivity import Noise, sensitivity
+from inlay.search.anchors import WEIGHTED
+from inlay.search.costmodel import CostModel
+from inlay.search.guided import Guided, Oracles
+from inlay.search.structure import Structure, build_structure
+from inlay.targets.base import Fingerprint, KernelTime
+from inlay.trial import Trial
+from inlay.types import Placement
+from inlay.workbench import Candidates, Prepared
+
+_SENSITIVITY_SHARE = 0.1  # of the budget
+
+
+@dataclass(frozen=True, eq=False)
+class Guide:
+    """What the strategy's oracles need.
+
+    Attributes:
+        prepared: the model.
+        candidates: writes placements.
+        evaluator: profiles them.
+        journal: keeps every answer.
+        fingerprint: of the target, for the cost database.
+        config: settings.
+        feed: the inputs that latency is measured on.
+        probing: seconds of each series of probes.
+    """
+
+    prepared: Prepared
+    candidates: Candidates
+    evaluator: Evaluator
+    journal: Journal
+    fingerprint: Fingerprint
+    config: TuneConfig
+    feed: Path
+    probing: list[float] = field(default_factory=list)
+
+    def strategy(self, anchors: Mapping[str, Trial], selection: Sequence[Feed], progress: Progress) -> Guided:
+        """The strategy, with costs known from earlier runs."""
+        units = self.prepared.selectable
+        chosen = {
+            "float": frozenset[str](),
+            "full-int8": frozenset(u.name for u in units),
+            "conv-matmul": frozenset(u.name for u in units if u.op_type in WEIGHTED),
+        }
+        graph = self.prepared.graph
+        structure = build_structure(graph, self.prepared.units)
+        probe = partial(self._sensitivity, structure, selection, progress)
+        least = self.config.bound.min_sqnr_db
+        return Guided(
+            structure,
+            Oracles(self._profile, probe, self.prepared.label),
+            anchors,
+            chosen,
+            [v for v in graph.outputs if graph.is_float(v)],
+            None if least is None else 10.0 ** (-least / 10.0),
+            self._baseline_ns,
+            np.random.default_rng([self.config.seed, 1]),
+            self._known(structure),
+        )
+
+    def remember(self, guided: Guided) -> None:
+        """Add what was learned to the cost database."""
+        if self.config.cost_db and guided.model.profiled:
+            CostDatabase(self.fingerprint).add(guided.model.summary())
+
+    @property
+    def _baseline_ns(self) -> float:
+        return float(self.journal.fact("baseline_ns"))
+
+    def _known(self, structure: Structure) -> dict[str, float]:
+        known = self.journal.fact("known_costs")
+        if known is None:
+            wanted = CostModel(structure).signatures()
+            known = CostDatabase(self.fingerprint).read(wanted) if self.config.cost_db else {}
+            self.journal.record_fact("known_costs", known)
+        return dict(known)
+
+    def _profile(self, placement: Placement) -> list[KernelTime]:
+        write = partial(self.candidates.write, placement)
+        return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns)
+
+    def _sensitivity(self, structure: Structure, selection: Sequence[Feed], progress: Progress) -> Noise:
+        """Noise of every value alone; none where the probe model does not run."""
+        known = self.journal.fact("sensitivity")
+        if known is None:
+            progress.stage("probe how much noise each value's quantization makes")
+            seconds = _SENSITIVITY_SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
+            prepared = self.prepared
+            begun = time.monotonic()
+            try:
+                known = sensitivity(
+                    prepared.emitter.base,
+                    prepared.store,
+                    prepared.graph,
+                    prepared.units,
+                    [e.value for e in structure.edges],
+                    prepared.rules,
+                    self.candidates.table,
+                    selection,
+                    seconds,
+                )
+            except TargetError:
+                known = {}
+            self.probing.append(time.monotonic() - begun)
+            self.journal.record_fact("sensitivity", known)
+        return {value: tuple(noise) for value, noise in known.items()}
+
+
+def learned(guided: Guided) -> dict[str, Any]:
+    """How good the forecasts were, and which units did not run as the rules say, for ``result.json``."""
+    errors = [abs(f.measured_ns / f.predicted.ns - 1.0) for f in guided.forecasts]
+    return {
+        "forecasts": [
+            {
+                "placement_digest": f.digest,
+                "predicted_ms": f.predicted.ns / 1e6,
+                "sd_ms": f.predicted.sd / 1e6,
+                "measured_ms": f.measured_ns / 1e6,
+            }
+            for f in guided.forecasts
+        ],
+        "forecast_error": float(np.median(errors)) if errors else None,
+        "fusion_disagreements": [asdict(d) for d in guided.disagreements.values()],
+    }

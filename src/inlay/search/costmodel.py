@@ -1,0 +1,337 @@
+"""What a labelling costs: unit costs by label, value costs by state, learned from profiles, corrected by whole models.
+
+The latency of a labelling is modelled as a sum of independent normal parameters: one for each unit, its label and that
+of the unit before it, and one for each value and state. A profile observes the parameters that it covers, one by one;
+what no profile covered is taken from units or values of the same signature, else from the trend over size. Whole-model
+times then condition all parameters jointly (Bayesian linear regression; with few observations and many parameters it is
+cheapest in observation space, and a draw from it takes Matheron's rule: *Wilson et al., Efficiently sampling functions
+from Gaussian process posteriors*, 2020). Nothing here is larger than parameters times observations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inlay.search.cut import Problem, Term
+from inlay.search.structure import State, Structure
+from inlay.targets.base import KernelTime
+
+_STATES = len(State)
+_FORMS = 4  # of a unit: 2 * (it is low) + (the unit before it is low)
+_SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
+_ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
+_ELSEWHERE = 0.5  # of a unit's cost that was seen behind the other kind of unit
+_GUESSED = 1.0  # of one that follows the trend over size
+_INTEGERS = frozenset({"uint8", "int8"})
+_LEAST = 0.25  # no cost is corrected below this part of what profiles say
+_FLOOR_NS = 300.0
+_TOTAL = 0.03  # relative error of a profile's total
+_WHOLE = 0.01  # relative error of a whole-model time, beyond its interval
+_NEWEST = 0.5  # weight of the newest reading of a cost: it comes from the neighbourhood that matters now
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Expected nanoseconds per inference, and their standard deviation."""
+
+    ns: float
+    sd: float
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One measured labelling: its parameters' indices, whole-model nanoseconds, and their standard deviation."""
+
+    parameters: np.ndarray
+    ns: float
+    sd: float
+
+
+class CostModel:
+    """Learned costs of one model on one target.
+
+    Args:
+        structure: units and values.
+        known: costs by signature and label or state, from earlier runs; see :meth:`summary`.
+    """
+
+    def __init__(self, structure: Structure, known: Mapping[str, float] | None = None) -> None:
+        self.structure = structure
+        self._known = dict(known or {})
+        units, edges = len(structure.units), len(structure.edges)
+        self._edges_at = _FORMS * units
+        size = self._edges_at + _STATES * edges
+        self._mean = np.full(size, np.nan)
+        self._count = np.zeros(size, np.int64)
+        self._spread = np.zeros(size)
+        self._observations: list[Observation] = []
+        self._ratios: list[float] = []
+        self._prior: tuple[np.ndarray, np.ndarray] | None = None
+        self.outside = 0.0  # nanoseconds of kernels that belong to no unit and no value
+
+    @property
+    def profiled(self) -> bool:
+        """Whether any profile was taken in."""
+        return bool(self._count.any())
+
+    def parameters(self, labels: np.ndarray) -> np.ndarray:
+        """Indices of the parameters that a labelling pays; shape (units + edges,)."""
+        forms = 2 * labels.astype(np.int64) + self.structure.contexts(labels)
+        units = np.arange(len(self.structure.units)) * _FORMS + forms
+        edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(labels)
+        return np.concatenate([units, edges])
+
+    def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float, relative_sd: float = 0.0) -> None:
+        """Take in the profile of a labelling whose whole-model time is ``ns``.
+
+        Kernel times are scaled to add up to it: profiling slows a model down. Where the whole-model time is uncertain,
+        the sum of the kernels, scaled as in the other profiles, has its say too.
+        """
+        total = sum(k.ns for k in kernels)
+        if not total > 0.0:
+            return
+        ratio = float(np.log(ns / total))
+        weight = _TOTAL**2 / (relative_sd**2 + _TOTAL**2) if self._ratios else 1.0
+        usual = float(np.median(self._ratios)) if self._ratios else ratio
+        self._ratios.append(ratio)
+        scale = float(np.exp(weight * ratio + (1.0 - weight) * usual))
+        seen: dict[int, float] = dict.fromkeys(self.parameters(labels).tolist(), 0.0)
+        states, contexts = self.structure.states(labels), self.structure.contexts(labels)
+        outside = 0.0
+        for kernel in kernels:
+            at = self._cause(kernel, labels, contexts, states)
+            if at is None:
+                outside += kernel.ns * scale
+            else:
+                seen[at] = seen.get(at, 0.0) + kernel.ns * scale
+        self.outside = outside
+        for at, value in seen.items():
+            self._see(at, value)
+        self._prior = None
+
+    def observe(self, labels: np.ndarray, ns: float, relative_sd: float) -> None:
+        """Take in a whole-model time."""
+        sd = ns * float(np.hypot(relative_sd, _WHOLE))
+        self._observations.append(Observation(self.parameters(labels), ns, sd))
+
+    def predict(self, labels: np.ndarray) -> Prediction:
+        """Latency of a labelling."""
+        mean, variance = self._base()
+        at = self.parameters(labels)
+        correction, gain = self._posterior(mean, variance)
+        ns = float(mean[at].sum() + correction[at].sum()) + self.outside
+        reduction = 0.0
+        if gain is not None:
+            cross = np.array([variance[at[at == o.parameters]].sum() for o in self._observations])
+            reduction = float(cross @ gain @ cross)
+        return Prediction(ns, float(np.sqrt(max(float(variance[at].sum()) - reduction, (0.002 * ns) ** 2))))
+
+    def mean(self) -> np.ndarray:
+        """Expected parameters given everything; shape (parameters,), ns."""
+        mean, variance = self._base()
+        return np.asarray(np.maximum(mean + self._posterior(mean, variance)[0], _LEAST * mean))
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """One draw of all parameters from what is known of them (Thompson sampling); ns."""
+        mean, variance = self._base()
+        drawn = mean + np.sqrt(variance) * rng.standard_normal(mean.size)
+        if not self._observations:
+            return np.asarray(np.maximum(drawn, _LEAST * mean))
+        noise = [o.sd * rng.standard_normal() for o in self._observations]
+        gap = np.array(
+            [
+                o.ns - self.outside - drawn[o.parameters].sum() - e
+                for o, e in zip(self._observations, noise, strict=True)
+            ]
+        )
+        weights = np.linalg.solve(self._gram(variance), gap)
+        for weight, o in zip(weights, self._observations, strict=True):
+            drawn[o.parameters] += variance[o.parameters] * weight
+        return np.asarray(np.maximum(drawn, _LEAST * mean))
+
+    def problem(self, parameters: np.ndarray) -> Problem:
+        """The labelling problem under these costs.
+
+        A cost ``(a, b, c, d)`` by the labels (00, 01, 10, 11) of a producer and its consumer is
+        ``a + (c - a) p + (d - c) u + (b + c - a - d) (1 - p) u``: unit costs, and one boundary cost. It is exact; the
+        boundary cost is negative where equal labels cost more than different ones, which a cut cannot take.
+        """
+        forms = parameters[: self._edges_at].reshape(-1, 2, 2)
+        edges = parameters[self._edges_at :].reshape(-1, _STATES)
+        float_cost, low_cost = forms[:, 0, 0].copy(), forms[:, 1, 0].copy()
+        terms = []
+        for unit, before in enumerate(self.structure.before.tolist()):
+            if before >= 0 and self.structure.free[before]:
+                (a, b), (c, d) = forms[unit].T  # by the label before, then by its own
+                low_cost[before] += c - a
+                low_cost[unit] = a + d - c
+                if self.structure.free[unit]:
+                    terms.append(Term(before, (unit,), up=float(b + c - a - d)))
+        for edge, (none, up, down, low) in zip(self.structure.edges, edges, strict=True):
+            if edge.producer < 0:
+                terms.append(Term(-1, edge.consumers, edge.float_reader, up=float(up - none)))
+                continue
+            float_cost[edge.producer] += none
+            low_cost[edge.producer] += low
+            terms.append(Term(edge.producer, edge.consumers, edge.float_reader, float(up - none), float(down - low)))
+        return Problem(float_cost, low_cost, terms, self.structure.free)
+
+    def signatures(self) -> set[str]:
+        """Keys of :meth:`summary` that this model may ask for."""
+        return {_text(self._signature(at)) for at in range(self._mean.size)}
+
+    def summary(self) -> dict[str, float]:
+        """Mean cost by signature and label or state, of everything that was seen: for a later run."""
+        sums: defaultdict[str, list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count):
+            sums[_text(self._signature(int(at)))].append(float(self._mean[at]))
+        return {key: float(np.mean(values)) for key, values in sums.items()}
+
+    def _cause(self, kernel: KernelTime, labels: np.ndarray, contexts: np.ndarray, states: np.ndarray) -> int | None:
+        """The parameter that a kernel's time belongs to."""
+        for value in kernel.values:
+            k = self.structure.edge_of.get(value)
+            if k is not None:
+                return self._edges_at + k * _STATES + int(states[k])
+        owner = next((self.structure.index[n] for n in kernel.nodes if n in self.structure.index), None)
+        if owner is None:
+            return None
+        if kernel.precision in _INTEGERS and not labels[owner]:
+            # the runtime moved a Q before an operator that only moves elements: the boundary behind it is the cause
+            for value in self.structure.units[owner].outputs:
+                k = self.structure.edge_of.get(value)
+                if k is not None and states[k] == State.UP:
+                    return self._edges_at + k * _STATES + int(State.UP)
+        return _FORMS * owner + 2 * int(labels[owner]) + int(contexts[owner])
+
+    def _see(self, at: int, value: float) -> None:
+        if self._count[at] == 0:
+            self._mean[at] = value
+        else:
+            gap = value - self._mean[at]
+            self._spread[at] = max(self._spread[at] * 0.7, abs(gap))
+            self._mean[at] += _NEWEST * gap
+        self._count[at] += 1
+
+    def _signature(self, at: int) -> Hashable:
+        if at < self._edges_at:
+            return ("unit", self.structure.signatures[at // _FORMS], at % _FORMS)
+        edge, state = divmod(at - self._edges_at, _STATES)
+        return ("value", self.structure.edges[edge].signature, state)
+
+    def _base(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of every parameter before whole-model times."""
+        if self._prior is None:
+            self._prior = self._pool()
+        return self._prior
+
+    def _pool(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, seen = self._mean.copy(), self._count > 0
+        relative = np.where(seen, _SEEN, _GUESSED)
+        pools: defaultdict[Hashable, list[float]] = defaultdict(list)
+        for at in np.flatnonzero(seen):
+            pools[self._signature(int(at))].append(float(mean[at]))
+        ratio, changes = self._low_over_float(), self._changes()
+        trend, rates = self._trends(), self._rates()
+        for at in np.flatnonzero(~seen):
+            signature = self._signature(int(at))
+            pool = pools.get(signature)
+            known = self._known.get(_text(signature))
+            if pool:
+                mean[at], relative[at] = float(np.mean(pool)), _ALIKE
+            elif known is not None:
+                mean[at], relative[at] = known, _ALIKE
+            elif at < self._edges_at:
+                mean[at], relative[at] = self._other_form(int(at), ratio, changes)
+            else:
+                k, state = divmod(int(at) - self._edges_at, _STATES)
+                base, slope = trend[state]
+                edge = self.structure.edges[k]
+                like = rates.get((edge.kind, state))
+                mean[at] = base + slope * edge.size if like is None else like * edge.size
+        spread = np.maximum(self._spread * 0.7, 0.0)
+        return mean, (relative * np.abs(mean) + _FLOOR_NS) ** 2 + spread**2
+
+    def _low_over_float(self) -> float:
+        """Typical ratio of a unit's low-precision and float costs, where both were seen."""
+        forms = self._mean[: self._edges_at].reshape(-1, 2, 2)
+        costs = np.fmin(forms[:, :, 0], forms[:, :, 1])  # whichever was seen
+        both = self.structure.free & (np.nan_to_num(costs, nan=0.0) > 0.0).all(axis=1)
+        return (
+            float(np.clip(np.exp(np.median(np.log(costs[both, 1] / costs[both, 0]))), 0.2, 3.0)) if both.any() else 0.6
+        )
+
+    def _other_form(self, at: int, ratio: float, changes: Mapping[tuple[str, int], float]) -> tuple[float, float]:
+        """Cost of a unit's form, and its relative deviation, from the forms that were seen."""
+        elsewhere = self._mean[at ^ 1]
+        if np.isfinite(elsewhere):
+            usual = changes.get((self.structure.units[at // _FORMS].op_type, at % _FORMS), 1.0)
+            return float(elsewhere) * usual, _ELSEWHERE
+        factor = ratio if at & 2 else 1.0 / ratio
+        others = [self._mean[at ^ 2], self._mean[at ^ 3]]
+        seen = [float(v) * factor for v in others if np.isfinite(v)]
+        return (seen[0], _GUESSED) if seen else (_FLOOR_NS, _GUESSED)
+
+    def _changes(self) -> dict[tuple[str, int], float]:
+        """By operator and form: typical cost over that behind the other kind of unit, where both were seen."""
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count[: self._edges_at]):
+            here, there = self._mean[at], self._mean[at ^ 1]
+            if self._count[at ^ 1] and here > _FLOOR_NS and there > _FLOOR_NS:
+                found[self.structure.units[at // _FORMS].op_type, int(at) % _FORMS].append(float(here / there))
+        return {key: float(np.median(ratios)) for key, ratios in found.items()}
+
+    def _rates(self) -> dict[tuple[str, int], float]:
+        """By kind of value and state: typical nanoseconds per element, where some were seen."""
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count[self._edges_at :]):
+            k, state = divmod(int(at), _STATES)
+            edge = self.structure.edges[k]
+            if edge.size:
+                found[edge.kind, state].append(float(self._mean[self._edges_at + at]) / edge.size)
+        return {key: float(np.median(rates)) for key, rates in found.items()}
+
+    def _trends(self) -> dict[int, tuple[float, float]]:
+        """For each state nanoseconds per value and per element, fitted to what was seen; both non-negative."""
+        default = {State.FLOAT: (0.0, 0.0), State.UP: (1500.0, 0.1), State.DOWN: (1500.0, 0.15), State.LOW: (0.0, 0.0)}
+        found: dict[int, tuple[float, float]] = {}
+        costs = self._mean[self._edges_at :].reshape(-1, _STATES)
+        sizes = np.array([e.size for e in self.structure.edges], float)
+        for state in State:
+            seen = np.isfinite(costs[:, state]) if len(costs) else np.zeros(0, bool)
+            if state in (State.FLOAT, State.LOW) or seen.sum() < 4 or sizes[seen].sum() == 0:
+                found[state] = default[state]
+                continue
+            slope = float(np.median(costs[seen, state] / np.maximum(sizes[seen], 1.0)))
+            base = float(np.median(np.maximum(costs[seen, state] - slope * sizes[seen], 0.0)))
+            found[state] = (base, max(slope, 0.0))
+        return found
+
+    def _gram(self, variance: np.ndarray) -> np.ndarray:
+        """Covariance of the observed whole-model times."""
+        rows = self._observations
+        gram = np.empty((len(rows), len(rows)))
+        for i, a in enumerate(rows):
+            for j, b in enumerate(rows[: i + 1]):
+                shared = a.parameters[a.parameters == b.parameters]  # both are in unit and edge order
+                gram[i, j] = gram[j, i] = variance[shared].sum()
+        return np.asarray(gram + np.diag([o.sd**2 for o in rows]))
+
+    def _posterior(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """What whole-model times add to the mean, and the inverse of their covariance."""
+        correction = np.zeros_like(mean)
+        if not self._observations:
+            return correction, None
+        gap = np.array([o.ns - self.outside - mean[o.parameters].sum() for o in self._observations])
+        inverse = np.linalg.inv(self._gram(variance))
+        for weight, o in zip(inverse @ gap, self._observations, strict=True):
+            correction[o.parameters] += variance[o.parameters] * weight
+        return correction, inverse
+
+
+def _text(signature: Hashable) -> str:
+    return str(signature)

@@ -1,0 +1,157 @@
+"""The search problem behind units and values: who hands what to whom, and what a labelling makes of each value.
+
+Labels are a boolean for each unit: low precision or float. A value is in one of four states, by the label of its
+producer and those of its consumers; each state has its own cost (Q, DQ, reorders, transposes).
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from inlay.model.graph import Graph
+from inlay.space.units import Unit
+
+
+class State(enum.IntEnum):
+    """What happens at a value."""
+
+    FLOAT = 0  # float producer, float consumers
+    UP = 1  # float producer, some consumer in low precision: it is quantized
+    DOWN = 2  # low-precision producer, some consumer in float: it is dequantized
+    LOW = 3  # low precision throughout
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One value between units.
+
+    Attributes:
+        value: its name.
+        producer: index of the unit that computes it, or -1 for an input of the graph.
+        consumers: indices of the units that read it as an activation.
+        float_reader: something reads it that is always float (a graph output, a subgraph, an unquantizable slot).
+        kind: operators of producer and consumers.
+        signature: equal for values that cost alike: kind and shape.
+        size: number of elements.
+    """
+
+    value: str
+    producer: int
+    consumers: tuple[int, ...]
+    float_reader: bool
+    kind: str
+    signature: str
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """Units and the values between them.
+
+    Attributes:
+        units: every unit, in topological order.
+        free: whether each unit can be labelled; the others are always float. Shape (units,).
+        edges: every value that some selectable unit computes or reads as an activation.
+        signatures: of the units: equal for units that cost alike (operator, attributes, shapes).
+        before: unit that computes the first activation of each, or -1. What runs before a unit decides about its layout
+            (NHWC behind an integer convolution, blocked behind a float one), and so about its time. Shape (units,).
+    """
+
+    units: tuple[Unit, ...]
+    free: np.ndarray
+    edges: tuple[Edge, ...]
+    signatures: tuple[str, ...]
+    before: np.ndarray
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Index of the unit that each node belongs to."""
+        return {node: i for i, unit in enumerate(self.units) for node in unit.nodes}
+
+    @cached_property
+    def edge_of(self) -> Mapping[str, int]:
+        """Index of the edge of each value."""
+        return {edge.value: k for k, edge in enumerate(self.edges)}
+
+    @cached_property
+    def _flat(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Producer of each edge; edge and consumer of each reading; whether each edge has a float reader."""
+        producer = np.array([e.producer for e in self.edges], np.int64)
+        owner = np.array([k for k, e in enumerate(self.edges) for _ in e.consumers], np.int64)
+        consumer = np.array([c for e in self.edges for c in e.consumers], np.int64)
+        return producer, owner, consumer, np.array([e.float_reader for e in self.edges], bool)
+
+    def labels(self, names: Collection[str]) -> np.ndarray:
+        """Labels under which the named units run in low precision."""
+        wanted = set(names)
+        return np.array([u.name in wanted and bool(f) for u, f in zip(self.units, self.free, strict=True)], bool)
+
+    def names(self, labels: np.ndarray) -> frozenset[str]:
+        """Names of the units in low precision."""
+        return frozenset(self.units[i].name for i in np.flatnonzero(labels & self.free))
+
+    def contexts(self, labels: np.ndarray) -> np.ndarray:
+        """Whether the unit before each is in low precision, shape (units,)."""
+        return np.asarray((self.before >= 0) & labels[self.before])
+
+    def states(self, labels: np.ndarray) -> np.ndarray:
+        """State of each edge, shape (edges,)."""
+        producer, owner, consumer, floats = self._flat
+        low_producer = (producer >= 0) & labels[producer] if len(self.edges) else np.zeros(0, bool)
+        some_low, some_float = np.zeros(len(self.edges), bool), floats.copy()
+        np.logical_or.at(some_low, owner, labels[consumer])
+        np.logical_or.at(some_float, owner, ~labels[consumer])
+        states = np.where(some_low, int(State.UP), int(State.FLOAT))
+        return np.where(low_producer, np.where(some_float, int(State.DOWN), int(State.LOW)), states)
+
+
+def build_structure(graph: Graph, units: Sequence[Unit]) -> Structure:
+    """Index ``units`` of ``graph``. Linear time."""
+    index = {node: i for i, unit in enumerate(units) for node in unit.nodes}
+    activations = {port for u in units if u.selectable for port in u.activations}
+    free = np.array([u.selectable for u in units], bool)
+    values = dict.fromkeys(v for u in units if u.selectable for v in u.outputs)
+    values.update(dict.fromkeys(graph.value_of(p) for u in units if u.selectable for p in u.activations))
+    signatures = tuple(_unit_signature(graph, u) for u in units)
+    edges = []
+    for value in values:
+        if graph.is_constant(value):
+            continue
+        node = graph.producer(value)
+        readers = graph.consumers(value)
+        consumers = dict.fromkeys(index[p.node] for p in readers if p in activations)
+        others = value in graph.captured or any(p not in activations for p in readers)
+        producer = -1 if node is None else index[node.name]
+        kinds = sorted(units[c].op_type for c in consumers)
+        first = "input" if producer < 0 else units[producer].op_type
+        kind = f"{first}>{','.join(kinds)}{'+float' if others else ''}"
+        signature = f"{kind} {graph.shape(value)}"
+        edges.append(Edge(value, producer, tuple(consumers), others, kind, signature, graph.size(value) or 0))
+    before = np.array([_before(graph, u, index) for u in units], np.int64)
+    return Structure(tuple(units), free, tuple(edges), signatures, before)
+
+
+def _before(graph: Graph, unit: Unit, index: Mapping[str, int]) -> int:
+    for value in graph.node(unit.name).inputs:
+        producer = graph.producer(value) if value else None
+        if producer is not None and graph.is_float(value):
+            return index[producer.name]
+    return -1
+
+
+def _unit_signature(graph: Graph, unit: Unit) -> str:
+    """Operators, attributes and shapes of a unit: what its kernels' time depends on."""
+    parts = []
+    for name in unit.nodes:
+        node = graph.node(name)
+        attributes = sorted((k, v) for k, v in node.attributes.items() if isinstance(v, (int, float, str, tuple)))
+        shapes = [graph.shape(v) for v in node.inputs if v]
+        constant = [graph.is_constant(v) for v in node.inputs if v]
+        parts.append(f"{node.domain}:{node.op_type} {attributes} {shapes} {constant}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]

@@ -1,0 +1,231 @@
+"""From the runtime's profiler events to kernels with their causes: model nodes, a value's Q/DQ, or a layout boundary.
+
+The runtime writes the graph that it really runs; its node names are the event names. A kernel is traced back to the
+model in this order: by its own name (fusions keep the anchor's, with a suffix), by the names of what it writes (a fused
+node keeps the last value's), and, for what the runtime inserts (reorders between NCHW and its blocked layout,
+transposes to NHWC, moved Q/DQ), by following its inputs to the nearest value of the model: that value's boundary
+causes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from inlay.targets.base import KernelKind, KernelTime
+
+_KINDS: Mapping[str, KernelKind] = {
+    "QuantizeLinear": "quantize",
+    "DequantizeLinear": "dequantize",
+    "ReorderInput": "layout",
+    "ReorderOutput": "layout",
+}
+_TOKEN = re.compile(r"(_token_\d+|/duplicated|_nchwc)$")
+_VALUE_SUFFIX = re.compile(
+    r"(_token_\d+|/duplicated|_nchwc|_QuantizeLinear|_DequantizeLinear|_quantized|_q_to_dq|_post_dq|_pre_q|_q|_dq"
+    r"|_u?int8|_float)$"
+)
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+
+@dataclass(frozen=True)
+class Event:
+    """One kernel as the profiler saw it: nanoseconds in each inference, shape (runs,), warm-up included."""
+
+    name: str
+    op_type: str
+    precision: str
+    ns: np.ndarray
+
+
+def read_events(events: Sequence[Mapping[str, Any]], runs: int) -> list[Event]:
+    """The kernel events of a trace of ``runs`` inferences, in the order in which kernels first ran."""
+    times: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    precision: dict[tuple[str, str], str] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not str(event.get("name", "")).endswith("_kernel_time"):
+            continue
+        args = event["args"]
+        key = (str(event["name"]).removesuffix("_kernel_time"), str(args["op_name"]))
+        times[key].append(float(event["dur"]) * 1000.0)
+        shapes = args.get("input_type_shape") or []
+        if key not in precision and shapes:
+            precision[key] = _largest(shapes)
+    found = []
+    for (name, op_type), values in times.items():
+        whole = len(values) % runs == 0  # in a loop's body the number of calls may vary
+        ns = np.array(values).reshape(runs, -1).sum(axis=1) if whole else np.full(runs, sum(values) / runs)
+        found.append(Event(name, op_type, precision.get((name, op_type), ""), ns))
+    return found
+
+
+def _largest(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """Element type of the largest input: what a kernel computes in (a QLinearConcat's first input is a scale)."""
+    sized = [(int(np.prod(dims, dtype=np.int64)), dtype) for entry in shapes for dtype, dims in entry.items()]
+    return max(sized, key=lambda s: s[0], default=(0, ""))[1]
+
+
+class Attribution:
+    """Traces kernels of an optimized graph back to the model that was handed to the runtime.
+
+    Args:
+        model: that model; weights are not looked at.
+        optimized: the graph that the runtime wrote.
+    """
+
+    def __init__(self, model: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
+        self._nodes = {n.name: n for n in model.graph.node if n.op_type not in _KINDS}
+        self._producer = {v: n for n in model.graph.node for v in n.output if v}
+        self._values = {v for n in self._nodes.values() for v in n.output if v}
+        self._values.update(i.name for i in model.graph.input)
+        self._public = _public_names(model)
+        self._kernels = {n.name: n for n in optimized.graph.node}
+        self._writer = {v: n for n in optimized.graph.node for v in n.output if v}
+        self._readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in optimized.graph.node:
+            for value in node.input:
+                self._readers[value].append(node)
+
+    @cached_property
+    def has_bodies(self) -> bool:
+        """Whether some kernels are those of If, Loop or Scan bodies, whose time is in their owner's."""
+        return any(n.op_type in _CONTROL_FLOW for n in self._kernels.values())
+
+    def knows(self, name: str) -> bool:
+        """Whether the optimized graph has a kernel called ``name``."""
+        return name in self._kernels
+
+    def kernel(self, name: str, op_type: str, ns: float, precision: str) -> KernelTime:
+        """One kernel with its cause; without nodes and values where none was found."""
+        node = self._kernels.get(name)
+        if node is None:
+            source = self._own_node(name)
+            return KernelTime(name, op_type, ns, precision, source)
+        kind = self._kind(node)
+        if kind == "compute":
+            return KernelTime(name, op_type, ns, precision, self._sources(node), kind=kind)
+        value = self._value(node)
+        value = value and self._public.get(value, value)
+        return KernelTime(name, op_type, ns, precision, (), (value,) if value else (), kind)
+
+    def _kind(self, node: onnx.NodeProto) -> KernelKind:
+        if node.op_type in _KINDS:
+            return _KINDS[node.op_type]
+        inserted = node.op_type == "Transpose" and not self._own_node(node.name) and not self._written(node)
+        return "layout" if inserted else "compute"
+
+    def _own_node(self, name: str) -> tuple[str, ...]:
+        """The model's node that a kernel's name begins with."""
+        while True:
+            if name in self._nodes:
+                return (name,)
+            shorter = _TOKEN.sub("", name)
+            if shorter == name:
+                break
+            name = shorter
+        head, _, fusion = name.rstrip("/").rpartition("/")  # "<node>/<Name>Fusion/"
+        return (head,) if fusion.endswith("Fusion") and head in self._nodes else ()
+
+    def _written(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """The model's nodes that compute what a kernel writes, as far back as the kernel's inputs."""
+        found: dict[str, None] = {}
+        stop = set(node.input)
+        open_values = [v for v in node.output if v in self._producer]
+        while open_values:
+            producer = self._producer.get(open_values.pop())
+            if producer is None or producer.name in found or producer.op_type in _KINDS:
+                continue
+            found[producer.name] = None
+            open_values += [v for v in producer.input if v not in stop and v not in self._writer]
+        return tuple(found)
+
+    def _sources(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        found = self._named(node)
+        if found:
+            return found
+        # helpers of a fusion (a Reshape, a Split): they work for the kernel that reads them, or else follow one
+        around = [r for v in node.output for r in self._readers[v]]
+        around += [self._writer[v] for v in node.input if v in self._writer]
+        return next((s for s in map(self._named, around) if s), ())
+
+    def _named(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """The model's nodes by the kernel's name, or by those of the values that it writes."""
+        own = self._own_node(node.name)
+        if own:
+            return own
+        written = self._written(node)
+        if written:
+            return written
+        for name in (node.name, *node.output):
+            value = self._model_value(name)
+            if value is not None and value in self._producer:
+                return (self._producer[value].name,)
+        return ()
+
+    def _value(self, node: onnx.NodeProto) -> str | None:
+        """The model's value whose boundary an inserted kernel serves: by names, else by what it reads."""
+        seen = 0
+        while seen < 16:  # chains of inserted kernels are short
+            for name in (node.name, *node.output[:1], *node.input[:1]):
+                value = self._model_value(name)
+                if value is not None:
+                    return value
+            before = self._writer.get(node.input[0]) if node.input else None
+            if before is None:
+                return None
+            if self._kind(before) == "compute":
+                return self._output_of(before, node.input[0])
+            node, seen = before, seen + 1
+        return None
+
+    def _output_of(self, kernel: onnx.NodeProto, name: str) -> str | None:
+        sources = self._sources(kernel)
+        if not sources:
+            return None
+        outputs = self._nodes[sources[0]].output
+        slot = list(kernel.output).index(name)
+        return str(outputs[min(slot, len(outputs) - 1)])
+
+    def _model_value(self, name: str) -> str | None:
+        """The model's value that ``name`` begins with, less the suffixes of the runtime and of our own writer."""
+        while name:
+            if name in self._values:
+                return name
+            shorter = _VALUE_SUFFIX.sub("", name)
+            if shorter == name:
+                return None
+            name = shorter
+        return None
+
+
+def _public_names(model: onnx.ModelProto) -> dict[str, str]:
+    """A graph output that is quantized keeps its name behind the DQ; the value before the Q is the one meant."""
+    producer = {n.output[0]: n for n in model.graph.node if n.op_type in _KINDS}
+    names = {}
+    for output in model.graph.output:
+        dequantize = producer.get(output.name)
+        quantize = producer.get(dequantize.input[0]) if dequantize is not None else None
+        if quantize is not None:
+            names[quantize.input[0]] = output.name
+    return names
+
+
+def kernels(events: Iterable[Event], attribution: Attribution, warm_up: int) -> list[KernelTime]:
+    """Every kernel with its cause and its median time; one slow inference among many does not count.
+
+    Kernels of If, Loop and Scan bodies are left out: their owner's time holds theirs.
+    """
+    found = []
+    for event in events:
+        if attribution.has_bodies and not attribution.knows(event.name):
+            continue
+        ns = float(np.median(event.ns[warm_up:]))
+        found.append(attribution.kernel(event.name, event.op_type, ns, event.precision))
+    return found

@@ -1,0 +1,55 @@
+"""Fixtures: the folder of real models, and ready-made small models on disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.helpers import Workspace
+
+# Examples are whole models: no per-example deadline on a shared machine, and the same examples in every run of CI.
+settings.register_profile("inlay", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("inlay")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def models_folder() -> Path:
+    """``INLAY_MODELS``, or ``../shared/models`` beside the repository."""
+    return Path(os.environ.get("INLAY_MODELS") or ROOT.parent / "shared" / "models")
+
+
+@pytest.fixture
+def real_models() -> Path:
+    """The folder of trained models with ``feeds.py``, which this fixture makes importable."""
+    folder = models_folder()
+    if not (folder / "feeds.py").is_file():
+        pytest.skip(f"no trained models in {folder}: set INLAY_MODELS to a folder that holds them")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return folder
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a model to the test's folder and returns its path."""
+
+    def write(model: onnx.ModelProto, name: str = "model.onnx") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Callable[..., Workspace]:
+    """Prepares a model for placing and emitting, in the test's folder."""
+    return lambda model, **options: Workspace(model, tmp_path / "workspace", **options)

@@ -1,0 +1,92 @@
+"""Hodges-Lehmann estimates and their signed-rank intervals, against brute force and by simulation."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import wilcoxon
+
+from inlay.measure.stats import LEAST_PAIRS, hodges_lehmann, speedup
+
+numbers = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
+
+
+@given(numbers)
+def test_the_estimate_is_the_median_of_walsh_averages(d: np.ndarray) -> None:
+    walsh = [(a + b) / 2 for a, b in itertools.combinations_with_replacement(d.tolist(), 2)]
+    found = hodges_lehmann(d)
+    assert found.value == pytest.approx(np.median(walsh))
+    assert found.low <= found.value <= found.high
+    assert (found.low == -np.inf) == (d.size < LEAST_PAIRS)
+
+
+@given(numbers, st.floats(-50, 50), st.floats(0.1, 10))
+def test_it_moves_and_scales_with_the_data(d: np.ndarray, shift: float, scale: float) -> None:
+    plain, moved = hodges_lehmann(d), hodges_lehmann(d * scale + shift)
+    for a, b in zip((plain.value, plain.low, plain.high), (moved.value, moved.low, moved.high), strict=True):
+        assert b == pytest.approx(a * scale + shift, abs=1e-6)
+
+
+@given(numbers)
+def test_order_does_not_matter_and_signs_mirror(d: np.ndarray) -> None:
+    plain, mirrored = hodges_lehmann(d), hodges_lehmann(-d[::-1])
+    assert mirrored.value == pytest.approx(-plain.value)
+    assert (mirrored.low, mirrored.high) == pytest.approx((-plain.high, -plain.low))
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 15, 24, 40])
+def test_the_interval_is_the_wilcoxon_test_turned_round(n: int) -> None:
+    """A shift lies inside the 95 % interval exactly when the exact two-sided signed-rank test keeps it at 5 %."""
+    rng = np.random.default_rng(n)
+    for _ in range(5):
+        d = rng.standard_normal(n)
+        found = hodges_lehmann(d)
+        width = found.high - found.low
+        for shift, inside in (
+            (found.low + 1e-9 * width, True),
+            (found.low - 1e-9 * width, False),
+            (found.high - 1e-9 * width, True),
+            (found.high + 1e-9 * width, False),
+        ):
+            kept = wilcoxon(d - shift, method="exact").pvalue > 0.05
+            assert kept == inside
+
+
+@pytest.mark.parametrize("n", [6, 8, 12, 24, 60])
+@pytest.mark.parametrize("draw", ["normal", "laplace", "bursts"])
+def test_the_interval_covers_the_truth_as_often_as_it_says(n: int, draw: str) -> None:
+    rng = np.random.default_rng(5)
+    rounds, truth = 3000, 0.02
+    covered = 0
+    for _ in range(rounds):
+        noise = rng.laplace(0, 0.01, n) if draw == "laplace" else rng.normal(0, 0.01, n)
+        if draw == "bursts":
+            noise += np.where(rng.random(n) < 0.1, 0.4, 0.0) * rng.choice([-1, 1], n)
+        found = hodges_lehmann(truth + noise)
+        covered += found.low <= truth <= found.high
+    # two and a half standard errors of a binomial share at 95 %: six pairs off by one rank (93.75 %) would fail
+    assert covered / rounds >= 0.95 - 2.5 * np.sqrt(0.95 * 0.05 / rounds)
+
+
+def test_speedup_of_known_ratios() -> None:
+    base = np.array([100.0, 110.0, 90.0, 105.0, 95.0, 100.0, 102.0])
+    found = speedup(base, base / 2.0)
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert found.shows_gain()
+    assert not found.excludes_gain()
+    slower = speedup(base, base * 1.25)
+    assert slower.value == pytest.approx(0.8)
+    assert slower.excludes_gain()
+    few = speedup(base[:3], base[:3] / 2.0)
+    assert (few.low, few.high) == (0.0, np.inf)
+    assert not few.shows_gain(), "three pairs show nothing"
+
+
+def test_no_data_shows_nothing() -> None:
+    found = hodges_lehmann(np.empty(0))
+    assert (found.low, found.high) == (-np.inf, np.inf)

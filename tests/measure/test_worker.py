@@ -1,0 +1,218 @@
+"""The worker: a target that hangs, crashes, prints or raises costs one answer, and the next model runs."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.measure.client import Worker
+from inlay.model.load import file_sha256
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.registry import available, create
+from inlay.testing import concat_model, random_feed, residual_model, run_reference
+
+FAKE = '''
+import os, signal, sys, time
+from inlay.errors import RunFailed
+from inlay.targets.null import NullExecutable, NullTarget
+
+
+class FakeTarget(NullTarget):
+    """null, but models whose file name holds a word misbehave."""
+
+    name = "fake"
+
+    def __init__(self, at_start=""):
+        super().__init__()
+        if at_start == "raise":
+            raise ValueError("no such device")
+        if at_start == "exit":
+            os._exit(7)
+
+    def compile(self, model):
+        word = model.path.stem
+        if word == "hang":
+            time.sleep(3600)
+        if word == "raise":
+            raise ValueError("an error\\nof two lines")
+        if word == "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return FakeExecutable(model, self)
+
+
+class FakeExecutable(NullExecutable):
+    def run(self, feed):
+        word = self._path.stem
+        if word == "loud":
+            os.write(1, b"{\\"not\\": \\"an answer\\"}\\n")
+            print("noise on standard output")
+        if word == "die":
+            print("the device is on fire", file=sys.stderr)
+            os._exit(3)
+        if word == "sleepy":
+            time.sleep(3600)
+        return super().run(feed)
+
+    def time(self, feed, repeats):
+        if self._path.stem == "slow-death":
+            os.abort()
+        return super().time(feed, repeats)
+'''
+
+
+@pytest.fixture(autouse=True)
+def fake_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installs a target the way a third party would: a module and an entry point, in another folder."""
+    site = tmp_path / "site"
+    info = site / "fake_target-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "fake_target.py").write_text(FAKE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-target\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[inlay.targets]\nfake = fake_target:FakeTarget\nbroken = no_such_module:Target\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.syspath_prepend(str(site))
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Path:
+    path = tmp_path / "feed.npz"
+    np.savez(path, **random_feed(residual_model()))  # type: ignore[arg-type]
+    return path
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Callable[..., Artifact]:
+    def write(name: str, model: onnx.ModelProto | None = None) -> Artifact:
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes((model or residual_model()).SerializeToString())
+        return Artifact(path, f"{file_sha256(path)}-{name}")
+
+    return write
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    with Worker(TargetSpec("fake"), tmp_path, limit_s=20.0) as made:
+        yield made
+
+
+def impatient(tmp_path: Path) -> Worker:
+    """One that waits long enough to start, and then no longer."""
+    made = Worker(TargetSpec("fake"), tmp_path, limit_s=60.0)
+    made._limit = 0.5
+    return made
+
+
+def test_it_runs_and_times(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
+    model = artifact("good")
+    (outputs,) = worker.run(model, [feed])
+    want = run_reference(residual_model(), random_feed(residual_model()))
+    assert {k: v.tolist() for k, v in outputs.items()} == {k: v.tolist() for k, v in want.items()}
+    timing = worker.time([model, artifact("other")], feed, blocks=3, slot_ns=1000, seed=0)
+    assert timing.ns.shape == (3, 2)
+    assert timing.drift.shape == (3,)
+    assert (timing.ns > 0).all()
+    assert worker.profile(model, feed, 2)
+
+
+def test_third_party_targets_are_found(worker: Worker) -> None:
+    assert "fake" in available()
+    assert worker.fingerprint.target == "fake"
+    with pytest.raises(TargetError, match="cannot be loaded"):
+        create(TargetSpec("broken"))
+
+
+def test_a_crash_is_a_value_and_the_worker_recovers(
+    worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    good = artifact("good")
+    before = worker.run(good, [feed])
+    with pytest.raises(RunFailed, match=r"died in run \(exit code 3\): the device is on fire"):
+        worker.run(artifact("die"), [feed])
+    after = worker.run(good, [feed])
+    assert all(np.array_equal(before[0][k], after[0][k]) for k in before[0])
+    with pytest.raises(RunFailed, match=r"died in load \(signal SIGSEGV\)"):
+        worker.load(artifact("segfault"))
+    with pytest.raises(RunFailed, match=r"died in time \(signal SIGABRT\)"):
+        worker.time([good, artifact("slow-death")], feed, 1, 1000, 0)
+    assert worker.time([good], feed, 2, 1000, 0).ns.shape == (2, 1)
+
+
+def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed: Path) -> None:
+    with impatient(tmp_path) as worker:
+        process = worker._process
+        assert process is not None
+        with pytest.raises(TimedOut, match="did not finish load"):
+            worker.load(artifact("hang"))
+        assert process.poll() is not None, "the process is gone"
+        worker._limit = 60.0
+        assert worker.run(artifact("good"), [feed])
+        worker._limit = 0.5
+        with pytest.raises(TimedOut, match="did not finish run"):
+            worker.run(artifact("sleepy"), [feed])
+        worker._limit = 60.0
+        assert worker.run(artifact("good"), [feed])
+    assert not list(tmp_path.glob("outputs-*"))
+
+
+def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
+    process = worker._process
+    with pytest.raises(TargetError, match="ValueError: an error of two lines"):
+        worker.load(artifact("raise"))
+    broken = artifact("broken", concat_model())
+    broken.path.write_bytes(b"junk")
+    with pytest.raises(CompileFailed, match=r"broken.onnx is not valid"):
+        worker.load(broken)
+    wrong = feed.with_name("wrong.npz")
+    np.savez(wrong, nothing=np.zeros(3))
+    with pytest.raises(RunFailed):
+        worker.run(artifact("good"), [wrong])
+    assert worker._process is process, "it is still the same process"
+
+
+def test_output_of_the_runtime_does_not_mix_with_answers(
+    worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    assert worker.run(artifact("loud"), [feed, feed])[1]
+
+
+def test_dropped_models_are_built_again(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
+    model = artifact("good")
+    worker.load(model)
+    worker.drop(model)
+    worker.drop(model)
+    assert worker.run(model, [feed])
+
+
+@pytest.mark.parametrize(("option", "message"), [("raise", "no such device"), ("exit", "exit code 7")])
+def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is raised, and no process or file handle stays behind."""
+    started = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    with pytest.raises(TargetError, match=message):
+        Worker(TargetSpec("fake", {"at_start": option}), tmp_path)
+    assert started
+    assert all(process.poll() is not None for process in started)
+
+
+def test_closing_ends_the_process(tmp_path: Path) -> None:
+    worker = Worker(TargetSpec("null"), tmp_path)
+    process = worker._process
+    assert process is not None
+    worker.close()
+    assert process.poll() is not None

@@ -1,0 +1,222 @@
+"""Each pass, checked by numbers against ONNX Runtime on the model as it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from inlay.model import normalize as module
+from inlay.model.graph import build_graph
+from inlay.model.normalize import Normalized, normalize
+from inlay.model.reference import EvaluateIn, run_model
+from inlay.model.store import WeightStore
+from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
+from tests.helpers import check_and_load
+
+Model = onnx.ModelProto
+
+
+@pytest.fixture
+def normalized(tmp_path: Path) -> Callable[[Model], tuple[Model, Normalized]]:
+    """Normalizes with the gate on, and checks that the outputs are the same."""
+
+    def run(model: Model) -> tuple[Model, Normalized]:
+        store = WeightStore(tmp_path)
+        feed = random_feed(model)
+        done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), lambda m: run_model(m, store, feed))
+        proto = ir.to_proto(done.model)
+        check_and_load(proto)
+        want, got = run_reference(model, feed), run_reference(proto, feed)
+        assert list(got) == list(want)
+        assert all(sqnr(want[k], got[k]) > 90.0 for k in want if want[k].dtype.kind == "f")
+        return proto, done
+
+    return run
+
+
+Run = Callable[[Model], tuple[Model, Normalized]]
+
+
+def ops(model: Model) -> list[str]:
+    return [n.op_type for n in model.graph.node]
+
+
+def no_roll_backs(done: Normalized) -> bool:
+    return not [r for r in done.reports if r.rolled_back]
+
+
+def batch_norm(b: Builder, x: str, channels: int) -> str:
+    numbers = [b.rng.uniform(0.5, 2, channels), *b.rng.normal(0, 1, (2, channels)), b.rng.uniform(0.5, 2, channels)]
+    names = [b.constant(f"bn_{i}", v) for i, v in enumerate(numbers)]
+    return b.node("bn", "BatchNormalization", [x, *names], channels=channels, epsilon=1e-3)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_batch_normalization_into_conv(bias: bool, group: int, normalized: Run) -> None:
+    b = Builder()
+    b.output(batch_norm(b, b.conv("conv", b.input("x", (2, 4, 6, 6)), 8, group=group, bias=bias), 8))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["Conv"]
+    assert no_roll_backs(done)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_batch_normalization_into_conv_transpose(group: int, normalized: Run) -> None:
+    b = Builder()
+    w = b.constant("w", b.rng.standard_normal((4, 3, 2, 2)))
+    y = b.node("up", "ConvTranspose", [b.input("x", (1, 4, 5, 5)), w], channels=3 * group, group=group, strides=[2, 2])
+    b.output(batch_norm(b, y, 3 * group))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["ConvTranspose"]
+    assert no_roll_backs(done)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_batch_normalization_into_gemm(transposed: int, normalized: Run) -> None:
+    b = Builder()
+    w = b.constant("w", b.rng.standard_normal((5, 7) if transposed else (7, 5)))
+    c = b.constant("c", b.rng.standard_normal(5))
+    b.output(batch_norm(b, b.node("fc", "Gemm", [b.input("x", (3, 7)), w, c], channels=5, transB=transposed), 5))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["Gemm"]
+    assert no_roll_backs(done)
+
+
+def test_batch_normalization_that_must_stay(normalized: Run) -> None:
+    """The convolution's own output is read elsewhere: folding would change it."""
+    b = Builder()
+    conv = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4)
+    b.output(batch_norm(b, conv, 4))
+    b.output(conv)
+    assert ops(normalized(b.model())[0]) == ["Conv", "BatchNormalization"]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_sum_becomes_add(count: int, normalized: Run) -> None:
+    b = Builder()
+    b.output(b.node("sum", "Sum", [b.input(f"x{i}", (1, 3, 4, 4)) for i in range(count)]))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["Add"] * (count - 1)
+    assert no_roll_backs(done)
+
+
+def test_constants_and_initializers_among_the_inputs(normalized: Run) -> None:
+    b = Builder()
+    w = numpy_tensor(b.rng.standard_normal((4, 3, 1, 1)).astype(np.float32))
+    weight = b.node("weight", "Constant", [], value=w)
+    y = b.node("conv", "Conv", [b.input("x", (1, 3, 6, 6)), weight], channels=4)
+    b.output(b.node("add", "Add", [y, b.constant("c", np.ones((1, 4, 1, 1)))]))
+    model = b.model()
+    model.graph.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.FLOAT, [1, 4, 1, 1]))
+    want = [i.name for i in model.graph.input if i.name != "c"]
+    model_without = onnx.ModelProto()
+    model_without.CopyFrom(model)
+    proto, done = normalized(model)
+    assert [i.name for i in proto.graph.input] == want
+    assert ops(proto) == ["Conv", "Add"]
+    assert {t.name for t in proto.graph.initializer} >= {"c"}
+    assert no_roll_backs(done)
+
+
+def numpy_tensor(array: np.ndarray) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(array)
+
+
+def test_weights_behind_shape_operators_are_computed(normalized: Run) -> None:
+    b = Builder()
+    flat = b.constant("flat", b.rng.standard_normal(12))
+    weight = b.node("weight", "Reshape", [flat, b.constant("shape", np.array([4, 3, 1, 1]))])
+    b.output(b.node("conv", "Conv", [b.input("x", (1, 3, 6, 6)), weight], channels=4))
+    assert ops(normalized(b.model())[0]) == ["Conv"]
+
+
+def test_dropout_identity_and_casts_go(normalized: Run) -> None:
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4)
+    x = b.node("cast", "Cast", [b.node("same", "Identity", [b.node("drop", "Dropout", [x])])], to=1)
+    b.output(b.node("relu", "Relu", [x]))
+    assert ops(normalized(b.model())[0]) == ["Conv", "Relu"]
+
+
+def test_dropout_whose_mask_is_read_stays(normalized: Run) -> None:
+    b = Builder()
+    b.node("drop", "Dropout", [b.input("x", (1, 3))], ["y", "mask"])
+    b.output("y")
+    b.output("mask", onnx.TensorProto.BOOL)
+    assert ops(normalized(b.model())[0]) == ["Dropout"]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("op_type", "opset"), [("Upsample", 9), ("Resize", 10)])
+def test_raising_the_opset_keeps_asymmetric_coordinates(op_type: str, opset: int, mode: str, normalized: Run) -> None:
+    """The converter forgets them: half-pixel coordinates give other numbers."""
+    b = Builder(opset=opset)
+    x = b.conv("conv", b.input("x", (1, 3, 5, 5)), 4)
+    scales = b.constant("scales", np.array([1, 1, 2, 2], np.float32))
+    b.output(b.conv("last", b.node("up", op_type, [x, scales], mode=mode), 2))
+    proto, done = normalized(b.model())
+    assert "Resize" in ops(proto)
+    assert next(o.version for o in proto.opset_import if o.domain == "") >= 13
+    assert no_roll_backs(done)
+
+
+def test_names_are_made_unique(normalized: Run) -> None:
+    model = small_model()
+    for node in model.graph.node:
+        node.name = ""
+    proto, _ = normalized(model)
+    names = [n.name for n in proto.graph.node]
+    assert all(names)
+    assert len(set(names)) == len(names)
+
+
+def test_bodies_of_if_are_left_alone(normalized: Run) -> None:
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
+    flag = b.node("flag", "Greater", [b.node("sum", "ReduceSum", [x], keepdims=0), b.constant("zero", 0.0)])
+    out = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for n in ("t", "e")]
+    then = helper.make_graph([helper.make_node("Relu", [x], ["t"])], "then", [], out[:1])
+    other = helper.make_graph([helper.make_node("Neg", [x], ["e"])], "else", [], out[1:])
+    b.output(b.node("choose", "If", [flag], then_branch=then, else_branch=other))
+    proto, done = normalized(b.model())
+    assert "If" in ops(proto)
+    assert build_graph(done.model).captured == {x}
+
+
+def test_a_wrong_pass_is_rolled_back(normalized: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate finds the one pass that changes the outputs; those around it still apply."""
+
+    def spoil(model: ir.Model) -> tuple[ir.Model, int]:
+        for node in model.graph:
+            if node.op_type == "Relu":
+                node.op_type = "Sigmoid"
+        return model, 1
+
+    def explode(model: ir.Model) -> tuple[ir.Model, int]:
+        raise RuntimeError("a bug")
+
+    whole = module.passes
+    monkeypatch.setattr(module, "passes", lambda evaluate: [("spoil", spoil), ("explode", explode), *whole(evaluate)])
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4, relu=True)
+    b.output(b.node("sum", "Sum", [x, x, x]))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["Conv", "Relu", "Add", "Add"]
+    rolled = {r.name: r.rolled_back for r in done.reports if r.rolled_back}
+    assert rolled.keys() == {"spoil", "explode"}
+    assert "dB" in rolled["spoil"]
+    assert "a bug" in rolled["explode"]
+
+
+def test_the_argument_is_not_changed(tmp_path: Path) -> None:
+    model = ir.from_proto(small_model())
+    before = ir.to_proto(model).SerializeToString()
+    normalize(model, EvaluateIn(tmp_path), None)
+    assert ir.to_proto(model).SerializeToString() == before

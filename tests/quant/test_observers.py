@@ -1,0 +1,133 @@
+"""Streaming histograms: any cut of a stream gives the same counts; any numbers are survived."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from inlay.quant.observers import BINS, METHODS, Histogram, Method, Range
+
+finite = st.floats(-(2.0**100), 2.0**100, width=32)
+
+
+def histogram(*parts: np.ndarray) -> Histogram:
+    made = Histogram()
+    for part in parts:
+        made.update(part)
+    return made
+
+
+@given(arrays(np.float32, st.integers(1, 60), elements=finite), st.data())
+def test_a_stream_in_pieces_is_the_stream_in_one(x: np.ndarray, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, x.size))
+    pieces, whole = histogram(x[:cut], x[cut:]), histogram(x)
+    assert (pieces.low, pieces.high) == (whole.low, whole.high) == (x.min(), x.max())
+    assert pieces.counts.sum() == whole.counts.sum() == x.size
+    assert pieces.range("minmax") == whole.range("minmax")
+    if pieces.limit == whole.limit and _sorted_into_bins(x, pieces.limit):
+        assert np.array_equal(pieces.counts, whole.counts)
+
+
+@given(st.lists(arrays(np.float32, 8, elements=st.integers(-2000, 2000).map(float)), min_size=1, max_size=6))
+def test_doubling_merges_bins_exactly(parts: list[np.ndarray]) -> None:
+    """On whole numbers, the bins' edges are met exactly however often the range was doubled on the way."""
+    pieces, whole = histogram(*parts), histogram(np.concatenate(parts))
+    if pieces.limit == whole.limit:
+        assert np.array_equal(pieces.counts, whole.counts)
+    assert pieces.counts.sum() == whole.counts.sum()
+
+
+@given(arrays(np.float32, st.integers(1, 200), elements=finite))
+def test_ranges_contain_zero_and_lie_within_the_extremes(x: np.ndarray) -> None:
+    made = histogram(x)
+    for method in METHODS:
+        found = made.range(method)
+        assert min(0.0, float(x.min())) <= found.low <= 0.0 <= found.high <= max(0.0, float(x.max()))
+    assert made.range("minmax") == Range(min(0.0, float(x.min())), max(0.0, float(x.max())))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_constants(method: Method) -> None:
+    assert histogram(np.zeros(10, np.float32)).range(method) == Range(0.0, 0.0)
+    found = histogram(np.full(10, 3.0, np.float32)).range(method)
+    assert found.low == 0.0
+    assert 0.5 < found.high <= 3.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("magnitude", [1e-44, 1e-30, 1e30, 3.4e38])
+def test_tiny_and_huge_numbers(method: Method, magnitude: float) -> None:
+    x = (np.linspace(-1, 1, 1001) * magnitude).astype(np.float32)
+    made = histogram(x[:300], x[300:])
+    assert made.counts.sum() == x.size
+    found = made.range(method)
+    assert np.isfinite([found.low, found.high]).all()
+    assert float(x.min()) <= found.low <= 0.0 <= found.high <= float(x.max())
+
+
+def test_from_tiny_to_huge() -> None:
+    made = histogram(np.full(3, 1e-40, np.float32), np.full(3, 3e38, np.float32), np.zeros(2, np.float32))
+    assert made.counts.sum() == 8
+    assert made.range("minmax").high == pytest.approx(3e38, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_numbers_that_are_not_finite_are_counted_apart(method: Method) -> None:
+    x = np.array([1.0, -2.0, np.nan, np.inf, -np.inf], np.float32)
+    made = histogram(x)
+    assert made.not_finite == 3
+    assert made.counts.sum() == 2
+    assert made.range(method).low >= -2.0
+    nothing = histogram(np.array([np.nan, np.inf], np.float32), np.zeros(0, np.float32))
+    assert nothing.not_finite == 2
+    assert nothing.range(method) == Range(0.0, 0.0)
+
+
+def test_percentile_leaves_outliers_out() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(60_000).astype(np.float32)
+    x[0] = 1000.0
+    made = histogram(x)
+    assert made.range("minmax").high == 1000.0
+    found = made.range("percentile")
+    assert 3.0 < found.high < 10.0
+    assert -6.0 < found.low < -3.0
+
+
+@pytest.mark.parametrize("shape", ["laplace", "one-sided", "outliers"])
+def test_mse_is_about_as_good_as_brute_force(shape: str) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.laplace(0.0, 1.0, 60_000).astype(np.float32)
+    if shape == "one-sided":
+        x = np.maximum(x, 0)
+    if shape == "outliers":
+        x[:2] = 100.0, -60.0
+    made = histogram(x)
+
+    def error(found: Range) -> float:
+        scale = (found.high - found.low) / 15
+        q = np.clip(np.rint((x - found.low) / scale), 0, 15)
+        return float(np.mean((q * scale + found.low - x) ** 2))
+
+    grid = np.linspace(0.03, 1.0, 40)
+    low, high = float(x.min()), float(x.max())
+    best = min(error(Range(low * a, high * b)) for a in grid for b in grid[::2])
+    assert best < 0.8 * error(made.range("minmax")), "the case is worth something"
+    assert error(made.range("mse", levels=16)) <= 1.25 * best
+
+
+def test_digests_tell_streams_apart() -> None:
+    x = np.arange(10, dtype=np.float32)
+    assert histogram(x).digest == histogram(x.copy()).digest
+    assert histogram(x).digest != histogram(x + 1).digest
+
+
+def _sorted_into_bins(x: np.ndarray, limit: float) -> bool:
+    """Whether no number lies so near to a bin's edge that rounding decides."""
+    if limit == 0.0:
+        return True
+    place = x.astype(np.float64) * (BINS / 2 / limit)
+    return bool((np.abs(place - np.rint(place)) > 1e-3).all())

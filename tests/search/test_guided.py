@@ -1,0 +1,92 @@
+"""The guided strategy on a simulated runtime: it finds the planted optimum, within the bound, and repeats itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inlay.search.guided import Guided, Oracles
+from inlay.search.structure import Structure
+from inlay.targets.base import KernelTime
+from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
+from inlay.types import Placement, Port, QType
+from tests.search.test_costmodel import Runtime, chain, every
+
+N = 8
+
+
+class Bench:
+    """Judges placements of a chain; unit ``i`` in low precision adds ``noise[i]`` at the output."""
+
+    def __init__(self, seed: int, noise: np.ndarray, bound: float) -> None:
+        self.structure: Structure = chain(N)
+        self.runtime = Runtime(self.structure, seed)
+        self.noise, self.bound = noise, bound
+        self.base_ns = self.runtime.ns(np.zeros(N, bool))
+        self.asked: list[Placement] = []
+        self.best = 1.0
+
+    def label(self, names: frozenset[str]) -> Placement:
+        return Placement((Port(n, 0), QType.UINT8) for n in names)
+
+    def labels(self, placement: Placement) -> np.ndarray:
+        return self.structure.labels([p.node for p, _ in placement])
+
+    def made(self, labels: np.ndarray) -> float:
+        touched = self.structure.states(labels) != 0
+        return float(self.noise[touched].sum())
+
+    def judge(self, proposal: Proposal) -> Trial:
+        self.asked.append(proposal.placement)
+        labels = self.labels(proposal.placement)
+        noise = self.made(labels)
+        sqnr = float(-10 * np.log10(max(noise, 1e-12)))
+        accuracy = Accuracy(noise <= self.bound, sqnr, (OutputError("out", sqnr, 1.0),))
+        if not accuracy.feasible and not proposal.anchor:
+            return Trial(proposal, Infeasible(accuracy))
+        gain = self.base_ns / self.runtime.ns(labels)
+        accepted = accuracy.feasible and gain > self.best
+        self.best = max(self.best, gain) if accuracy.feasible else self.best
+        outcome: Outcome = Measured(Latency(1.0, Interval(gain, gain, gain), 1), accuracy)
+        return Trial(proposal, outcome, accepted)
+
+    def profile(self, placement: Placement) -> list[KernelTime]:
+        return self.runtime.kernels(self.labels(placement))
+
+    def run(self) -> None:
+        names = {"float": frozenset[str](), "full-int8": frozenset(u.name for u in self.structure.units)}
+        anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
+        values = [e.value for e in self.structure.edges]
+        alone = {v: (float(x),) for v, x in zip(values, self.noise, strict=True)}
+        oracles = Oracles(self.profile, lambda: alone, self.label)
+        rng = np.random.default_rng(0)
+        guided = Guided(self.structure, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
+        while (proposal := guided.ask()) is not None:
+            guided.tell(self.judge(proposal))
+
+    def optimum(self) -> float:
+        return max(self.base_ns / self.runtime.ns(y) for y in every(N) if self.made(y) <= self.bound)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_optimum_is_found(seed: int) -> None:
+    bench = Bench(seed, np.zeros(N + 1), 1.0)
+    bench.run()
+    assert bench.best >= 0.99 * bench.optimum()
+    assert len(bench.asked) <= 40
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_best_within_the_bound_is_found(seed: int) -> None:
+    noise = np.random.default_rng(seed).exponential(1.0, N + 1)
+    bench = Bench(seed, noise, float(noise.sum() / 2))
+    bench.run()
+    assert bench.best >= 0.97 * bench.optimum()
+
+
+def test_same_answers_same_questions() -> None:
+    first, second = Bench(3, np.ones(N + 1), 4.0), Bench(3, np.ones(N + 1), 4.0)
+    first.run()
+    second.run()
+    assert first.asked == second.asked
+    assert len(set(first.asked)) == len(first.asked)

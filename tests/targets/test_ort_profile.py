@@ -1,0 +1,73 @@
+"""Every kernel of ONNX Runtime is traced to a node, or to the value whose boundary causes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from inlay.targets.base import Artifact
+from inlay.targets.onnxruntime.target import OrtCpuTarget
+
+
+def _conv(name: str, x: str, y: str, weights: list[onnx.TensorProto], channels: int) -> onnx.NodeProto:
+    rng = np.random.default_rng(len(weights))
+    weights.append(
+        numpy_helper.from_array(rng.normal(0, 0.1, (channels, channels, 3, 3)).astype(np.float32), f"{name}.w")
+    )
+    return helper.make_node("Conv", [x, f"{name}.w"], [y], name, pads=[1, 1, 1, 1], kernel_shape=[3, 3])
+
+
+def _model(path: Path, quantized: bool) -> onnx.ModelProto:
+    """Conv, Relu, LRN, Conv; between them layouts change. Quantized: the first convolution between Q and DQ nodes."""
+    weights: list[onnx.TensorProto] = []
+    first = _conv("first", "x_dq" if quantized else "x", "a", weights, 16)
+    nodes = [first, helper.make_node("Relu", ["a"], ["b"], "relu")]
+    scale = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.uint8(0), "z")]
+    if quantized:
+        q = [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x_q"], "x_QuantizeLinear"),
+            helper.make_node("DequantizeLinear", ["x_q", "s", "z"], ["x_dq"], "x_DequantizeLinear"),
+        ]
+        weight = numpy_helper.to_array(weights[0])
+        weights[0] = numpy_helper.from_array(np.rint(weight / 0.01).clip(-127, 127).astype(np.int8), "first.wq")
+        scale += [numpy_helper.from_array(np.float32(0.01), "ws"), numpy_helper.from_array(np.int8(0), "wz")]
+        q.append(
+            helper.make_node("DequantizeLinear", ["first.wq", "ws", "wz"], ["first.w"], "first.w_DequantizeLinear")
+        )
+        after = [
+            helper.make_node("QuantizeLinear", ["b", "s", "z"], ["b_q"], "b_QuantizeLinear"),
+            helper.make_node("DequantizeLinear", ["b_q", "s", "z"], ["b_dq"], "b_DequantizeLinear"),
+        ]
+        nodes = [*q, *nodes, *after]
+    nodes.append(helper.make_node("LRN", ["b_dq" if quantized else "b"], ["c"], "lrn", size=3))
+    nodes.append(_conv("second", "c", "y", weights, 16))
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 16, 12, 12]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:], [*weights, *(scale if quantized else [])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return model
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_every_kernel_has_a_cause(tmp_path: Path, quantized: bool) -> None:
+    model = _model(tmp_path / "m.onnx", quantized)
+    executable = OrtCpuTarget().compile(Artifact(tmp_path / "m.onnx", "m"))
+    feed = {"x": np.random.default_rng(0).random((1, 16, 12, 12), np.float32)}
+    kernels = executable.profile(feed, 5)
+    assert all(k.attributed for k in kernels)
+    names = {n.name for n in model.graph.node}
+    values = {v for n in model.graph.node for v in (*n.input, *n.output)}
+    assert all(n in names for k in kernels for n in k.nodes)
+    assert all(v in values for k in kernels for v in k.values)
+    causes = {v for k in kernels if k.kind != "compute" for v in k.values}
+    if quantized:
+        assert {"x", "b"} <= causes  # the Q before the convolution, the DQ behind it
+        assert any(k.nodes == ("first",) and k.precision == "uint8" for k in kernels)
+    else:
+        assert {k.op_type for k in kernels if k.kind == "layout"} <= {"ReorderInput", "ReorderOutput"}
+    assert any("lrn" in k.nodes for k in kernels)

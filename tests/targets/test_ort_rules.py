@@ -1,0 +1,281 @@
+"""Each row of ONNX Runtime's rule table, asked of the runtime itself.
+
+For each row the operator stands alone between graph inputs and outputs, Inlay's own placement is set in, and the graph
+that the runtime makes of it is read back: no float form of the operator may be left. The negative controls show that
+the reading can tell: operators without a row, between Q/DQ nodes set by hand, keep their float form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay.targets.onnxruntime.rules import OPS, rules_for
+from inlay.testing import Builder, random_feed
+from tests.helpers import Workspace, optimized, producers, readers, sandwich
+
+X = (1, 4, 6, 6)
+_POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
+Case = Callable[[Builder], None]
+
+
+def _unary(op_type: str, *extra: tuple[str, object], **attributes: object) -> Case:
+    """One operator on ``x``, with constant further inputs."""
+
+    def build(b: Builder) -> None:
+        inputs = [b.input("x", X), *(b.constant(name, array) if name else "" for name, array in extra)]
+        b.output(b.node("op", op_type, inputs, **attributes))
+
+    return build
+
+
+def _binary(op_type: str, constant: bool = False, **attributes: object) -> Case:
+    def build(b: Builder) -> None:
+        other = b.constant("c", b.rng.standard_normal((1, 4, 1, 1)).astype(np.float32)) if constant else b.input("o", X)
+        b.output(b.node("op", op_type, [b.input("x", X), other], **attributes))
+
+    return build
+
+
+def _conv(**options: object) -> Case:
+    def build(b: Builder) -> None:
+        b.output(b.conv("op", b.input("x", X), **{"channels": 4, **options}))  # type: ignore[arg-type]
+
+    return build
+
+
+def _gemm(bias: bool, **attributes: object) -> Case:
+    def build(b: Builder) -> None:
+        inputs = [
+            b.input("x", (8, 2) if attributes.get("transA") else (2, 8)),
+            b.constant("w", b.rng.standard_normal((8, 8)).astype(np.float32)),
+        ]
+        inputs += [b.constant("b", b.rng.standard_normal(8).astype(np.float32))] if bias else []
+        b.output(b.node("op", "Gemm", inputs, **attributes))
+
+    return build
+
+
+def _matmul(constant: bool, then_float: bool = False) -> Case:
+    def build(b: Builder) -> None:
+        x = b.input("x", (1, 3, 8))
+        other = (
+            b.constant("w", b.rng.standard_normal((8, 5)).astype(np.float32)) if constant else b.input("o", (1, 8, 5))
+        )
+        y = b.node("op", "MatMul", [x, other])
+        b.output(b.node("after", "Tanh", [y]) if then_float else y)
+
+    return build
+
+
+def _where(b: Builder) -> None:
+    condition = b.input("condition", X, onnx.TensorProto.BOOL)
+    b.output(b.node("op", "Where", [condition, b.input("x", X), b.input("o", X)]))
+
+
+def _split(b: Builder) -> None:
+    b.node("op", "Split", [b.input("x", X)], ["first", "second"], axis=1)
+    b.output("first")
+    b.output("second")
+
+
+def _concat(b: Builder) -> None:
+    b.output(b.node("op", "Concat", [b.input("x", X), b.input("o", X), b.input("p", X)], axis=1))
+
+
+def _max_pool_with_indices(b: Builder) -> None:
+    b.node("op", "MaxPool", [b.input("x", X)], ["y", "indices"], **_POOL)
+    b.output("y")
+    b.output("indices", onnx.TensorProto.INT64)
+
+
+def _ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def _resize(mode: str) -> Case:
+    scales = np.array([1, 1, 2, 2], np.float32)
+    coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
+    more = {"nearest_mode": "floor"} if mode == "nearest" else {}
+    return _unary("Resize", ("", 0), ("scales", scales), mode=mode, coordinate_transformation_mode=coordinates, **more)
+
+
+CASES: dict[str, dict[str, Case]] = {
+    "Conv": {
+        "plain": _conv(),
+        "without bias": _conv(bias=False),
+        "pointwise": _conv(kernel=1),
+        "depthwise": _conv(group=4),
+        "grouped": _conv(group=2),
+        "strided": _conv(stride=2),
+        "with Relu": _conv(relu=True),
+    },
+    "MatMul": {"weight": _matmul(True), "two activations": _matmul(False), "float output": _matmul(True, True)},
+    "Gemm": {
+        "plain": _gemm(True),
+        "without bias": _gemm(False),
+        "transposed weight": _gemm(True, transB=1),
+        "transposed data": _gemm(True, transA=1),
+    },
+    "Add": {"two activations": _binary("Add"), "constant": _binary("Add", True)},
+    "Mul": {"two activations": _binary("Mul"), "constant": _binary("Mul", True)},
+    "Where": {"plain": _where},
+    "Concat": {"three": _concat},
+    "AveragePool": {"plain": _unary("AveragePool", **_POOL)},
+    "GlobalAveragePool": {"plain": _unary("GlobalAveragePool")},
+    "LeakyRelu": {"plain": _unary("LeakyRelu", alpha=0.1)},
+    "Sigmoid": {"plain": _unary("Sigmoid")},
+    "Softmax": {"last axis": _unary("Softmax", axis=-1), "channels": _unary("Softmax", axis=1)},
+    "MaxPool": {"plain": _unary("MaxPool", **_POOL)},
+    "ReduceMax": {"plain": _unary("ReduceMax", axes=[2])},
+    "ReduceMin": {"plain": _unary("ReduceMin", axes=[2])},
+    "Reshape": {"plain": _unary("Reshape", ("shape", _ints(1, 144)))},
+    "Flatten": {"plain": _unary("Flatten")},
+    "Squeeze": {"plain": _unary("Squeeze", ("axes", _ints(0)))},
+    "Unsqueeze": {"plain": _unary("Unsqueeze", ("axes", _ints(0)))},
+    "Transpose": {"plain": _unary("Transpose", perm=[0, 2, 3, 1])},
+    "Expand": {"plain": _unary("Expand", ("shape", _ints(3, 4, 6, 6)))},
+    "Tile": {"plain": _unary("Tile", ("repeats", _ints(1, 2, 1, 1)))},
+    "Slice": {"plain": _unary("Slice", ("starts", _ints(0)), ("ends", _ints(2)), ("axes", _ints(1)))},
+    "Gather": {"plain": _unary("Gather", ("indices", _ints(0, 2)), axis=1)},
+    "Split": {"plain": _split},
+    "DepthToSpace": {"plain": _unary("DepthToSpace", blocksize=2)},
+    "Resize": {"nearest": _resize("nearest")},
+}
+
+FLOAT: dict[str, Case] = {
+    "Sub": _binary("Sub"),
+    "Div": _binary("Div"),
+    "Pow": _binary("Pow"),
+    "Min": _binary("Min"),
+    "Max": _binary("Max"),
+    "Tanh": _unary("Tanh"),
+    "Exp": _unary("Exp"),
+    "Abs": _unary("Abs"),
+    "HardSigmoid": _unary("HardSigmoid"),
+    "Elu": _unary("Elu"),
+    "Erf": _unary("Erf"),
+    "ReduceMean": _unary("ReduceMean", axes=[2]),
+    "InstanceNormalization": _unary("InstanceNormalization", ("s", np.ones(4)), ("b", np.zeros(4))),
+    "LayerNormalization": _unary("LayerNormalization", ("s", np.ones(6)), axis=-1),
+    "LRN": _unary("LRN", size=3),
+    "Resize linear": _resize("linear"),
+    "ConvTranspose": _unary("ConvTranspose", ("w", np.ones((4, 4, 2, 2)))),
+    "MaxPool with indices": _max_pool_with_indices,
+    "Gemm with beta": _gemm(True, beta=0.5),
+    "CumSum": _unary("CumSum", ("axis", np.array(1, np.int64))),
+}
+
+
+def build(case: Case) -> onnx.ModelProto:
+    b = Builder(opset=17)
+    case(b)
+    return b.model()
+
+
+def float_forms(graph: onnx.ModelProto, op_type: str) -> list[str]:
+    """Nodes of this type that read or write float activations in the runtime's graph."""
+    made = producers(graph)
+    outputs = {o.name for o in graph.graph.output}
+    quantized_kernels = ("QLinear", "QuantizeLinear", "QGemm", "QAttention")
+    floats = []
+    for node in graph.graph.node:
+        if node.op_type.removeprefix("Fused").removeprefix("Nhwc") != op_type:
+            continue
+        source = made.get(node.input[0])
+        reads_bytes = source is not None and source.op_type.startswith(quantized_kernels)
+        hands_bytes = all(
+            value not in outputs and all(r.op_type == "DequantizeLinear" for r in readers(graph, value))
+            for value in node.output
+            if value
+        )
+        if not (reads_bytes and hands_bytes):
+            floats.append(f"{node.op_type} {node.name}")
+    return floats
+
+
+@pytest.mark.parametrize(("op_type", "variant"), [(o, v) for o, variants in CASES.items() for v in variants])
+def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path) -> None:
+    model = build(CASES[op_type][variant])
+    space = Workspace(model, tmp_path)
+    unit = next(u for u in space.prepared.units if u.name == "op")
+    assert unit.selectable, unit.refusal
+    graph = optimized(space.emit(space.label("op")), tmp_path)
+    assert float_forms(graph, op_type) == []
+    assert any(n.op_type == op_type or op_type in n.op_type for n in graph.graph.node) or op_type in (
+        "Gemm",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+    ), [n.op_type for n in graph.graph.node]
+    assert float_forms(optimized(model, tmp_path), op_type) or op_type == "MatMul", (
+        "the float model shows the float form"
+    )
+
+
+def test_every_row_has_a_case() -> None:
+    assert CASES.keys() == OPS.keys()
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_operators_without_a_row_stay_float(name: str, tmp_path: Path) -> None:
+    """Negative control, and the other half of the table's claim: nothing is missing from it."""
+    model = build(FLOAT[name])
+    op_type = next(n.op_type for n in model.graph.node if n.name == "op")
+    graph = optimized(sandwich(model), tmp_path)
+    assert float_forms(graph, op_type), [n.op_type for n in graph.graph.node]
+    space = Workspace(model, tmp_path)
+    unit = next(u for u in space.prepared.units if u.name == "op")
+    assert not unit.selectable
+    assert op_type in unit.refusal or "its " in unit.refusal or "it " in unit.refusal
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Mul", "Sigmoid", "Concat", "MaxPool", "Transpose"])
+def test_the_hand_made_sandwich_would_show_integer_forms(op_type: str, tmp_path: Path) -> None:
+    """Positive control of the negative control: between the same hand-set Q/DQ nodes, rows do fuse."""
+    model = build(next(iter(CASES[op_type].values())))
+    same = dict.fromkeys(("x", "op_out"), (0.05, 128))
+    assert float_forms(optimized(sandwich(model, same), tmp_path), op_type) == []
+
+
+def test_one_float_consumer_keeps_a_convolution_in_float(tmp_path: Path) -> None:
+    """Why a placement covers all consumers of a low-precision unit's output together."""
+    b = Builder()
+    conv = b.conv("conv", b.input("x", X), 4)
+    b.output(b.node("gate", "Sigmoid", [conv]))
+    b.output(b.node("island", "Tanh", [conv]))
+    space = Workspace(b.model(), tmp_path)
+    whole = space.label("conv")
+    assert {p.node for p, _ in whole} == {"conv", "gate", "island"}
+    assert float_forms(optimized(space.emit(whole), tmp_path), "Conv") == []
+    partly = whole.without([p for p, _ in whole if p.node == "island"])
+    assert float_forms(optimized(space.emit(partly), tmp_path), "Conv")
+
+
+def test_relu_is_folded_when_zero_is_the_least_integer(tmp_path: Path) -> None:
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", X), 4, relu=True))
+    model = b.model()
+    space = Workspace(model, tmp_path)
+    graph = optimized(space.emit(space.full()), tmp_path)
+    assert [n.op_type for n in graph.graph.node if "Relu" in n.op_type] == []
+    symmetric = sandwich(model)  # zero point 128: the Relu is not redundant, the Conv is not fused
+    assert float_forms(optimized(symmetric, tmp_path), "Conv") or any(
+        n.op_type == "Relu" for n in optimized(symmetric, tmp_path).graph.node
+    )
+
+
+def test_int8_activations_fuse_as_well(tmp_path: Path) -> None:
+    """The rules of other machines: signed activations."""
+    model = build(CASES["Conv"]["plain"])
+    space = Workspace(model, tmp_path, rules=rules_for("aarch64"))
+    graph = optimized(space.emit(space.full()), tmp_path)
+    assert float_forms(graph, "Conv") == []
+
+
+def test_feeds_fit_the_cases() -> None:
+    assert random_feed(build(CASES["Where"]["plain"]))["condition"].dtype == np.bool_

@@ -1,0 +1,247 @@
+"""Samples and labels: every way in, and a message for every way that does not fit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from inlay.data import InputSpec, Samples, load_function, random_samples, read_labels, read_samples, split
+from inlay.errors import DataError, InlayError, UsageError
+
+X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 4))
+DYNAMIC = InputSpec("x", np.dtype(np.float32), ("batch", 3, "height", 4))
+IDS = InputSpec("ids", np.dtype(np.int64), (1, 5))
+
+
+def images(count: int = 4, dtype: type = np.float32) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((count, 3, 4, 4)).astype(dtype)
+
+
+def save(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def test_npz_with_the_batch_as_first_axis(tmp_path: Path) -> None:
+    array = images()
+    found = read_samples(save(tmp_path / "a.npz", x=array), [X])
+    assert (len(found), found.kind) == (4, "npz")
+    assert all(f["x"].shape == (1, 3, 4, 4) for f in found.feeds)
+    assert np.array_equal(np.concatenate([f["x"] for f in found.feeds]), array)
+
+
+def test_npz_with_an_extra_first_axis(tmp_path: Path) -> None:
+    array = images()[:, None]
+    found = read_samples(save(tmp_path / "a.npz", x=array), [X])
+    assert np.array_equal(np.stack([f["x"] for f in found.feeds]), array)
+
+
+def test_a_lone_npy(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", images())
+    assert len(read_samples(tmp_path / "a.npy", [X])) == 4
+    with pytest.raises(DataError, match=r"the model has the inputs x, ids"):
+        read_samples(tmp_path / "a.npy", [X, IDS])
+
+
+def test_folder_of_npz_and_npy(tmp_path: Path) -> None:
+    save(tmp_path / "1.npz", x=images(1))
+    np.save(tmp_path / "2.npy", images(2))
+    assert len(read_samples(tmp_path, [X])) == 3
+
+
+def test_folder_of_onnx_test_data_sets(tmp_path: Path) -> None:
+    for number in range(3):
+        inner = tmp_path / f"test_data_set_{number}"
+        inner.mkdir()
+        for i, (name, array) in enumerate((("x", images(1)), ("", np.arange(5)[None]))):
+            (inner / f"input_{i}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
+    found = read_samples(tmp_path, [X, IDS])
+    assert (len(found), found.kind) == (3, "folder")
+    assert found.feeds[0]["ids"].tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "samples_of_mine.py").write_text(
+        "import numpy as np\n"
+        "def feeds():\n    return ({'x': np.zeros((1, 3, 4, 4), np.float32)} for _ in range(2))\n"
+        "def stacked():\n    return {'x': np.zeros((5, 3, 4, 4), np.float32)}\n"
+        "number = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert len(read_samples("samples_of_mine:feeds", [X])) == 2
+    assert len(read_samples("samples_of_mine:stacked", [X])) == 5
+    for text, message in (
+        ("samples_of_mine:nothing", "has no nothing"),
+        ("samples_of_mine:number", "is not a function"),
+        ("no_such_module_here:feeds", "there is no module no_such_module_here"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load_function(text, "--data")
+
+
+def test_feeds_given_directly() -> None:
+    found = read_samples([{"x": images(1)}, {"x": images(1)}], [X])
+    assert (len(found), found.kind) == (2, "feeds")
+
+
+def test_harmless_dtypes_are_converted() -> None:
+    assert read_samples([{"x": images(1, np.float64)}], [X]).feeds[0]["x"].dtype == np.float32
+    assert read_samples([{"ids": np.ones((1, 5), np.int32)}], [IDS]).feeds[0]["ids"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("feed", "words"),
+    [
+        ({"y": images(1)}, ("x: float32 [1, 3, 4, 4]", "y")),
+        ({"x": images(1), "y": images(1)}, ("no input y", "x: float32 [1, 3, 4, 4]")),
+        ({}, ("x: float32 [1, 3, 4, 4]",)),
+        ({"x": images(2)}, ("x: float32 [1, 3, 4, 4]", "[2, 3, 4, 4]")),
+        ({"x": images(1)[0]}, ("x: float32 [1, 3, 4, 4]", "[3, 4, 4]")),
+        ({"x": images(1).astype(np.uint8)}, ("x: float32 [1, 3, 4, 4]", "uint8")),
+        ({"x": images(1).astype(np.int64)}, ("x: float32", "int64")),
+        ({"x": np.where(images(1) > 1, np.nan, images(1))}, ("x", "NaN or infinite")),
+        ({"x": np.full((1, 3, 4, 4), -np.inf, np.float32)}, ("x", "NaN or infinite")),
+    ],
+)
+def test_feeds_that_do_not_fit(feed: dict[str, np.ndarray], words: tuple[str, ...]) -> None:
+    with pytest.raises(DataError) as caught:
+        read_samples([{"x": images(1)}, feed], [X])
+    text = str(caught.value)
+    assert "sample 1" in text, "it says which sample"
+    assert all(w in text for w in words), text
+    assert "\n" not in text
+
+
+def test_integers_that_would_lose_their_value() -> None:
+    small = InputSpec("ids", np.dtype(np.uint8), (1, 5))
+    with pytest.raises(DataError, match="ids: uint8"):
+        read_samples([{"ids": np.full((1, 5), 300)}], [small])
+    with pytest.raises(DataError, match="ids: int64"):
+        read_samples([{"ids": np.ones((1, 5), np.float32)}], [IDS])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"y": images()}, r"x: float32 \[1, 3, 4, 4\]"),
+        ({"x": images()[0, 0]}, r"rank 4.*\[4, 4\]"),
+        ({"x": np.zeros((4, 3, 5, 4), np.float32)}, r"x: float32 \[1, 3, 4, 4\].*\[1, 3, 5, 4\]"),
+        ({"x": np.zeros((0, 3, 4, 4), np.float32)}, "no samples"),
+        ({"x": np.full((2, 3, 4, 4), np.inf, np.float32)}, "NaN or infinite"),
+        ({"x": np.array([["a"]] * 2)[..., None, None]}, "x: float32"),
+    ],
+)
+def test_archives_that_do_not_fit(arrays: dict[str, np.ndarray], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        read_samples(save(tmp_path / "bad.npz", **arrays), [X])
+
+
+def test_inputs_with_different_counts(tmp_path: Path) -> None:
+    path = save(tmp_path / "bad.npz", x=images(4), ids=np.zeros((3, 5), np.int64))
+    with pytest.raises(DataError, match="different numbers of samples"):
+        read_samples(path, [X, IDS])
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])
+def test_files_that_cannot_be_read(content: bytes, tmp_path: Path) -> None:
+    for name in ("bad.npz", "bad.npy"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read"):
+            read_samples(tmp_path / name, [X])
+
+
+def test_pickles_are_never_loaded(tmp_path: Path) -> None:
+    """Sample files are data: nothing in them is executed."""
+    np.save(tmp_path / "evil.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_samples(tmp_path / "evil.npy", [X])
+    np.savez(tmp_path / "evil.npz", x=np.array([{"a": 1}], object))
+    with pytest.raises(DataError, match="cannot be read"):
+        read_samples(tmp_path / "evil.npz", [X])
+
+
+@pytest.mark.parametrize("source", ["missing.npz", "nowhere", "samples.txt"])
+def test_sources_that_are_not_there(source: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=source):
+        read_samples(str(tmp_path / source), [X])
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds neither"):
+        read_samples(tmp_path, [X])
+
+
+def test_a_broken_test_data_set(tmp_path: Path) -> None:
+    inner = tmp_path / "test_data_set_0"
+    inner.mkdir()
+    (inner / "input_0.pb").write_bytes(b"\xff\xff\xff")
+    with pytest.raises(DataError, match=r"input_0.pb cannot be read"):
+        read_samples(tmp_path, [X])
+    (inner / "input_0.pb").write_bytes(onnx.TensorProto(name="x", data_type=1, dims=[2, 2]).SerializeToString())
+    with pytest.raises(InlayError):
+        read_samples(tmp_path, [X])
+
+
+def test_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "l.npy", np.arange(3))
+    np.savez(tmp_path / "l.npz", labels=np.arange(3))
+    (tmp_path / "l.txt").write_text("0\n1\n2\n")
+    for name in ("l.npy", "l.npz", "l.txt"):
+        assert read_labels(tmp_path / name, 3).tolist() == [0, 1, 2]
+        with pytest.raises(DataError, match=r"3 labels, but --data has 4 samples"):
+            read_labels(tmp_path / name, 4)
+
+
+def test_labels_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_labels(tmp_path / "missing.npy", 3)
+    (tmp_path / "words.txt").write_text("cat\ndog\n")
+    (tmp_path / "bad.npy").write_bytes(b"junk")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "two.npz", a=np.arange(2), b=np.arange(2))
+    np.save(tmp_path / "scalar.npy", np.array(3))
+    for name in ("words.txt", "bad.npy", "empty.npy", "two.npz", "scalar.npy"):
+        with pytest.raises(DataError, match=name):
+            read_labels(tmp_path / name, 2)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("count", [3, 4, 7, 50, 400])
+def test_the_three_parts_are_disjoint(count: int, labelled: bool) -> None:
+    feeds = tuple({"x": np.full((1,), i, np.float32)} for i in range(count))
+    labels = np.arange(count) * 10 if labelled else None
+    parts = split(Samples(feeds, "feeds", "test", labels), np.random.default_rng(0), calibration=20, others=15)
+    assert parts.verified
+    drawn = [[int(f["x"][0]) for f in p.feeds] for p in (parts.calibration, parts.selection, parts.verification)]
+    assert all(drawn)
+    assert len({i for part in drawn for i in part}) == sum(map(len, drawn))
+    assert len(drawn[0]) <= 20
+    assert max(len(drawn[1]), len(drawn[2])) <= 15
+    for part, numbers in zip((parts.calibration, parts.selection, parts.verification), drawn, strict=True):
+        if labelled:
+            assert part.labels is not None
+            assert part.labels.tolist() == [10 * i for i in numbers]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_samples_are_not_called_verified(count: int) -> None:
+    feeds = tuple({"x": np.zeros(1, np.float32)} for _ in range(count))
+    parts = split(Samples(feeds, "feeds", "test"), np.random.default_rng(0))
+    assert not parts.verified
+    assert len(parts.calibration) == count
+    assert len(parts.selection) == len(parts.verification) == 1
+
+
+def test_random_samples_bind_dimensions() -> None:
+    rng = np.random.default_rng(0)
+    found = random_samples([DYNAMIC, IDS], {"height": 7}, rng, 2)
+    assert found.feeds[0]["x"].shape == (1, 3, 7, 4)
+    assert set(np.unique(found.feeds[0]["ids"])) <= {0, 1}
+    with pytest.raises(UsageError, match=r"--bind height=N"):
+        random_samples([DYNAMIC], {"batch": 2}, rng, 1)

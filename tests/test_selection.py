@@ -1,0 +1,88 @@
+"""Another point of a finished run, without a search; and the costs that outlive it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import inlay
+from inlay.costdb import CostDatabase
+from inlay.errors import JournalError, UsageError
+from inlay.model.load import file_sha256
+from inlay.targets.base import Fingerprint
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the null target, whose costs are known."""
+    folder = tmp_path_factory.mktemp("run")
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), f"w{i}") for i in range(5)]
+    nodes = [helper.make_node("Conv", [f"v{i}" if i else "x", f"w{i}"], [f"v{i + 1}"], f"c{i}") for i in range(5)]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "v5")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(12)]
+    inlay.tune(
+        folder / "m.onnx",
+        out=folder / "out",
+        target="null",
+        data=feeds,
+        min_sqnr=20,
+        max_measurements=12,
+        cost_db=False,
+    )
+    return folder / "out"
+
+
+def test_the_winner_is_written_again_byte_for_byte(run: Path, tmp_path: Path) -> None:
+    best = json.loads((run / "result.json").read_text())["best"]
+    assert not best["is_float"]
+    done = inlay.select(run, to=tmp_path / "again.onnx", min_sqnr=20)
+    assert done.placement_digest == best["placement_digest"]
+    assert file_sha256(tmp_path / "again.onnx") == best["output_sha256"]
+
+
+def test_a_tighter_bound_gives_a_more_accurate_model(run: Path, tmp_path: Path) -> None:
+    fast = inlay.select(run, to=tmp_path / "fast.onnx", fastest=True)
+    exact = inlay.select(run, to=tmp_path / "exact.onnx", min_sqnr=200)
+    assert exact.sqnr_db > fast.sqnr_db
+    assert exact.speedup < fast.speedup
+    onnx.checker.check_model(str(tmp_path / "fast.onnx"), full_check=True)
+
+
+def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the most accurate one has"):
+        inlay.select(run, to=tmp_path / "no.onnx", min_sqnr=1000)
+    with pytest.raises(UsageError, match="give --max-drop"):
+        inlay.select(run)
+    with pytest.raises(JournalError, match=r"no readable result\.json"):
+        inlay.select(tmp_path, fastest=True)
+    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_forecasts_are_reported(run: Path) -> None:
+    search = json.loads((run / "result.json").read_text())["search"]
+    assert search["forecasts"]
+    assert search["forecast_error"] < 0.5
+
+
+def test_costs_are_averaged_and_kept_by_fingerprint(tmp_path: Path) -> None:
+    here = CostDatabase(Fingerprint("t", {"cpu": "a"}), tmp_path)
+    here.add({"x": 10.0, "y": 4.0})
+    here.add({"x": 20.0})
+    assert here.read(["x", "z"]) == {"x": 15.0}
+    assert CostDatabase(Fingerprint("t", {"cpu": "b"}), tmp_path).read() == {}
+
+
+def test_a_damaged_cost_database_counts_as_empty(tmp_path: Path) -> None:
+    database = CostDatabase(Fingerprint("t", {}), tmp_path)
+    database.add({"x": 1.0})
+    for content in ("{", "[]", '{"version": 99, "costs": {}}', '{"version": 1, "costs": {"x": "?"}}'):
+        database.path.write_text(content)
+        assert database.read() == {}
