@@ -81,7 +81,12 @@ def test_tune(run: Run, save: Save, tmp_path: Path) -> None:
     assert code == 0, err
     assert "Verdict" in out
     assert "NO SAMPLES" in out, "it says loudly that accuracy is not real"
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["model.onnx", "recipe.yaml", "result.json", "run.sqlite"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "model.onnx",
+        "recipe.yaml",
+        "result.json",
+        "run.sqlite",
+    ]
     check_and_load(onnx.load(tmp_path / "out" / "model.onnx"))
 
 

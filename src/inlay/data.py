@@ -165,8 +165,9 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
 def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, others: int = 2000) -> Split:
     """Cut samples in three: half (at most ``calibration``) to calibrate; the rest in equal parts.
 
-    Labelled samples are shuffled, since they are often sorted by class. Others are cut in the order given: neighbours
-    are often views of one scene, and parts that share a scene would make the accuracy look better than it is.
+    Labelled samples are shuffled, since they are often sorted by class. Of others every second one calibrates, so that
+    ranges see all there is; the rest is cut in the order given: neighbours are often views of one scene, and selection
+    and verification must not share scenes, or the accuracy would look better than it is.
 
     Args:
         samples: at least one.
@@ -175,7 +176,7 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
         others: most samples in each of the other parts.
     """
     n = len(samples)
-    order = list(range(n)) if samples.labels is None else [int(i) for i in rng.permutation(n)]
+    order = [*range(1, n, 2), *range(0, n, 2)] if samples.labels is None else [int(i) for i in rng.permutation(n)]
     if n < 3:
         return Split(samples, samples.part(order[-1:]), samples.part(order[-1:]), verified=False)
     first = n // 2

@@ -21,6 +21,7 @@ Metric = Callable[[Sequence[Outputs], np.ndarray | None], float]
 """Takes every sample's outputs by name, and the labels (or None); larger is better."""
 
 MOST_MARGIN_DB = 3.0
+LEAST_MARGIN_DB = 2.0  # of a single sample; falls with the root of their number
 EXACT_DB = 300.0
 """Stands for "no difference at all": a finite number, so that it can be compared, averaged and written as JSON."""
 
@@ -173,8 +174,14 @@ def _compare(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, fl
 
 
 def _margin(each: np.ndarray) -> float:
-    """What the mean of as many other samples may fall below this one's: a one-sided 95 % prediction bound, in dB."""
+    """What the mean of as many other samples may fall below this one's, in dB.
+
+    A one-sided 95 % prediction bound from the spread between samples, and at least ``2 / sqrt(n)`` dB: a few samples,
+    often of one scene, show too little of it.
+    """
     n = each.size
+    least = LEAST_MARGIN_DB / np.sqrt(max(n, 1))
     if n < 3:
-        return 0.0
-    return float(min(MOST_MARGIN_DB, student.ppf(0.95, n - 1) * each.std(ddof=1) * np.sqrt(2.0 / n)))
+        return float(least)
+    bound = student.ppf(0.95, n - 1) * each.std(ddof=1) * np.sqrt(2.0 / n)
+    return float(np.clip(bound, least, MOST_MARGIN_DB))
