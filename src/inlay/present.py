@@ -90,7 +90,10 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
 
 def bench_table(rows: Sequence[BenchRow]) -> Table:
     """A comparison of models."""
-    table = Table("model", "latency", "speed-up over the first, 95 % interval", "blocks")
+    table = Table()
+    table.add_column("model", overflow="fold")
+    for title in ("latency", "speed-up over the first, 95 % interval", "blocks"):
+        table.add_column(title)
     for row in rows:
         table.add_row(str(row.path), f"{row.latency_ms:.3f} ms", _ratio(row.speedup), str(row.blocks))
     return table
