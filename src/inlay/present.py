@@ -22,6 +22,7 @@ def verdict(result: TuneResult) -> str:
 
 def _verdict_lines(result: TuneResult) -> Iterator[str]:
     best = result.best
+    verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
     yield ""
     yield f"  {'anchor':<28}{'latency':>12}{'speed-up':>26}{'accuracy':>24}"
@@ -29,11 +30,11 @@ def _verdict_lines(result: TuneResult) -> Iterator[str]:
         yield _anchor_line(anchor)
     yield ""
     if best.origin == "original":
-        yield f"Verdict: keep the model as it is ({result.baseline_ms:.3f} ms); nothing was measurably faster."
+        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); nothing was measurably faster."
     else:
         what = "float, normalized" if best.is_float else f"{best.origin}, {best.qdq_pairs} Q/DQ pairs"
         yield (
-            f"Verdict: {_ratio(best.speedup)} over the given model "
+            f"{verdict_word}: {_ratio(best.speedup)} over the given model "
             f"({result.baseline_ms:.3f} ms -> {best.latency_ms:.3f} ms): {what}."
         )
         if not best.is_float:
