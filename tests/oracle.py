@@ -27,7 +27,7 @@ import onnx_ir as ir
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import load
 from inlay.model.normalize import normalize
-from inlay.model.reference import evaluate
+from inlay.model.reference import EvaluateIn
 from inlay.search.base import Strategy
 from inlay.space.patterns import COMMUTATIVE
 from inlay.space.searchspace import SearchSpace
@@ -44,7 +44,7 @@ def light_graph(name: str) -> Graph:
     """A real network of the ``onnx`` package, normalized, with its weights replaced by constants there."""
     path = Path(onnx.__file__).parent / "backend/test/data/light" / f"light_{name}.onnx"
     with tempfile.TemporaryDirectory() as folder:
-        model = normalize(load(path).model, evaluate(Path(folder)), None).model
+        model = normalize(load(path).model, EvaluateIn(Path(folder)), None).model
         inferred = onnx.shape_inference.infer_shapes(_proto(model))
     return build_graph(ir.from_proto(inferred))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.data import Samples
 from inlay.errors import ModelError, TargetError, UsageError
@@ -305,8 +304,3 @@ def deliver(proto: onnx.ModelProto, store: WeightStore, path: Path) -> Artifact:
         data = path.with_name(path.name + ".data")
         path.write_bytes(relocate(proto, store, data).SerializeToString())
     return Artifact(path, file_sha256(path))
-
-
-def is_float(model: ir.Model) -> bool:
-    """Whether a model holds no Q/DQ nodes."""
-    return not is_quantized(model)

@@ -167,6 +167,18 @@ def test_raising_the_opset_keeps_asymmetric_coordinates(op_type: str, opset: int
     assert no_roll_backs(done)
 
 
+def test_raising_the_opset_keeps_every_resize_its_own_name(normalized: Run) -> None:
+    """Outputs of one shape would be exchanged unnoticed by everything but their numbers."""
+    b = Builder(opset=9)
+    x = b.input("x", (1, 3, 5, 5))
+    scales = b.constant("scales", np.array([1, 1, 2, 2], np.float32))
+    for i in range(6):
+        b.output(b.node(f"up{i}", "Upsample", [b.conv(f"conv{i}", x, 4), scales], mode="nearest"))
+    proto, done = normalized(b.model())
+    assert ops(proto).count("Resize") == 6
+    assert no_roll_backs(done)
+
+
 def test_names_are_made_unique(normalized: Run) -> None:
     model = small_model()
     for node in model.graph.node:

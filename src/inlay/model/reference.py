@@ -58,11 +58,6 @@ def run_model(model: ir.Model, store: WeightStore, feed: Mapping[str, np.ndarray
     return Session(skeleton(model, store), store).run(feed)
 
 
-def evaluate(folder: Path) -> EvaluateIn:
-    """A function that computes values of a model without inputs; scratch files go to ``folder``."""
-    return EvaluateIn(folder)
-
-
 class EvaluateIn:
     """Runs a model without inputs and returns the named values."""
 

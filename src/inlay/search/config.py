@@ -12,8 +12,8 @@ class Config:
     """Settings of the region-pattern search, with the classic autotuner's names and defaults.
 
     Attributes:
-        schemes_per_region: most placements that are tried for one pattern. performance_threshold: a scheme replaces
-        the incumbent only when it is at least so many times as fast. With 1.0
+        schemes_per_region: most placements that are tried for one pattern.
+        performance_threshold: a scheme replaces the incumbent only when it is at least so many times as fast. With 1.0
             every improvement counts that the measurement can tell from noise.
         maximum_sequence_region_size: most nodes of a leaf region.
         minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.

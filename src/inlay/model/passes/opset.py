@@ -26,9 +26,7 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
     version = model.opset_imports.get("", least)
     if version >= least:
         return model, 0
-    resizes = {
-        n.outputs[0].name for n in model.graph if n.op_type == "Upsample" or (n.op_type == "Resize" and version == 10)
-    }
+    resizes = [n.outputs[0].name for n in model.graph if _asymmetric(n, version)]
     kept = {n: v.const_value for n, v in model.graph.initializers.items() if _heavy(v.const_value)}
     light = model.clone()
     listed = {v.name for v in light.graph.inputs}
