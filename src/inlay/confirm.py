@@ -15,7 +15,7 @@ from inlay.config import TuneConfig
 from inlay.data import Samples
 from inlay.errors import TargetError
 from inlay.evaluate import Candidate
-from inlay.measure.client import Worker
+from inlay.measure.client import StartWorker, Worker
 from inlay.measure.stats import LEVEL, speedup
 from inlay.model.load import file_sha256, load
 from inlay.quant.accuracy import Judge, Metric, Outputs
@@ -88,6 +88,7 @@ def confirm(
     config: TuneConfig,
     folder: Path,
     rng: np.random.Generator,
+    start: StartWorker = Worker,
 ) -> Confirmed:
     """Decide what to deliver, in two rounds of fresh processes.
 
@@ -99,7 +100,7 @@ def confirm(
     """
     contenders = _contenders(judged, incumbent)
     entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
-    measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng)
+    measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng, start=start)
     base = Entry(judged[0], baseline, np.empty(0))
     base, *entries = _timed([base, *entries], measure, 1)
     floats = [e for e in entries if e.candidate.placement == Placement()]
@@ -195,11 +196,12 @@ def _measure(
     config: TuneConfig,
     folder: Path,
     rng: np.random.Generator,
+    start: StartWorker,
 ) -> np.ndarray:
     """Readings of every process, stacked: shape (processes * blocks, models), ns."""
     readings = []
     for _ in range(processes):
-        with Worker(config.target, folder, config.limit_s) as fresh:
+        with start(config.target, folder, config.limit_s) as fresh:
             blocks = 1 if fresh.deterministic else config.confirm_blocks
             seed = int(rng.integers(2**31))
             readings.append(fresh.time(artifacts, feed, blocks, config.protocol.slot_ns, seed).ns)

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -25,7 +24,7 @@ from inlay.evaluate import Candidate, Evaluator
 from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
-from inlay.measure.client import Worker
+from inlay.measure.client import Lab
 from inlay.measure.race import Meter
 from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
@@ -68,6 +67,7 @@ def tune(
     metric: Metric | None = None,
     restart: bool = False,
     progress: Progress | None = None,
+    lab: Lab | None = None,
 ) -> TuneResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
 
@@ -80,6 +80,7 @@ def tune(
         metric: the function behind ``config.bound.metric``.
         restart: forget an earlier run in ``out``.
         progress: is told what happens.
+        lab: where latency is measured, and by which clock; this machine's own by default.
 
     Raises:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
@@ -100,7 +101,7 @@ def tune(
         _locked(folder),
         tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder, ignore_cleanup_errors=True) as work,
     ):
-        return Run(setting, Path(work), rng, progress, restart).result()
+        return Run(setting, Path(work), rng, progress, restart, lab or Lab()).result()
 
 
 @contextlib.contextmanager
@@ -130,13 +131,13 @@ class Run:
     """One run, step by step; see :meth:`result` for the order."""
 
     def __init__(
-        self, setting: Setting, work: Path, rng: np.random.Generator, progress: Progress, restart: bool
+        self, setting: Setting, work: Path, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
     ) -> None:
         self.setting, self.config, self.work = setting, setting.config, work
-        self.rng, self.progress = rng, progress
-        self.started = time.monotonic()
+        self.rng, self.progress, self.lab = rng, progress, lab
+        self.started = lab.clock()
         self.own_s = 0.0  # of the search: neither building nor running models
-        self.worker = Worker(self.config.target, work, self.config.limit_s)
+        self.worker = lab.start(self.config.target, work, self.config.limit_s)
         try:
             self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
         except BaseException:
@@ -194,7 +195,7 @@ class Run:
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
         candidates = self._candidates(prepared, judge, selection, imported)
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
-        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
+        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng, self.lab.sleep)
         evaluator = self._evaluator(meter, judge, selection, baseline)
         # on a deterministic target a run depends on its seed alone, not on what other runs learned
         config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
@@ -202,10 +203,10 @@ class Run:
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
-        begun, busy = time.monotonic(), self.worker.busy_s + meter.waited_s
+        begun, busy = self.lab.clock(), self.worker.busy_s + meter.waited_s
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
         runtime = self.worker.busy_s + meter.waited_s - busy + sum(guide.probing)
-        self.own_s = time.monotonic() - begun - runtime
+        self.own_s = self.lab.clock() - begun - runtime
         self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
@@ -300,7 +301,7 @@ class Run:
     ) -> tuple[str, bool]:
         """The loop. Returns why it ended, and whether the user ended it."""
         spent = float(self.journal.fact("search_s") or 0.0)
-        begun = time.monotonic()
+        begun = self.lab.clock()
         try:
             for path, digest in imported.files:
                 given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
@@ -309,7 +310,7 @@ class Run:
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
-                seconds = spent + time.monotonic() - begun
+                seconds = spent + self.lab.clock() - begun
                 over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
                 if over:  # anchors are always judged: the result must not be slower than the best of them
                     return over, False
@@ -320,11 +321,11 @@ class Run:
         except KeyboardInterrupt:
             return "interrupted", True
         finally:
-            self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+            self.journal.record_fact("search_s", spent + self.lab.clock() - begun)
 
     def _overhead(self) -> float:
         """Share of the wall time that the search spent on neither building nor running models."""
-        return round(self.own_s / max(time.monotonic() - self.started, 1e-9), 4)
+        return round(self.own_s / max(self.lab.clock() - self.started, 1e-9), 4)
 
     def _save_cache(self, plan: Plan) -> None:
         """Keep what evolution learned, together with what the folder's cache held before."""
@@ -376,6 +377,7 @@ class Run:
             config=config,
             folder=self.work,
             rng=self.rng,
+            start=self.lab.start,
         )
 
     def _write(
@@ -432,7 +434,7 @@ class Run:
                 "failed": evaluator.tally.failed,
                 "replayed": evaluator.tally.replayed,
                 "trials": len(self.journal.trials()),
-                "wall_s": round(time.monotonic() - self.started, 3),
+                "wall_s": round(self.lab.clock() - self.started, 3),
                 "stopped_because": stopped,
                 **({} if self.worker.deterministic else {"overhead": self._overhead()}),
                 **learned(guided),
