@@ -32,9 +32,12 @@ from inlay.config import TuneConfig
 from inlay.data import Samples, input_specs, random_samples
 from inlay.measure.inprocess import Clock, simulated
 from inlay.model.load import load
+from inlay.search.anchors import anchor_placements
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import NullTarget, price
+from inlay.trial import Measured
 from inlay.tuning import tune
+from inlay.types import Placement
 from inlay.workbench import Candidates, observe, prepare, table_from
 
 NOISE = 0.03
@@ -102,27 +105,32 @@ class Outcome:
 
 
 def network(seed: int = 0, channels: int = 8) -> onnx.ModelProto:
-    """Two branches of Conv and Relu, joined, one more convolution, a residual Add, pooled."""
+    """Two branches of Conv and Relu, joined, one more convolution, a residual Add, a convolution, pooled.
+
+    The prices of the target follow from the nodes' names: with these, the best placement is none of the anchors.
+    """
     rng = np.random.default_rng(seed)
     tensors: list[onnx.TensorProto] = []
     nodes: list[onnx.NodeProto] = []
 
+    def op(kind: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"{name}.y"], f"m.{name}", **attributes))
+        return f"{name}.y"
+
     def conv(x: str, name: str, inputs: int) -> str:
         weight = rng.standard_normal((channels, inputs, 3, 3)) / np.sqrt(9.0 * inputs)
         tensors.append(numpy_helper.from_array(weight.astype(np.float32), f"{name}.w"))
-        nodes.append(helper.make_node("Conv", [x, f"{name}.w"], [f"{name}.c"], name, pads=[1] * 4))
-        nodes.append(helper.make_node("Relu", [f"{name}.c"], [f"{name}.y"], f"{name}.relu"))
-        return f"{name}.y"
+        return op("Relu", [op("Conv", [x, f"{name}.w"], name, pads=[1] * 4)], f"{name}.relu")
 
     stem = conv("x", "stem", 3)
-    nodes.append(helper.make_node("Concat", [conv(stem, "a", channels), conv(stem, "b", channels)], ["cat"], "cat", axis=1))
-    nodes.append(helper.make_node("Add", [conv("cat", "after", 2 * channels), stem], ["sum"], "add"))
-    nodes.append(helper.make_node("GlobalAveragePool", [conv("sum", "last", channels)], ["y"], "pool"))
+    joined = op("Concat", [conv(stem, "a", channels), conv(stem, "b", channels)], "cat", axis=1)
+    added = op("Add", [conv(joined, "after", 2 * channels), stem], "add")
+    y = op("GlobalAveragePool", [conv(added, "last", channels)], "pool")
     graph = helper.make_graph(
         nodes,
         "planted",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, channels, 1, 1])],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, [1, channels, 1, 1])],
         tensors,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -138,8 +146,8 @@ def samples(seed: int = 0, count: int = 12) -> Samples:
 
 
 @functools.lru_cache(maxsize=1)
-def largest_saving() -> tuple[float, float]:
-    """Price of :func:`network`, and the largest saving that any placement has at full effect: tried are all of them."""
+def savings() -> dict[str, float]:
+    """What placements save of the float price at full effect, as a share: each anchor, and the best of all placements."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "model.onnx"
@@ -147,13 +155,16 @@ def largest_saving() -> tuple[float, float]:
         feeds = samples()
         prepared = prepare(load(path), NullTarget().rules(), feeds.feeds[0], folder)
         candidates = Candidates(prepared, table_from(prepared, observe(prepared, feeds), "minmax"), "", "")
-        names = [u.name for u in prepared.selectable]
+        units = [u.name for u in prepared.selectable]
         whole = total(network(), 1.0)
-        best = 0.0
-        for labels in itertools.product((False, True), repeat=len(names)):
-            chosen = frozenset(n for n, low in zip(names, labels, strict=True) if low)
-            best = max(best, whole - total(candidates.proto(prepared.label(chosen)), 1.0))
-    return whole, best
+
+        def saved(placement: Placement) -> float:
+            return 1.0 - total(candidates.proto(placement), 1.0) / whole
+
+        anchors = anchor_placements(prepared.graph, prepared.units, prepared.rules)
+        found = {name: saved(placement) for name, placement in anchors}
+        subsets = (itertools.compress(units, s) for s in itertools.product((False, True), repeat=len(units)))
+        return {**found, "best": max(saved(prepared.label(frozenset(s))) for s in subsets)}
 
 
 def total(model: onnx.ModelProto, effect: float) -> float:
@@ -166,8 +177,8 @@ def simulate(scenario: Scenario, seed: int) -> Outcome:
     begun = time.perf_counter()
     low, high = np.log(scenario.gains)
     gain = float(np.exp(np.random.default_rng([seed, 17]).uniform(low, high)))
-    whole, saving = largest_saving()
-    effect = (1.0 - 1.0 / gain) * whole / saving
+    whole, shares = total(network(), 1.0), savings()
+    effect = (1.0 - 1.0 / gain) / shares["best"]
     clock = Clock()
     target = NullTarget(NOISE, scenario.burst, seed, effect, LATENCY_NS / whole, clock.sleep)
     options = {"noise": NOISE, "burst": scenario.burst, "seed": seed, "effect": effect, "scale": target.scale}
@@ -191,6 +202,11 @@ def simulate(scenario: Scenario, seed: int) -> Outcome:
         int(result.search["measurements"]),
         clock.seconds,
         time.perf_counter() - begun,
+        tuple(
+            (a.outcome.latency.speedup.low, a.outcome.latency.speedup.high, 1.0 / (1.0 - effect * shares[a.name]))
+            for a in result.anchors
+            if isinstance(a.outcome, Measured) and a.name in shares
+        ),
     )
 
 
@@ -214,6 +230,10 @@ def summary(scenario: Scenario, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "coverage": _share(sum(o.covered for o in told), len(told)),
         "coverage_of_quantized": _share(
             sum(o.covered for o in told if not o.is_float), sum(not o.is_float for o in told)
+        ),
+        "coverage_of_anchors": _share(
+            sum(low <= truth <= high for o in outcomes for low, high, truth in o.anchors),
+            sum(len(o.anchors) for o in outcomes),
         ),
         "share_of_the_best_gain": float(np.mean([np.log(o.truth) / np.log(o.gain) for o in outcomes]))
         if scenario.gains[0] > 1.0
