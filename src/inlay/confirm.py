@@ -26,8 +26,8 @@ from inlay.types import Placement
 from inlay.workbench import Candidates
 
 MOST_CONTENDERS = 5
-FALSE_ACCEPT = 0.005
-"""Chance that a model which is no faster is delivered all the same."""
+FALSE_ACCEPT = 0.002
+"""Chance that a finalist which is no faster is delivered all the same; there are at most two besides float."""
 LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
 """Level at each of at most two looks: an open case is measured on, and looked at once more."""
 LATER_LOOK = 2  # times the processes of the first look
