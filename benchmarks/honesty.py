@@ -2,9 +2,9 @@
 
     python -m benchmarks honesty [--runs 300] [--first-seed 100000] [--jobs 1]
 
-Each run is a real one (search, races, confirmation in fresh workers), on the ``null`` target: 3 % noise on every reading,
-in half of the scenarios with one reading in ten half as slow again, and a clock that is part of the simulation, so that
-the default budget of 120 s means what it says for a model of 5 ms. Counted are: models delivered although no placement
+Each run is a real one (search, races, confirmation in fresh workers), on the ``null`` target: 3 % noise on every
+reading, in half of the scenarios with one reading in ten half as slow again, and a clock that is part of the
+simulation, so that the default budget of 120 s means what it says for a model of 5 ms. Counted are: models delivered although no placement
 is any faster; effects that were found; and how often the reported interval covers the true ratio, over the runs that
 delivered something else than the given file (its ratio to itself is 1, in every run).
 """
@@ -147,7 +147,7 @@ def samples(seed: int = 0, count: int = 12) -> Samples:
 
 @functools.lru_cache(maxsize=1)
 def savings() -> dict[str, float]:
-    """What placements save of the float price at full effect, as a share: each anchor, and the best of all placements."""
+    """Share of the float price that placements save at full effect: each anchor, and the best of all placements."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "model.onnx"
@@ -264,7 +264,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "",
         f"Whole runs on the simulated target `null`; {NOISE:.0%} noise on every reading.",
         "",
-        "| scenario | runs | delivered something else than float | 95 % interval covers the truth | share of the gain found |",
+        "| scenario | runs | delivered other than float | 95 % interval covers the truth | share of the gain found |",
         "|---|---|---|---|---|",
     ]
     for row in rows:

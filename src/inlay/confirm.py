@@ -30,8 +30,8 @@ FALSE_ACCEPT = 0.002
 """Chance that a finalist which is no faster is delivered all the same; there are at most two besides float."""
 LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
 """Level at each of at most two looks: an open case is measured on, and looked at once more."""
-LATER_LOOK = 2  # times the processes of the first look
-_MATTERS = 1.005  # an open case whose estimate is below is not worth a second look
+LATER_LOOK = 3  # times the processes of the first look
+_MATTERS = 1.002  # an open case whose estimate is below is not worth a second look
 _HOPELESS = 0.9  # a contender this slow in the first round is not measured in the second
 
 
@@ -93,7 +93,7 @@ def confirm(
     """Decide what to deliver, in two rounds of fresh processes.
 
     The first round chooses the fastest of the contenders (the incumbent, the fastest feasible candidates, the best
-    anchors) among those that keep the bound on the verification samples. The second measures that one anew, beside the
+    anchors) among those that keep the bound on the verification samples, by its own blocks and those of the search. The second measures that one anew, beside the
     given model, float and the best anchor; only its blocks decide and are reported, so that no figure profits from
     having been chosen for being good. The chosen model is delivered where it beats both the given model and float with
     an error of at most ``FALSE_ACCEPT``, and the best anchor is not clearly faster.
@@ -104,7 +104,7 @@ def confirm(
     base = Entry(judged[0], baseline, np.empty(0))
     base, *entries = _timed([base, *entries], measure, 1)
     floats = [e for e in entries if e.candidate.placement == Placement()]
-    others = sorted((e for e in entries if e not in floats), key=lambda e: -_gain(base, e, worker).value)
+    others = sorted((e for e in entries if e not in floats), key=lambda e: -_promise(base, e, worker))
 
     rejected: list[tuple[str, str]] = []
     checked: dict[str, Accuracy | None] = {base.candidate.key: _exact(base, verification)}
@@ -167,6 +167,20 @@ def _gain(base: Entry, other: Entry, worker: Worker, level: float = LEVEL) -> In
         ratio = float(base.ns[0] / other.ns[0])
         return Interval(ratio, ratio, ratio)
     return speedup(base.ns, other.ns, level)
+
+
+def _promise(base: Entry, other: Entry, worker: Worker) -> float:
+    """Logarithm of the speed-up as far as known before the deciding blocks: from the fresh ones, and from the search's own race.
+
+    A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
+    another process, so they count for at most twice the fresh ones.
+    """
+    gain = _gain(base, other, worker).value
+    outcome = other.candidate.trial.outcome
+    if worker.deterministic or not isinstance(outcome, Measured):
+        return float(np.log(gain))
+    fresh, earlier = len(base.ns), min(outcome.latency.blocks, 2 * len(base.ns))
+    return float(np.average(np.log([gain, outcome.latency.speedup.value]), weights=[fresh, earlier]))
 
 
 def _contenders(judged: Sequence[Candidate], incumbent: Candidate) -> list[Candidate]:

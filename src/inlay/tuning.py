@@ -24,7 +24,7 @@ from inlay.evaluate import Candidate, Evaluator
 from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
-from inlay.measure.client import Lab
+from inlay.measure.client import Lab, Worker
 from inlay.measure.race import Meter
 from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
@@ -35,7 +35,7 @@ from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
 from inlay.search.guided import Guided
 from inlay.space.recipe_file import to_text
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
@@ -44,6 +44,7 @@ from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, table_from
 
 _RANDOM_SAMPLES = 8
+_BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +137,19 @@ class Run:
         self.setting, self.config, self.work = setting, setting.config, work
         self.rng, self.progress, self.lab = rng, progress, lab
         self.started = lab.clock()
-        self.own_s = 0.0  # of the search: neither building nor running models
-        self.worker = lab.start(self.config.target, work, self.config.limit_s)
+        self.calibrating_s = self.waiting_s = 0.0
+        self.workers: list[Worker] = []
+        self.worker = self._start_worker(self.config.target, work, self.config.limit_s)
         try:
             self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
         except BaseException:
             self.worker.close()
             raise
+
+    def _start_worker(self, spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
+        worker = self.lab.start(spec, folder, limit_s)
+        self.workers.append(worker)
+        return worker
 
     def _identity(self) -> dict[str, str]:
         feeds = hashlib.sha256()
@@ -203,10 +210,9 @@ class Run:
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
-        begun, busy = self.lab.clock(), self.worker.busy_s + meter.waited_s
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
-        runtime = self.worker.busy_s + meter.waited_s - busy + sum(guide.probing)
-        self.own_s = self.lab.clock() - begun - runtime
+        self.waiting_s = meter.waited_s
+        self.calibrating_s += sum(guide.probing)
         self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
@@ -249,7 +255,9 @@ class Run:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
 
     def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
+        begun = self.lab.clock()
         observed = observe(prepared, self.setting.parts.calibration, [p for _, p in imported.placements])
+        self.calibrating_s = self.lab.clock() - begun
         placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
             "full-int8", Placement()
         )
@@ -324,8 +332,13 @@ class Run:
             self.journal.record_fact("search_s", spent + self.lab.clock() - begun)
 
     def _overhead(self) -> float:
-        """Share of the wall time that the search spent on neither building nor running models."""
-        return round(self.own_s / max(self.lab.clock() - self.started, 1e-9), 4)
+        """Share of the wall time in which no worker was busy, nothing was calibrated or probed, and no pause was made.
+
+        Normalization counts as overhead, although it runs the model.
+        """
+        wall = max(self.lab.clock() - self.started, 1e-9)
+        at_work = sum(w.busy_s for w in self.workers) + self.waiting_s + self.calibrating_s
+        return round(max(0.0, 1.0 - at_work / wall), 4)
 
     def _save_cache(self, plan: Plan) -> None:
         """Keep what evolution learned, together with what the folder's cache held before."""
@@ -355,6 +368,9 @@ class Run:
         timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
         if most is not None and timed >= most:
             return f"{most} measurements are made"
+        builds = self.config.max_builds
+        if builds is not None and self.worker.builds + _BUILDS_OF_A_TRIAL > builds:
+            return f"{self.worker.builds} models are built, of at most {builds}"
         return ""
 
     def _confirm(
@@ -377,7 +393,7 @@ class Run:
             config=config,
             folder=self.work,
             rng=self.rng,
-            start=self.lab.start,
+            start=self._start_worker,
         )
 
     def _write(
@@ -431,6 +447,7 @@ class Run:
             search={
                 "measurements": evaluator.tally.measurements,
                 "compiles": evaluator.tally.compiles,
+                "builds": self.worker.builds,
                 "failed": evaluator.tally.failed,
                 "replayed": evaluator.tally.replayed,
                 "trials": len(self.journal.trials()),

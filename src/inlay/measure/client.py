@@ -60,6 +60,7 @@ class Worker:
 
     Attributes:
         busy_s: seconds that messages took so far.
+        builds: models built so far, those of profiles included.
     """
 
     def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = 600.0) -> None:
@@ -71,6 +72,7 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self._buffer = b""
         self.busy_s = 0.0
+        self.builds = 0
         self.fingerprint: Fingerprint
         self.deterministic: bool
         try:
@@ -82,6 +84,7 @@ class Worker:
     def load(self, artifact: Artifact) -> None:
         """Build a model, unless it is resident. Raises TargetError."""
         if artifact.digest not in self._resident or not self._alive:
+            self.builds += 1
             self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest)
             self._resident.add(artifact.digest)
 
@@ -118,6 +121,7 @@ class Worker:
     def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
         """Kernel times of a model. Raises TargetError."""
         self.load(artifact)
+        self.builds += 1
         answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
         return kernel_times(answer["kernels"])
 

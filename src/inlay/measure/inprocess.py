@@ -1,4 +1,4 @@
-"""A worker without a process, for simulated targets: the same messages, answered in this process by the same service."""
+"""A worker without a process, for simulated targets: the same service answers the same messages."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Protocol:
 
     @property
     def level(self) -> float:
-        """Confidence level of each look at a candidate against the incumbent, such that all looks together keep 95 %."""
+        """Confidence level of each look at candidate against incumbent, such that all looks together keep 95 %."""
         looks = 1 + max(0, math.ceil(math.log2(self.most_blocks / self.first_blocks)))
         return 1.0 - (1.0 - LEVEL) / looks
 
