@@ -1,7 +1,7 @@
-"""``python -m benchmarks [quality|compiles|honesty|growth|ethos|readme|publish] [options]``: one table, or all of them.
+"""``python -m benchmarks [TABLE] [options]``: quality, compiles, honesty, growth, ethos; or all of them without a name.
 
-Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same command
-goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
+Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same
+command goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
 ``benchmarks/results``, and ``readme`` renders the README's comparison from there. Measure on a quiet machine.
 """
 

@@ -1,4 +1,4 @@
-"""Several models in the same interleaved blocks: any two of them give a paired ratio. And their accuracy, side by side."""
+"""Several models in the same interleaved blocks: any two of them give a paired ratio. And their accuracy."""
 
 from __future__ import annotations
 

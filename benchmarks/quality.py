@@ -1,4 +1,4 @@
-"""What Inlay delivers against what everybody would try: the given model, the runtime's own quantizer, all INT8, Conv only.
+"""What Inlay delivers against what everybody would try: the given model, the runtime's quantizer, all INT8, Conv only.
 
     python -m benchmarks quality [--models DIR] [--budget 40] [--only NAME ...] [--restart]
 

@@ -39,7 +39,7 @@ def quality(table: Mapping[str, Any]) -> str:
         f"Speed-ups are paired ratios from the same interleaved blocks with 95 % intervals; the bound is "
         f"{table['bound_db']:.0f} dB on samples from other sources than those given. \\* seeded weights.",
         "",
-        "| model | delivered over the best feasible anchor | which | over the given model | SQNR | built | wall | overhead |",
+        "| model | over the best feasible anchor | which | over the given model | SQNR | built | wall | overhead |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in table["rows"]:
@@ -56,9 +56,7 @@ def quality(table: Mapping[str, Any]) -> str:
     lines += ["", "Geometric mean over the best feasible anchor:", ""]
     for name, mean in table["geometric_mean"].items():
         if mean is not None:
-            lines.append(
-                f"- {name} ({table['models'][name]} models): {mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
-            )
+            lines.append(f"- {name} ({table['models'][name]} models): {ratio(mean)}")
     largest = table["overhead"]["largest"]
     if largest is not None:
         lines += [

@@ -93,10 +93,11 @@ def confirm(
     """Decide what to deliver, in two rounds of fresh processes.
 
     The first round chooses the fastest of the contenders (the incumbent, the fastest feasible candidates, the best
-    anchors) among those that keep the bound on the verification samples, by its own blocks and those of the search. The second measures that one anew, beside the
-    given model, float and the best anchor; only its blocks decide and are reported, so that no figure profits from
-    having been chosen for being good. The chosen model is delivered where it beats both the given model and float with
-    an error of at most ``FALSE_ACCEPT``, and the best anchor is not clearly faster.
+    anchors) among those that keep the bound on the verification samples, by its own blocks and those of the search.
+    The second measures that one anew, beside the given model, float and the best anchor; only its blocks decide and are
+    reported, so that no figure profits from having been chosen for being good. An open case is measured on, and looked
+    at once more. The chosen model is delivered where it beats both the given model and float with an error of at most
+    ``FALSE_ACCEPT``, and the best anchor is not clearly faster.
     """
     contenders = _contenders(judged, incumbent)
     entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
@@ -170,7 +171,7 @@ def _gain(base: Entry, other: Entry, worker: Worker, level: float = LEVEL) -> In
 
 
 def _promise(base: Entry, other: Entry, worker: Worker) -> float:
-    """Logarithm of the speed-up as far as known before the deciding blocks: from the fresh ones, and from the search's own race.
+    """Logarithm of the speed-up before the deciding blocks: from the fresh ones, and from the search's own race.
 
     A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
     another process, so they count for at most twice the fresh ones.
