@@ -132,7 +132,7 @@ def test_whole_runs_without_an_effect_deliver_float() -> None:
     found = [honesty.simulate(of("no effect, bursts"), seed, budget_s=40.0) for seed in range(8)]
     assert all(o.is_float for o in found), [o for o in found if not o.is_float]
     assert all(o.truth == 1.0 and o.covered for o in found)
-    assert sum(o.largest > 1.005 for o in found) >= 4, (
+    assert sum(o.largest > 1.0 for o in found) >= 4, (
         "the search saw gains that were none, and could have fallen for them"
     )
     assert all(40.0 < o.simulated_s < 120.0 for o in found), "the budget is one of the simulated clock"

@@ -23,7 +23,8 @@ class Block:
 
     Attributes:
         ns: nanoseconds per inference of each model, in the order given.
-        drift: absolute log-ratio of the first model's two readings: it is the sentinel.
+        drift: absolute log-ratio of the two passes through the block, the mean over its models. A baseline that alone
+            had to be steady would be measured at its best, and every candidate at its average.
     """
 
     ns: list[float]
@@ -60,5 +61,5 @@ def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: F
             executables[i].time(feed, 1)
         readings[i].append(reading(executables[i].time(feed, repeats[i])))
     ns = [float(np.exp(np.mean(np.log(np.maximum(r, 1.0))))) for r in readings]
-    first, second = readings[0]
-    return Block(ns, abs(float(np.log(max(first, 1.0) / max(second, 1.0)))))
+    drift = abs(float(np.mean([np.log(max(first, 1.0) / max(second, 1.0)) for first, second in readings])))
+    return Block(ns, drift)

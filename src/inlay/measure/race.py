@@ -3,7 +3,7 @@
 Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
 blocks as long as the matter is open. Each of the (at most) three looks spends a third of the error that the decision is
 allowed, as the readings decide when to stop. Blocks in which the
-sentinel drifted are thrown away and measured again after a pause.
+machine's speed drifted are thrown away and measured again after a pause.
 """
 
 from __future__ import annotations
