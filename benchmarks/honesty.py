@@ -38,6 +38,7 @@ from inlay.targets.null import NullTarget, price
 from inlay.trial import Measured
 from inlay.tuning import tune
 from inlay.types import Placement
+from inlay.version import __version__
 from inlay.workbench import Candidates, observe, prepare, table_from
 
 NOISE = 0.03
@@ -282,24 +283,32 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write ``honesty.json`` and ``honesty.md``."""
+    """Write ``honesty.json`` and ``honesty.md``; scenarios that an earlier call finished are not run again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--first-seed", type=int, default=100_000)
+    parser.add_argument("--first-seed", type=int, default=100_000, help="tests use the seeds from 0 on")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--scenario", nargs="*", default=[], help="numbers of scenarios; all by default")
+    parser.add_argument("--restart", action="store_true", help="forget the scenarios that are done")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args(arguments)
+    folder = options.out / "rows" / "honesty"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"runs": options.runs, "first_seed": options.first_seed, "version": __version__}
     rows, details = [], {}
-    chosen = [SCENARIOS[int(n)] for n in options.scenario] or SCENARIOS
-    for scenario in chosen:
-        seeds = range(options.first_seed, options.first_seed + options.runs)
-        outcomes = run(scenario, seeds, options.jobs)
-        rows.append(summary(scenario, outcomes))
-        details[scenario.name] = [asdict(o) for o in outcomes]
-        print(json.dumps(rows[-1]), flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "honesty.json").write_text(json.dumps({"rows": rows, "runs": details}) + "\n", encoding="utf8")
+    for number, scenario in enumerate(SCENARIOS):
+        path = folder / f"{number}.json"
+        done = None if options.restart or not path.exists() else json.loads(path.read_text(encoding="utf8"))
+        if done is None or done["settings"] != settings:
+            seeds = range(options.first_seed, options.first_seed + options.runs)
+            outcomes = run(scenario, seeds, options.jobs)
+            done = {"settings": settings, "row": summary(scenario, outcomes), "runs": [asdict(o) for o in outcomes]}
+            path.write_text(json.dumps(done) + "\n", encoding="utf8")
+        rows.append(done["row"])
+        details[scenario.name] = done["runs"]
+        print(markdown(rows).splitlines()[-1], flush=True)
+    (options.out / "honesty.json").write_text(
+        json.dumps({"settings": settings, "rows": rows, "runs": details}) + "\n", encoding="utf8"
+    )
     (options.out / "honesty.md").write_text(markdown(rows), encoding="utf8")
     return 0
 

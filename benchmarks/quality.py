@@ -9,6 +9,7 @@ calibration nor search has seen.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
     samples = paired.read(subject.samples, subject.model, 1)
     readings = paired.measure(files, samples, BLOCKS, PROCESSES)
     notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})
+    notes = {name: note.replace(f"{folder}{os.sep}", "") for name, note in notes.items()}
     files = {name: path for name, path in files.items() if name not in readings.failed}
     accuracy = paired.sqnr(files, subject.model, paired.read(subject.evaluation, subject.model, EVALUATION))
     anchors = [_anchor(name, readings, accuracy, notes) for name in (*ANCHORS, NORMALIZED)]

@@ -30,7 +30,7 @@ class Timing:
 
     Attributes:
         ns: nanoseconds per inference, shape (blocks, models).
-        drift: absolute log-ratio of the sentinel's two readings in each block, shape (blocks,).
+        drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
     """
 
     ns: np.ndarray
@@ -111,7 +111,7 @@ class Worker:
         return results
 
     def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
-        """Time models in interleaved blocks; the first is the sentinel. Raises TargetError."""
+        """Time models in interleaved blocks. Raises TargetError."""
         for artifact in artifacts:
             self.load(artifact)
         keys = [a.digest for a in artifacts]

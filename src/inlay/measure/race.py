@@ -1,9 +1,9 @@
-"""Race a candidate against the incumbent, with the baseline in every block as sentinel.
+"""Race a candidate against the incumbent, with the baseline in every block.
 
 Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
 blocks as long as the matter is open. Each of the (at most) three looks spends a third of the error that the decision is
-allowed, as the readings decide when to stop. Blocks in which the
-machine's speed drifted are thrown away and measured again after a pause.
+allowed, as the readings decide when to stop. Blocks in which the machine's speed drifted are thrown away and measured
+again after a pause.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ percent of coverage. Over simulated races of every length it covers the truth in
 single looks, which decides, would cover it in up to 99 %."""
 
 DRIFT = 0.02
-"""Log-ratio of the sentinel's two readings beyond which a block is discarded."""
+"""Log-ratio of the two passes through a block beyond which it is discarded."""
 
 _LOST_FIRST, _LOST = 0.93, 0.97  # estimates of a first and a later look below which the matter is not pursued
 
