@@ -136,7 +136,7 @@ def test_whole_runs_without_an_effect_deliver_float() -> None:
         "the search saw gains that were none, and could have fallen for them"
     )
     assert all(40.0 < o.simulated_s < 120.0 for o in found), "the budget is one of the simulated clock"
-    assert len({o.largest for o in found}) == len(found), "every run has noise of its own"
+    assert len({o.anchors for o in found}) == len(found), "every run has noise of its own"
 
 
 def test_whole_runs_find_two_percent_and_say_how_much() -> None:
