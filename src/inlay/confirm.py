@@ -135,6 +135,9 @@ def confirm(
 
     def kept(entry: Entry) -> bool:
         nonlocal reference
+        known = checked.get(entry.candidate.key)
+        if known is not None:
+            return known.feasible
         if verification is not None and reference is None:
             reference = list(worker.run(baseline, feeds))
         accuracy = _verify(entry, worker, feeds, reference, verification, metric, config)
