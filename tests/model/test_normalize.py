@@ -202,6 +202,23 @@ def test_bodies_of_if_are_left_alone(normalized: Run) -> None:
     assert build_graph(done.model).captured == {x}
 
 
+def test_identities_go_around_an_if_and_stay_inside_it(normalized: Run) -> None:
+    """A branch that hands an outer value on cannot do without its Identity."""
+    b = Builder()
+    x = b.node("before", "Identity", [b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)])
+    flag = b.node("flag", "Greater", [b.node("sum", "ReduceSum", [x], keepdims=0), b.constant("zero", 0.0)])
+    out = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for n in ("t", "e")]
+    then = helper.make_graph([helper.make_node("Identity", [x], ["t"])], "then", [], out[:1])
+    other = helper.make_graph([helper.make_node("Neg", [x], ["e"])], "else", [], out[1:])
+    b.output(b.node("after", "Identity", [b.node("choose", "If", [flag], then_branch=then, else_branch=other)]))
+    proto, done = normalized(b.model())
+    assert "Identity" not in ops(proto)
+    assert not [r for r in done.reports if r.rolled_back]
+    assert [o.name for o in proto.graph.output] == ["after_out"]
+    inner = next(a.g for n in proto.graph.node if n.op_type == "If" for a in n.attribute if a.name == "then_branch")
+    assert [n.op_type for n in inner.node] == ["Identity"]
+
+
 def test_a_wrong_pass_is_rolled_back(normalized: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate finds the one pass that changes the outputs; those around it still apply."""
 
