@@ -140,6 +140,7 @@ class Run:
         self.rng, self.progress, self.lab = rng, progress, lab
         self.started = lab.clock()
         self.calibrating_s = self.waiting_s = 0.0
+        self.builds = 0  # of the search; checking the winner builds models, too
         self.workers: list[Worker] = []
         self.worker = self._start_worker(self.config.target, work, self.config.limit_s)
         try:
@@ -213,7 +214,7 @@ class Run:
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
-        self.waiting_s = meter.waited_s
+        self.waiting_s, self.builds = meter.waited_s, self.worker.builds
         self.calibrating_s += sum(guide.probing)
         self._save_cache(plan)
         guide.remember(guided)
@@ -416,11 +417,13 @@ class Run:
 
     def _drive(self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy) -> None:
         """Judge all that a strategy asks for."""
+        before = self.worker.builds
         while (proposal := strategy.ask()) is not None:
             key = candidates.key(proposal.placement)
             trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
             strategy.tell(trial)
             self.progress.trial(trial, evaluator, self.lab.clock() - self.started, None)
+        self.builds += self.worker.builds - before
 
     def _write(
         self,
@@ -473,7 +476,7 @@ class Run:
             search={
                 "measurements": evaluator.tally.measurements,
                 "compiles": evaluator.tally.compiles,
-                "builds": self.worker.builds,
+                "builds": self.builds,
                 "failed": evaluator.tally.failed,
                 "replayed": evaluator.tally.replayed,
                 "trials": len(self.journal.trials()),
