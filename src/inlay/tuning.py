@@ -258,9 +258,8 @@ class Run:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
 
     def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
-        begun = self.lab.clock()
+        begun, busy = self.lab.clock(), self.worker.busy_s
         observed = observe(prepared, self.setting.parts.calibration, [p for _, p in imported.placements])
-        self.calibrating_s = self.lab.clock() - begun
         placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
             "full-int8", Placement()
         )
@@ -286,6 +285,7 @@ class Run:
             f"{observed.digest} {method} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
         table = table_from(prepared, observed, method, fixed)
+        self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
         origin = {
             "digest": calibration[:16],
             "target": self.worker.fingerprint.digest,
