@@ -16,6 +16,7 @@ from inlay.data import Samples
 from inlay.errors import TargetError
 from inlay.evaluate import Candidate
 from inlay.measure.client import StartWorker, Worker
+from inlay.measure.race import REPORTED
 from inlay.measure.stats import LEVEL, speedup
 from inlay.model.load import file_sha256, load
 from inlay.quant.accuracy import Judge, Metric, Outputs
@@ -158,7 +159,9 @@ def confirm(
     finalists = [base, *floats, *([chosen] if chosen else []), *([anchor] if anchor else [])]
     processes = max(1, config.confirm_processes)
     base, *finalists = _timed(finalists, measure, processes)
+    reported = LEVEL
     if not worker.deterministic and any(is_open(base.ns, e.ns) for e in finalists):
+        reported = REPORTED  # the readings decided to go on, as in a race
         again = _timed([base, *finalists], measure, LATER_LOOK * processes)
         pairs = zip([base, *finalists], again, strict=True)
         base, *finalists = [replace(e, ns=np.concatenate([e.ns, more.ns])) for e, more in pairs]
@@ -168,8 +171,8 @@ def confirm(
         level = LEVEL if plain and champion is not base else LOOK_LEVEL
         if _gain(champion, entry, worker, level).shows_gain():
             champion = entry
-    over_float = _gain(finalists[0] if floats else base, champion, worker)
-    best = _best(champion, _gain(base, champion, worker), over_float, checked[champion.candidate.key])
+    over_float = _gain(finalists[0] if floats else base, champion, worker, reported)
+    best = _best(champion, _gain(base, champion, worker, reported), over_float, checked[champion.candidate.key])
     return Confirmed(
         best,
         float(np.median(base.ns)) / 1e6,
