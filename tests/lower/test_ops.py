@@ -156,11 +156,17 @@ def test_two_operands(kind, data, seed, aq, bq, zp):
     other = [1 if draw(st.booleans()) else d for d in shape][draw(st.integers(0, len(shape) - 1)) :]
     n = Net()
     a = n.qdq(n.input(shape), *aq)
-    what = draw(st.sampled_from(["activation", "constant", "scalar", "quantized constant", "same"]))
+    what = draw(
+        st.sampled_from(
+            ["activation", "same scale", "same numbers", "constant", "scalar", "quantized constant", "same"]
+        )
+    )
     rng = np.random.default_rng(seed)
     match what:
         case "activation":
             b = n.qdq(n.input(other), *bq)
+        case "same scale" | "same numbers":
+            b = n.qdq(n.input(other), aq[0], aq[1] if what == "same numbers" else bq[1])
         case "constant":
             b = n.const((rng.normal(size=other) * 2).astype(np.float32))
         case "scalar":
@@ -171,6 +177,17 @@ def test_two_operands(kind, data, seed, aq, bq, zp):
             b = a
     operands = [a, b] if draw(st.booleans()) else [b, a]
     y = n.op(kind, operands)
+    check(n, y, out_numbers(n, y, zp), seed)
+
+
+@few
+@given(data=st.data(), seed=seeds, zp=zero)
+@pytest.mark.parametrize("kind", ["Min", "Max"])
+def test_min_and_max_of_three(kind, data, seed, zp):
+    n = Net()
+    sides = [n.qdq(n.input([2, 3, 4]), *data.draw(numbers)) for _ in range(2)]
+    sides.append(n.const(np.random.default_rng(seed).normal(size=[3, 1]).astype(np.float32)))
+    y = n.op(kind, sides)
     check(n, y, out_numbers(n, y, zp), seed)
 
 
