@@ -129,7 +129,7 @@ def restrict(prepared: Prepared, recipe: Recipe) -> Prepared:
         UsageError: a rule matches nothing, asks for a type that the target lacks, or several types are asked for.
     """
     resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
-    types = set(resolved.types.values())
+    types = {*resolved.types.values(), *resolved.io.values()}
     if len(types) > 1:
         named = ", ".join(sorted(t.value for t in types))
         raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")

@@ -118,8 +118,7 @@ def _integer_conv2d(op: ir.Conv2d, x: Array, w: Array, b: Array, tensors: Tensor
     reach = int(np.abs(wide).sum(axis=(1, 2, 3)).max(initial=0)) * largest
     kind = np.float32 if reach <= _FLOAT32_EXACT else np.float64
     # Padding reads the input's zero point, so that it adds nothing.
-    real = x.astype(kind)
-    real -= op.in_zp
+    real = x.astype(kind) - kind(op.in_zp)
     acc = _convolved(op, _padded(real, op.pads, 0), wide.astype(kind), tensors[op.out].dims)
     total = acc.astype(np.int64)
     total += b.astype(np.int64).reshape(1, -1, 1, 1)
@@ -148,8 +147,8 @@ def _convolved(op: ir.Conv2d, x: Array, w: Array, shape: tuple[int, ...]) -> Arr
     matrix = w.reshape(out, -1)
     step = max(1, _COLUMN_ELEMENTS // max(1, n * matrix.shape[1] * ow))
     for top in range(0, oh, step):
-        columns = windows[:, :, top : top + step].transpose(0, 1, 4, 5, 2, 3)
-        part = np.matmul(matrix, columns.reshape(n, matrix.shape[1], -1))
+        unrolled = windows[:, :, top : top + step].transpose(0, 1, 4, 5, 2, 3)
+        part = np.matmul(matrix, unrolled.reshape(n, matrix.shape[1], -1))
         acc[:, :, top : top + step] = part.reshape(n, out, -1, ow)
     return acc
 

@@ -116,8 +116,12 @@ _ROWS: Iterable[OpRule] = (
 RULES = Rules(
     activation=QType.INT8,
     weight=QType.INT8,
+    other_activations=frozenset({QType.UINT8}),
     ops={row.op_type: row for row in _ROWS},
     share=frozenset({"Concat"}),  # a requantizing Concat costs a pass over each input
     unfold_cost=0.0,
 )
-"""Relu and Clip are folded into the operator before them whatever the zero point: a CLAMP costs no cycles."""
+"""Relu and Clip are folded into the operator before them whatever the zero point: a CLAMP costs no cycles.
+
+uint8 activations are lowered as int8 ones 128 lower, number for number; at a model boundary that is one RESCALE.
+"""
