@@ -65,6 +65,23 @@ def test_every_accelerator(name, tmp_path):
         executable.run(feed)
 
 
+def test_dynamic_shapes_are_those_of_the_inputs(tmp_path):
+    """An NPU program has static shapes: the model is built for those of its inputs, and priced by them."""
+    model = chain()
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[2].dim_param = "rows"
+        value.type.tensor_type.shape.dim[3].Clear()
+    executable = registry.create(TargetSpec("ethos-u55-128")).compile(save(model, tmp_path))
+    times = []
+    for side in (8, 16, 8):
+        feed = {"in1": np.random.default_rng(1).normal(size=(1, 4, side, side)).astype(np.float32)}
+        (ours,), (theirs,) = executable.run(feed).values(), run_ort(model, feed)
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs).max() <= 0.05 * 1.001
+        times.append(int(executable.time(feed, 1)[0]))
+    assert times[0] == times[2] < times[1]
+
+
 def test_fingerprint_names_what_estimates_depend_on():
     facts = registry.create(TargetSpec("ethos-u55-128")).fingerprint().facts
     assert {"vela", "tosa-tools", "system_config", "memory_mode", "host_model"} <= set(facts)

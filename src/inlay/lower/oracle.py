@@ -118,7 +118,7 @@ def _integer_conv2d(op: ir.Conv2d, x: Array, w: Array, b: Array, tensors: Tensor
     reach = int(np.abs(wide).sum(axis=(1, 2, 3)).max(initial=0)) * largest
     kind = np.float32 if reach <= _FLOAT32_EXACT else np.float64
     # Padding reads the input's zero point, so that it adds nothing.
-    real = x.astype(kind) - kind(op.in_zp)
+    real = np.asarray(np.subtract(x, op.in_zp, dtype=kind))
     acc = _convolved(op, _padded(real, op.pads, 0), wide.astype(kind), tensors[op.out].dims)
     total = acc.astype(np.int64)
     total += b.astype(np.int64).reshape(1, -1, 1, 1)
