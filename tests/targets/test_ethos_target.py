@@ -127,6 +127,26 @@ def test_what_the_table_misses_is_found_by_asking(monkeypatch):
     assert "Vela refuses" in lowered.not_lowered[0].reason
 
 
+@pytest.mark.parametrize("name", ["ethos-u55-32", "ethos-u55-128", "ethos-u55-256", "ethos-u65-512", "ethos-u85-256"])
+def test_the_price_of_requantizing_is_what_vela_says(name):
+    """Two branches of 32x64x64 that meet in a Concat: both with its scale, or one with its own."""
+
+    def cycles(scale):
+        rng = np.random.default_rng(0)
+        n = Net()
+        x = n.qdq(n.input([1, 8, 64, 64]), 0.02, 3)
+        parts = []
+        for own in (0.05, scale):
+            w = rng.integers(-127, 128, (32, 8, 3, 3)).astype(np.int8)
+            y = n.op("Relu", [n.op("Conv", [x, n.weight(w, 0.002)], pads=[1] * 4)])
+            parts.append(n.qdq(y, own, -111))
+        n.output(n.qdq(n.op("Concat", parts, axis=1), 0.05, -111))
+        return compile_partitions(n.model(), Accelerator.of(name))[1].npu
+
+    added = (cycles(0.06) - cycles(0.05)) / (32 * 64 * 64)
+    assert registry.create(TargetSpec(name)).rules().requantize_cost == pytest.approx(added, rel=0.25)
+
+
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Min", "Max"])
 def test_equal_scales_are_never_dearer_than_different_ones(kind):
     """Vela takes a widening apart that it need not: the lowering writes the forms which it keeps whole."""

@@ -3,6 +3,10 @@
 Sharing saves a pass over each input. It widens the inputs' ranges, though. Along the path through the operator that
 costs nothing, since its output covers the same range anyway; but other readers of an input see coarser numbers, and
 a Relu or Clip whose bounds were implied by the limits of the quantized type needs a kernel of its own again.
+
+Both sides are weighed in one currency, the target's prices: what a dB is worth is a part of what the whole model costs
+in low precision (:data:`DB_WORTH`). So a requantization that hardly costs anything is made for little fidelity, and an
+expensive one only for much; where sharing loses nothing and unfolds nothing, it is always chosen.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from inlay.space.domains import find_domains, is_shared, shared_values
 from inlay.targets.base import Rules
 from inlay.types import GRAPH_OUTPUT
 
-MOST_LOSS_DB = 6.0
-"""One bit: what another reader of an input may lose."""
+MOST_LOSS_DB = 12.0
+"""Two bits: what another reader of an input may lose, however much it costs to keep them."""
+DB_WORTH = 0.005
+"""Part of the model's cost that a dB for other readers is worth: a bit is worth 3 %."""
 GOOD_DB = 40.0
 """Fidelity above this is not worth anything."""
 
@@ -35,7 +41,8 @@ class Sharing:
         share: its values have one set of numbers; else its inputs are requantized.
         reason: why.
         loss_db: fidelity that other readers of its inputs lose by sharing.
-        share_cost, requantize_cost: in passes over elements.
+        share_cost: what sharing costs, lost fidelity included, in the unit of the target's prices.
+        requantize_cost: what requantizing costs, in the same unit.
     """
 
     node: str
@@ -61,6 +68,7 @@ def choose_sharing(
     if not nodes:
         return ()
     domains = _Domains(graph, rules, ranges, frozenset(n.name for n in nodes))
+    db_price = DB_WORTH * model_cost(graph, rules)
     decisions = []
     for node in nodes:
         values = shared_values(graph, rules, node)
@@ -73,21 +81,51 @@ def choose_sharing(
         unfolded = sum(graph.size(v) or 0 for v in widened if _unfolds(graph, rules, domains, v, whole))
         readers = [v for v in widened if v in histograms and _read_elsewhere(graph, rules, v)]
         loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
-        decision = _decide(node.name, loss, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
+        decision = _decide(node.name, loss, db_price, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
         decisions.append(decision)
         if decision.share:
             domains.merge(values, whole)
     return tuple(decisions)
 
 
-def _decide(node: str, loss: float, share_cost: float, requantize_cost: float) -> Sharing:
+def _decide(node: str, loss: float, db_price: float, unfold_cost: float, requantize_cost: float) -> Sharing:
+    share_cost = unfold_cost + loss * db_price
     if loss > MOST_LOSS_DB:
         share, reason = False, f"a shared scale would cost other readers of its inputs {loss:.0f} dB"
-    elif share_cost > requantize_cost:
+    elif unfold_cost > requantize_cost:
         share, reason = False, "a shared zero point would unfold an activation, which costs more than requantizing"
+    elif share_cost > requantize_cost:
+        share, reason = False, f"the {loss:.1f} dB that other readers of its inputs would lose are worth requantizing"
     else:
         share, reason = True, "sharing one scale saves requantizing its inputs"
     return Sharing(node, share, reason, loss, share_cost, requantize_cost)
+
+
+def model_cost(graph: Graph, rules: Rules) -> float:
+    """Rough price of the whole model in low precision: its products, and a requantization of each result."""
+    total = 0.0
+    for node in graph.nodes:
+        rule = rules.rule(node)
+        if rule is None or rule.moves:
+            continue
+        total += rules.requantize_cost * sum(graph.size(v) or 0 for v in node.outputs if v)
+        if rule.weight is not None and rule.weight < len(node.inputs):
+            total += rules.product_cost * _products(graph, node, rule.weight)
+    return total
+
+
+def _products(graph: Graph, node: Node, slot: int) -> float:
+    """Multiply-accumulates of a node with a weight."""
+    shape, out = graph.shape(node.inputs[slot]) or (), graph.size(node.outputs[0]) or 0
+    if not shape or not all(isinstance(d, int) for d in shape):
+        return float(out)
+    dims = [int(d) for d in shape if d is not None]
+    if node.op_type == "ConvTranspose":
+        return float((graph.size(node.inputs[0]) or 0) * math.prod(dims[1:]))
+    if node.op_type == "Conv":
+        return float(out * math.prod(dims[1:]))
+    turned = len(dims) == 1 or bool(node.attributes.get("transB", 0))
+    return float(out * (dims[-1] if turned else dims[-2]))
 
 
 class _Domains:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from inlay.lower.rules.table import UNARY
 from inlay.model.graph import Graph, Node
@@ -125,3 +126,17 @@ RULES = Rules(
 
 uint8 activations are lowered as int8 ones 128 lower, number for number; at a model boundary that is one RESCALE.
 """
+
+_CYCLES_PER_ELEMENT: Mapping[str, float] = {
+    "ethos-u55-32": 2.0, "ethos-u55-64": 2.0, "ethos-u55-128": 1.0, "ethos-u55-256": 0.5,
+    "ethos-u65-256": 0.5, "ethos-u65-512": 0.25,
+    "ethos-u85-128": 1.0, "ethos-u85-256": 0.5, "ethos-u85-512": 0.27, "ethos-u85-1024": 0.12,
+    "ethos-u85-2048": 0.024,
+}  # fmt: skip
+"""What requantizing one input element of a Concat adds, by Vela 5.2 (one of two branches of 32x64x64, *run*;
+``tests/targets/test_ethos_target.py`` asks again)."""
+
+
+def rules_for(accelerator: str, macs_per_cycle: int) -> Rules:
+    """The table with an accelerator's prices, in estimated cycles."""
+    return replace(RULES, requantize_cost=_CYCLES_PER_ELEMENT[accelerator], product_cost=1.0 / macs_per_cycle)

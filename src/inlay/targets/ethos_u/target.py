@@ -15,7 +15,7 @@ from inlay.lower.extras import require
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
 from inlay.targets.ethos_u import hostcost, vela
 from inlay.targets.ethos_u.partitions import Cost, compile_partitions
-from inlay.targets.ethos_u.rules import RULES
+from inlay.targets.ethos_u.rules import rules_for
 from inlay.targets.ethos_u.vela import Accelerator
 
 CHECK_EVERY = 100
@@ -65,8 +65,9 @@ class EthosUTarget:
         )
 
     def rules(self) -> Rules:
-        """What becomes integer operators."""
-        return RULES
+        """What becomes integer operators, with this accelerator's prices."""
+        _, macs, cores = vela.ACCELERATORS[self.name]
+        return rules_for(self.name, macs * cores)
 
     def compile(self, model: Artifact) -> EthosUExecutable:
         """Lower, partition and compile through Vela. Raises CompileFailed."""
