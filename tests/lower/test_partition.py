@@ -176,6 +176,15 @@ def test_a_model_that_only_moves(kind, tmp_path):
     np.testing.assert_array_equal(Reference(report.lowered).run(feed)[0], run_ort(n.model(), feed)[0])
 
 
+def test_nothing_but_another_name_is_an_error(tmp_path):
+    n = Net()
+    n.output(n.qdq(n.op("Identity", [n.qdq(n.input([2, 3]), 0.05, 3)]), 0.05, 3))
+    onnx.save(n.model(), tmp_path / "m.onnx")
+    assert not lower(n.model()).partitions
+    with pytest.raises(UsageError, match="computes nothing"):
+        lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+
+
 def test_unknown_profile():
     with pytest.raises(UsageError, match="INT"):
         lower(mixed(0, 1)[0], "FP")
