@@ -210,7 +210,7 @@ def test_pool(kind, data, seed, xq, same):
     rank = draw(st.integers(1, 2))
     kernel = [draw(st.integers(1, 4)) for _ in range(rank)]
     strides = [draw(st.integers(1, 3)) for _ in range(rank)]
-    pads = [draw(st.integers(0, k - 1)) for k in kernel] * 2
+    pads = [draw(st.integers(0, k - 1)) for k in kernel * 2]
     attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
     if kind == "AveragePool":
         attributes["count_include_pad"] = draw(st.integers(0, 1))
@@ -305,22 +305,25 @@ def test_movement(kind, data, seed, xq):
             y = n.op(kind, [q, i64(n, *(draw(st.integers(1, 2)) for _ in range(4)))])
         case "Slice":
             axis = draw(st.integers(0, 3))
-            step = draw(st.integers(1, 3)) if axis > 1 else 1
-            if draw(st.booleans()):
-                y = n.op(
-                    kind, [q, i64(n, draw(st.integers(0, shape[axis] - 1))), i64(n, 99), i64(n, axis), i64(n, step)]
-                )
-            else:
-                y = n.op(kind, [q, i64(n, -1), i64(n, -99), i64(n, axis), i64(n, -1)])
+            step = draw(st.sampled_from([1, 2, 3, -1, -2, -3]))
+            start = draw(st.integers(0, shape[axis] - 1))
+            end = 99 if step > 0 else -99
+            y = n.op(kind, [q, i64(n, start), i64(n, end), i64(n, axis - draw(st.sampled_from([0, 4]))), i64(n, step)])
         case "Pad":
-            y = n.op(kind, [q, i64(n, *(draw(st.integers(0, 2)) for _ in range(8)))])
+            mode = draw(st.sampled_from(["constant", "edge", "reflect"]))
+            least = [min(2, d - 1) if mode == "reflect" else 2 for d in shape]
+            pads = [draw(st.integers(0, m)) for m in least * 2]
+            if mode != "reflect" and shape[3] > 1:
+                pads[7] = -1  # crops
+            y = n.op(kind, [q, i64(n, *pads)], mode=mode)
         case "Split":
-            size = draw(st.integers(1, 3))
-            q = n.op("Tile", [q, i64(n, 1, 2, 1, 1)])
-            first = min(size, 2 * shape[1] - 1)
-            y = n.op(kind, [q, i64(n, first, 2 * shape[1] - first)], outputs=2, axis=1)[draw(st.integers(0, 1))]
-            other = next(o for o in n.nodes[-1].output if o != y)
-            n.output(n.qdq(other, *xq))
+            axis = draw(st.integers(0, 3))
+            q = n.op("Tile", [q, i64(n, *(3 if i == axis else 1 for i in range(4)))])
+            first, second = draw(st.integers(1, shape[axis])), draw(st.integers(1, shape[axis]))
+            sizes = [first, second, 3 * shape[axis] - first - second]
+            y, *others = n.op(kind, [q, i64(n, *sizes)], outputs=3, axis=axis)
+            for other in others:
+                n.output(n.qdq(other, *xq))
         case "Gather":
             axis = draw(st.integers(0, 3))
             y = n.op(kind, [q, n.const(np.int64(draw(st.integers(0, shape[axis] - 1))))], axis=axis)

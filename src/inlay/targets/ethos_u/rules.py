@@ -59,9 +59,9 @@ def _moves_activation(graph: Graph, node: Node) -> str | None:
     return "it only moves a constant" if graph.is_constant(node.inputs[0]) else None
 
 
-def _constant_pad(graph: Graph, node: Node) -> str | None:
+def _known_pad(graph: Graph, node: Node) -> str | None:
     mode = node.attributes.get("mode", "constant")
-    return None if mode == "constant" else f"padding in mode {mode} is not lowered"
+    return None if mode in ("constant", "edge", "reflect") else f"padding in mode {mode} is not lowered"
 
 
 def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
@@ -110,7 +110,7 @@ _ROWS: Iterable[OpRule] = (
             "Gather",
         )
     ),
-    _move("Pad", _constant_pad),
+    _move("Pad", _known_pad),
     _move("Resize"),
 )
 
