@@ -122,15 +122,6 @@ def confirm(
 
     floats = [e for e in floats if kept(e)]
     chosen = next((e for e in others if _gain(base, e, worker).value > _HOPELESS and kept(e)), None)
-    if chosen is None and worker.deterministic:
-        # Without noise the order of the rest is certain: the next best is better than giving up.
-        for candidate in _reserves(judged, contenders):
-            (_, entry) = _timed(
-                [base, Entry(candidate, _final(candidate, candidates, folder), np.empty(0))], measure, 1
-            )
-            if kept(entry):
-                chosen = entry
-                break
     anchor = next((e for e in others if e.candidate.trial.proposal.anchor and e is not chosen), None)
     if anchor is not None and (chosen is None or not kept(anchor)):
         anchor = None
@@ -185,13 +176,6 @@ def _contenders(judged: Sequence[Candidate], incumbent: Candidate) -> list[Candi
     wishes = [*floats, incumbent, *anchors[:1], *fastest[:3]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:MOST_CONTENDERS]
-
-
-def _reserves(judged: Sequence[Candidate], contenders: Sequence[Candidate]) -> list[Candidate]:
-    """The next fastest feasible candidates behind the contenders, as far as they are faster than float."""
-    known = {c.key for c in contenders}
-    feasible = [c for c in judged[1:] if c.trial.feasible and c.key not in known and c.speedup > 1.0]
-    return sorted(feasible, key=lambda c: -c.speedup)[:MOST_CONTENDERS]
 
 
 def _final(candidate: Candidate, candidates: Candidates, folder: Path) -> Artifact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -190,11 +190,15 @@ def table_from(
     observed: Observed,
     method: Method,
     fixed: Mapping[tuple[str, QType], QParams] | None = None,
+    flipped: Collection[str] = (),
 ) -> QParamsTable:
-    """Numbers from histograms: each value's range by ``method``, merged over its domain."""
+    """Numbers from histograms: each value's range by ``method``, merged over its domain.
+
+    ``flipped`` are operators for which the opposite decision about sharing was measured to be better.
+    """
     graph = prepared.graph
     own = _own_ranges(observed, method)
-    choices = choose_sharing(graph, prepared.rules, observed.histograms, own)
+    choices = choose_sharing(graph, prepared.rules, observed.histograms, own, flipped)
     domains = find_domains(graph, prepared.rules, {c.node for c in choices if not c.share})
     merged: dict[str, Range] = {}
     for value, found in own.items():

@@ -12,8 +12,8 @@ expensive one only for much; where sharing loses nothing and unfolds nothing, it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,9 @@ DB_WORTH = 0.005
 """Part of the model's cost that a dB for other readers is worth: a bit is worth 3 %."""
 GOOD_DB = 40.0
 """Fidelity above this is not worth anything."""
+MOST_FLIPS = 6
+_NOTHING = 1e-4
+"""A gain below this part of the latency is none."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,11 @@ class Sharing:
 
 
 def choose_sharing(
-    graph: Graph, rules: Rules, histograms: Mapping[str, Histogram], ranges: Mapping[str, Range]
+    graph: Graph,
+    rules: Rules,
+    histograms: Mapping[str, Histogram],
+    ranges: Mapping[str, Range],
+    flipped: Collection[str] = (),
 ) -> tuple[Sharing, ...]:
     """Decide for each operator of ``rules.share``, in topological order; what was shared before counts as one range.
 
@@ -63,6 +70,7 @@ def choose_sharing(
         rules: policy and prices of the target.
         histograms: by observed value.
         ranges: of each observed value by itself.
+        flipped: operators for which the opposite of what is found here was measured to be better.
     """
     nodes = [n for n in graph.nodes if n.op_type in rules.share and is_shared(rules, n) and not _moves(rules, n)]
     if not nodes:
@@ -82,10 +90,41 @@ def choose_sharing(
         readers = [v for v in widened if v in histograms and _read_elsewhere(graph, rules, v)]
         loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
         decision = _decide(node.name, loss, db_price, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
+        if node.name in flipped:
+            decision = replace(
+                decision, share=not decision.share, reason=f"measured: better than that {decision.reason}"
+            )
         decisions.append(decision)
         if decision.share:
             domains.merge(values, whole)
     return tuple(decisions)
+
+
+def flip_sharing(
+    decisions: Sequence[Sharing], measure: Callable[[frozenset[str]], tuple[float, float]]
+) -> frozenset[str]:
+    """Ask the target about the decisions, one flip after the other; what it finds better is kept.
+
+    Args:
+        decisions: what the ranges and the table of prices say, in topological order.
+        measure: latency (any unit) and fidelity in dB with such operators flipped.
+
+    Returns:
+        Names of operators that are better flipped. A dB is worth :data:`DB_WORTH` of the latency, none above
+        :data:`GOOD_DB`. At most :data:`MOST_FLIPS` are tried, those with most to requantize first.
+    """
+    best: frozenset[str] = frozenset()
+    sites = sorted((d for d in decisions if d.requantize_cost > 0), key=lambda d: -d.requantize_cost)[:MOST_FLIPS]
+    if not sites:
+        return best
+    latency, fidelity = measure(best)
+    for site in sites:
+        flipped = best | {site.node}
+        other, other_db = measure(flipped)
+        gained = min(other_db, GOOD_DB) - min(fidelity, GOOD_DB)
+        if math.log(latency / other) + DB_WORTH * gained > _NOTHING:
+            best, latency, fidelity = flipped, other, other_db
+    return best
 
 
 def _decide(node: str, loss: float, db_price: float, unfold_cost: float, requantize_cost: float) -> Sharing:
