@@ -30,6 +30,7 @@ from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
 from inlay.quant.qparams import QParamsTable
+from inlay.quant.sharing import flip_sharing
 from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
 from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
@@ -41,7 +42,7 @@ from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
 from inlay.version import __version__
-from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, table_from
+from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, sharing, table_from
 
 _RANDOM_SAMPLES = 8
 _BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
@@ -269,9 +270,14 @@ class Run:
         )
 
         def score(table: QParamsTable) -> float:
+            return probe(table)[1]
+
+        def probe(table: QParamsTable, timed: bool = False) -> tuple[float, float]:
             artifact = Candidates(prepared, table, "probe", "").write(placement)
             try:
-                return part.judge(self.worker.run(artifact, some)).sqnr_db
+                fidelity = part.judge(self.worker.run(artifact, some)).sqnr_db
+                ns = self.worker.time([artifact], some[0], 1, self.config.protocol.slot_ns, 0).ns if timed else None
+                return 0.0 if ns is None else float(ns[0, 0]), fidelity
             finally:
                 self.worker.drop(artifact)
 
@@ -281,10 +287,22 @@ class Run:
             self.journal.record_fact("method", method)
             self.journal.record_fact("method_scores", scores)
         fixed = imported.qparams if self.config.keep_qparams else {}
+        flipped = self.journal.fact("sharing_flipped")
+        if flipped is None:
+            # Where a reading has no noise, the target itself is asked about each decision to share or requantize.
+            flips = frozenset[str]()
+            if self.worker.deterministic and len(placement) and not fixed:
+                decisions = sharing(prepared, observed, method)
+                with contextlib.suppress(TargetError):
+                    flips = flip_sharing(
+                        decisions, lambda names: probe(table_from(prepared, observed, method, None, names), timed=True)
+                    )
+            flipped = sorted(flips)
+            self.journal.record_fact("sharing_flipped", flipped)
         calibration = hashlib.sha256(
-            f"{observed.digest} {method} {sorted(map(str, fixed.items()))}".encode()
+            f"{observed.digest} {method} {sorted(map(str, fixed.items()))}{flipped or ''}".encode()
         ).hexdigest()
-        table = table_from(prepared, observed, method, fixed)
+        table = table_from(prepared, observed, method, fixed, flipped)
         self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
         origin = {
             "digest": calibration[:16],

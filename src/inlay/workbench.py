@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def restrict(prepared: Prepared, recipe: Recipe) -> Prepared:
         UsageError: a rule matches nothing, asks for a type that the target lacks, or several types are asked for.
     """
     resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
-    types = set(resolved.types.values())
+    types = {*resolved.types.values(), *resolved.io.values()}
     if len(types) > 1:
         named = ", ".join(sorted(t.value for t in types))
         raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")
@@ -190,11 +190,15 @@ def table_from(
     observed: Observed,
     method: Method,
     fixed: Mapping[tuple[str, QType], QParams] | None = None,
+    flipped: Collection[str] = (),
 ) -> QParamsTable:
-    """Numbers from histograms: each value's range by ``method``, merged over its domain."""
+    """Numbers from histograms: each value's range by ``method``, merged over its domain.
+
+    ``flipped`` are operators for which the opposite decision about sharing was measured to be better.
+    """
     graph = prepared.graph
     own = _own_ranges(observed, method)
-    choices = choose_sharing(graph, prepared.rules, observed.histograms, own)
+    choices = choose_sharing(graph, prepared.rules, observed.histograms, own, flipped)
     domains = find_domains(graph, prepared.rules, {c.node for c in choices if not c.share})
     merged: dict[str, Range] = {}
     for value, found in own.items():

@@ -88,6 +88,34 @@ def test_state(kind, dtype):
     three_ways(model, {v: rng.normal(size=(1, 4, 6, 6)).astype(np.float32) for v in (state, new)}, limit=0.001)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_integer_state_is_fed_back(dtype):
+    """The state is an integer tensor of the model: what comes out goes in again as it is, step by step."""
+    offset = 128 if dtype == "uint8" else 0
+    n = Net(qtype=dtype)
+    state, new = n.input([1, 4, 3, 8], dtype), n.input([1, 4, 1, 8], dtype)
+    joined = n.qdq(n.op("Concat", [n.dq(state, 0.05, 7), n.dq(new, 0.05, 7)], axis=2), 0.05, 7)
+    w = np.random.default_rng(0).integers(-127, 128, (4, 4, 4, 3)).astype(np.int8)
+    y = n.op("Relu", [n.op("Conv", [joined, n.weight(w, 0.002)], pads=[0, 1, 0, 1])])
+    n.output(n.q(y, 0.05, offset - 111), dtype)
+    # The newest frame of the state is what the convolution made of all of them.
+    past = n.op("Slice", [joined, *(n.const(np.array([v], np.int64)) for v in (2, 4, 2))])
+    n.output(n.q(n.op("Concat", [past, n.qdq(y, 0.05, offset - 111)], axis=2), 0.05, 7), dtype)
+    model = n.model()
+    lowered = lower(model)
+    integer_everywhere(lowered)
+    exact, fast = Reference(lowered), Reference(lowered, in_numpy=True)
+    held = np.full((1, 4, 3, 8), 7, dtype)
+    for step in range(5):
+        feed = {state: held, new: random_ints(dtype, (1, 4, 1, 8), step)}
+        ours = exact.run(feed)
+        for a, b, c in zip(ours, fast.run(feed), run_ort(model, feed), strict=True):
+            assert a.dtype == c.dtype
+            np.testing.assert_array_equal(a, b)
+            assert np.abs(a.astype(int) - c.astype(int)).max() <= 1
+        held = ours[1]
+
+
 @settings(max_examples=15, deadline=None)
 @given(zp_in=st.integers(0, 255), zp_out=st.integers(0, 255), seed=st.integers(0, 99))
 def test_uint8_activations_lower_exactly(zp_in, zp_out, seed):

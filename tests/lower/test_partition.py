@@ -151,6 +151,40 @@ def test_nothing_to_lower_is_an_error(tmp_path):
     assert not list(tmp_path.glob("*.tosa*"))
 
 
+def test_dynamic_sizes_are_asked_for(tmp_path):
+    model, _ = mixed(0, 3)
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    dims[0].dim_param, dims[2].dim_param = "batch", "rows"
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="dynamic dimension rows: give --bind rows=N"):
+        lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+    report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa", bind={"rows": 6})
+    (shape,) = {t.dims for t in report.lowered.graph.tensors.values() if t.name == model.graph.input[0].name}
+    assert shape == (1, 4, 6, 6)
+
+
+@pytest.mark.parametrize("kind", ["Reshape", "Transpose"])
+def test_a_model_that_only_moves(kind, tmp_path):
+    """An alias of its input has no partition; a real movement has one of its own. Both run."""
+    n = Net()
+    x = n.qdq(n.input([2, 3]), 0.05, 3)
+    y = n.op("Reshape", [x, n.const(np.array([3, 2], np.int64))]) if kind == "Reshape" else n.op("Transpose", [x])
+    n.output(n.qdq(y, 0.05, 3))
+    onnx.save(n.model(), tmp_path / "m.onnx")
+    report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+    feed = {"in1": np.arange(6, dtype=np.float32).reshape(2, 3) / 10}
+    np.testing.assert_array_equal(Reference(report.lowered).run(feed)[0], run_ort(n.model(), feed)[0])
+
+
+def test_nothing_but_another_name_is_an_error(tmp_path):
+    n = Net()
+    n.output(n.qdq(n.op("Identity", [n.qdq(n.input([2, 3]), 0.05, 3)]), 0.05, 3))
+    onnx.save(n.model(), tmp_path / "m.onnx")
+    assert not lower(n.model()).partitions
+    with pytest.raises(UsageError, match="computes nothing"):
+        lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+
+
 def test_unknown_profile():
     with pytest.raises(UsageError, match="INT"):
         lower(mixed(0, 1)[0], "FP")

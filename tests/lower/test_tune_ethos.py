@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
+from float_nets import SIDE, generated, samples, unseen
 from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("ethosu")
 
 import inlay
+from inlay.errors import RunFailed
+from inlay.lower import Reference, ir, oracle
 from inlay.targets import registry
 from inlay.targets.base import Artifact, TargetSpec
 
@@ -59,9 +64,11 @@ def net(kind):
 
 def total_cost(path):
     """Nanoseconds of NPU, host and crossings, as the target itself estimates them for a file."""
-    executable = registry.create(TargetSpec(TARGET)).compile(Artifact(path, path.name))
-    feed = {"x": np.zeros((1, 1, 14, 14), np.float32)}
-    return int(executable.time(feed, 1)[0])
+    return int(compiled(path).time({}, 1)[0])
+
+
+def compiled(path):
+    return registry.create(TargetSpec(TARGET)).compile(Artifact(path, path.name))
 
 
 @pytest.mark.parametrize("kind", ["plain", "shared", "host"])
@@ -90,3 +97,57 @@ def total_cost_without_host(folder):
     data = [{"x": np.random.default_rng(3).standard_normal((1, 1, 14, 14)).astype(np.float32)}]
     inlay.quantize(folder / "plain.onnx", folder / "plain_full.onnx", target=TARGET, data=data)
     return total_cost(folder / "plain_full.onnx")
+
+
+def tuned(model, folder, count=6, **settings):
+    """Tunes a float model; checks what every run promises, and returns the result."""
+    onnx.save(model, folder / "m.onnx")
+    data = samples(count)
+    result = inlay.tune(folder / "m.onnx", out=folder / "out", target=TARGET, data=data, **settings)
+    best = total_cost(result.model_path)
+    inlay.quantize(folder / "m.onnx", folder / "full.onnx", target=TARGET, data=data)
+    report = json.loads((folder / "out" / "result.json").read_text())
+    anchors = {a["name"]: a for a in report["anchors"]}
+    allowed = [a["latency_ms"] for a in anchors.values() if a["feasible"]]
+    assert best <= min(allowed) * 1e6 + 1
+    assert best <= total_cost(folder / "m.onnx")
+    if anchors["full-int8"]["feasible"]:
+        assert anchors["full-int8"]["latency_ms"] <= total_cost(folder / "full.onnx") / 1e6 * 1.001
+    assert report["best"]["latency_ms"] == pytest.approx(best / 1e6, rel=1e-6)
+    assert report["best"]["speedup"] == pytest.approx(report["baseline"]["latency_ms"] / report["best"]["latency_ms"])
+    assert report["target"]["facts"]["kind"] == "estimate"
+    return result, report
+
+
+def test_a_model_that_nobody_developed_against(tmp_path):
+    result, report = tuned(unseen(), tmp_path, count=24, max_measurements=12)
+    assert not report["best"]["is_float"]
+    assert report["best"]["sqnr_db"] >= 20
+    assert report["best"]["speedup"] > 5
+    executable = compiled(result.model_path)
+    assert "tosa" in [p.kind for p in executable.lowered.partitions]  # the host may well be faster at the last softmax
+    for feed in samples(3, seed=99):
+        exact = Reference(executable.lowered).run(feed)
+        for ours, theirs in zip(executable.run(feed).values(), exact, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_generated_models_never_cost_more(seed, tmp_path):
+    tuned(generated(seed), tmp_path, no_bound=seed % 2 == 0, max_measurements=8)
+
+
+def test_a_result_that_the_reference_model_contradicts_is_an_error(tmp_path, monkeypatch):
+    """The fast arithmetic is checked while it is used: one wrong step is not passed on."""
+    onnx.save(unseen(), tmp_path / "m.onnx")
+    inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target=TARGET, data=samples(3))
+    executable = compiled(tmp_path / "q.onnx")
+    feed = {"x": np.zeros((1, 3, SIDE, SIDE), np.float32)}
+    right = oracle.evaluate
+
+    def wrong(op, args, tensors):
+        return right(op, args, tensors) + 1000 * isinstance(op, ir.Conv2d)
+
+    monkeypatch.setattr(oracle, "evaluate", wrong)
+    with pytest.raises(RunFailed, match="differs between numpy and the TOSA reference model"):
+        executable.run(feed)

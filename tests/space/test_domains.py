@@ -14,7 +14,7 @@ from inlay.data import Samples
 from inlay.graphgen import GraphBuilder
 from inlay.model.load import load
 from inlay.quant.observers import Histogram, Range
-from inlay.quant.sharing import choose_sharing
+from inlay.quant.sharing import Sharing, choose_sharing, flip_sharing, model_cost
 from inlay.space.domains import find_clusters, find_domains
 from inlay.space.resolve import resolve
 from inlay.space.units import find_units, place
@@ -321,6 +321,64 @@ def test_error_of_other_readers_decides():
         (choice,) = choose(graph, RELU_FREE, dict(zip((y, z, out), numbers.values(), strict=True)))
         assert choice.share == (not other_reader)
         assert (choice.loss_db > 20) == other_reader
+
+
+def test_the_targets_prices_decide_about_a_moderate_loss():
+    """The same 4 dB: kept where a requantization costs little of the model, given up where it costs much of it."""
+    graph, y, z, out = relu_concat(other_reader=True)
+    numbers = {y: (0, 4), z: (-30, 4), out: (-30, 4)}
+    chosen = {}
+    for price in (0.001, 1.0):
+        rules = replace(RELU_FREE, requantize_cost=price, product_cost=0.01)
+        (choice,) = choose(graph, rules, numbers)
+        assert 2 < choice.loss_db < 6
+        assert choice.share == (choice.share_cost <= choice.requantize_cost)
+        chosen[price] = choice.share
+    assert chosen == {0.001: False, 1.0: True}
+
+
+def test_the_worth_of_a_decibel_grows_with_the_model():
+    """One requantization beside two convolutions: in a dearer model the same one is made for the same loss."""
+    graph, y, z, out = relu_concat(other_reader=True)
+    numbers = {y: (0, 4), z: (-30, 4), out: (-30, 4)}
+    costs = [model_cost(graph, replace(RELU_FREE, product_cost=p)) for p in (0.001, 100.0)]
+    assert costs[0] < costs[1]
+    shares = [choose(graph, replace(RELU_FREE, product_cost=p), numbers)[0].share for p in (0.001, 100.0)]
+    assert shares == [True, False]
+
+
+def test_a_measured_flip_overrules_the_prices():
+    graph, y, z, out = relu_concat()
+    histograms = observed(**{y: (0, 4), z: (-4, 4), out: (-4, 4)})
+    ranges = {v: h.range("minmax") for v, h in histograms.items()}
+    (plain,) = choose_sharing(graph, RELU_FREE, histograms, ranges)
+    (flipped,) = choose_sharing(graph, RELU_FREE, histograms, ranges, {"cat"})
+    assert plain.share
+    assert not flipped.share
+    assert "measured" in flipped.reason
+
+
+@pytest.mark.parametrize(
+    ("latency", "fidelity", "flips"),
+    [
+        (0.99, 30.0, {"a"}),  # faster
+        (1.01, 30.0, set()),  # slower
+        (1.01, 33.0, {"a"}),  # three decibels are worth more than a hundredth of the time
+        (1.01, 31.0, set()),  # one is not
+        (0.99, 27.0, set()),
+        (1.0, 30.0, set()),  # no gain is no reason
+    ],
+)
+def test_the_target_is_asked_about_each_decision(latency, fidelity, flips):
+    sites = [Sharing("a", True, "", 0.0, 0.0, 5.0), Sharing("free", True, "", 0.0, 0.0, 0.0)]
+    asked = []
+
+    def measure(names):
+        asked.append(names)
+        return (latency, fidelity) if "a" in names else (1.0, 30.0)
+
+    assert flip_sharing(sites, measure) == flips
+    assert asked == [frozenset(), {"a"}]  # where nothing would be requantized there is nothing to ask
 
 
 def test_equal_ranges_need_no_requantizing():

@@ -9,6 +9,7 @@ pytest.importorskip("ethosu", reason="the extra arm is not installed")
 
 from inlay.errors import CompileFailed
 from inlay.lower import ir
+from inlay.lower.rescale import multiplier_and_shift
 from inlay.lower.tosa import serialize
 from inlay.targets.ethos_u import vela
 from inlay.targets.ethos_u.legal import legal_for
@@ -123,3 +124,43 @@ def test_table_agrees_with_vela(name):
     # U85 takes all of it.
     assert legal_for("EthosU85")(ops[0], tensors, constants) is None
     assert vela.estimate(binary.data, vela.Accelerator.of("ethos-u85-256")).cycles > 0
+
+
+def words(part):
+    return np.frombuffer(bytes(getattr(part, "data", part)), np.uint32)
+
+
+def output_scales(stream):
+    """(multiplier, shift) of each NPU_SET_OFM_SCALE in a command stream (cmd1 code 0x24: shift in the upper half)."""
+    stream, found, at = words(stream), [], 0
+    while at < len(stream):
+        word = int(stream[at])
+        long = word >> 14 & 3 == 1
+        if long and word & 0x3FF == 0x24:
+            found.append((int(stream[at + 1]), word >> 16 & 63))
+        at += 2 if long else 1
+    return found
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.37, 3.0])
+@pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u65-256", "ethos-u85-256"])
+def test_vela_carries_out_int32_to_int32_rescales(name, factor):
+    """Reported to come out as zeros. This version keeps multiplier and shift, as a constant (U55, U65) or a register.
+
+    The lowering makes no such RESCALE all the same (``lower_nets.three_ways``).
+    """
+    shape = (1, 8, 8, 8)
+    kinds = {"x": "int8", "wide": "int32", "scaled": "int32", "y": "int8"}
+    tensors = {n: ir.Tensor(n, d, shape) for n, d in kinds.items()}
+    (middle, shift), (last, last_shift) = (multiplier_and_shift(f) for f in (factor, 0.7))
+    ops = [
+        ir.Rescale(source="a", inputs=("x",), outputs=("wide",), multiplier=(1 << 30,), shift=(30,), in_zp=3),
+        ir.Rescale(source="b", inputs=("wide",), outputs=("scaled",), multiplier=(middle,), shift=(shift,)),
+        ir.Rescale(source="c", inputs=("scaled",), outputs=("y",), multiplier=(last,), shift=(last_shift,), out_zp=5),
+    ]
+    binary = serialize(ops, tensors, {}, ["x"], ["y"])
+    compiled = vela.compile_raw(binary.data, vela.Accelerator.of(name))
+    scales = output_scales(compiled.command_stream)
+    assert shift in [s for _, s in scales]
+    constants = set(words(compiled.read_only).tolist())
+    assert middle in constants | {m for m, _ in scales}

@@ -65,6 +65,23 @@ def test_every_accelerator(name, tmp_path):
         executable.run(feed)
 
 
+def test_dynamic_shapes_are_those_of_the_inputs(tmp_path):
+    """An NPU program has static shapes: the model is built for those of its inputs, and priced by them."""
+    model = chain()
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[2].dim_param = "rows"
+        value.type.tensor_type.shape.dim[3].Clear()
+    executable = registry.create(TargetSpec("ethos-u55-128")).compile(save(model, tmp_path))
+    times = []
+    for side in (8, 16, 8):
+        feed = {"in1": np.random.default_rng(1).normal(size=(1, 4, side, side)).astype(np.float32)}
+        (ours,), (theirs,) = executable.run(feed).values(), run_ort(model, feed)
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs).max() <= 0.05 * 1.001
+        times.append(int(executable.time(feed, 1)[0]))
+    assert times[0] == times[2] < times[1]
+
+
 def test_fingerprint_names_what_estimates_depend_on():
     facts = registry.create(TargetSpec("ethos-u55-128")).fingerprint().facts
     assert {"vela", "tosa-tools", "system_config", "memory_mode", "host_model"} <= set(facts)
@@ -108,6 +125,41 @@ def test_what_the_table_misses_is_found_by_asking(monkeypatch):
     lowered, _ = compile_partitions(chain(resize=True), Accelerator.of("ethos-u55-128"))
     assert [n.op_type for n in lowered.not_lowered] == ["Resize"]
     assert "Vela refuses" in lowered.not_lowered[0].reason
+
+
+@pytest.mark.parametrize("name", ["ethos-u55-32", "ethos-u55-128", "ethos-u55-256", "ethos-u65-512", "ethos-u85-256"])
+def test_the_price_of_requantizing_is_what_vela_says(name):
+    """Two branches of 32x64x64 that meet in a Concat: both with its scale, or one with its own."""
+
+    def cycles(scale):
+        rng = np.random.default_rng(0)
+        n = Net()
+        x = n.qdq(n.input([1, 8, 64, 64]), 0.02, 3)
+        parts = []
+        for own in (0.05, scale):
+            w = rng.integers(-127, 128, (32, 8, 3, 3)).astype(np.int8)
+            y = n.op("Relu", [n.op("Conv", [x, n.weight(w, 0.002)], pads=[1] * 4)])
+            parts.append(n.qdq(y, own, -111))
+        n.output(n.qdq(n.op("Concat", parts, axis=1), 0.05, -111))
+        return compile_partitions(n.model(), Accelerator.of(name))[1].npu
+
+    added = (cycles(0.06) - cycles(0.05)) / (32 * 64 * 64)
+    assert registry.create(TargetSpec(name)).rules().requantize_cost == pytest.approx(added, rel=0.25)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Min", "Max"])
+def test_equal_scales_are_never_dearer_than_different_ones(kind):
+    """Vela takes a widening apart that it need not: the lowering writes the forms which it keeps whole."""
+
+    def cycles(second_scale):
+        n = Net()
+        a, b = (n.qdq(n.input([1, 8, 8, 8]), s, z) for s, z in ((0.05, 3), (second_scale, 3)))
+        n.output(n.qdq(n.op(kind, [a, b]), 0.05 if kind in ("Min", "Max") else 0.1, 3))
+        return compile_partitions(n.model(), Accelerator.of("ethos-u55-128"))[1].npu
+
+    equal, different = cycles(0.05), cycles(0.03)
+    assert equal <= different
+    assert different < 3000  # five operators of int32 would be 7,000
 
 
 def test_unknown_accelerator():

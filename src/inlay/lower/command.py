@@ -64,5 +64,17 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
         onnx.checker.check_model(proto)
     except Exception as error:  # protobuf, the checker and the file system raise several types
         raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
+    _require_sizes(proto, bind or {})
     lowered = lower(proto, profile, bind)
     return LowerReport(lowered, write(lowered, output))
+
+
+def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:
+    """A batch becomes 1; any other dynamic dimension has no usual size, and a flatbuffer none that is dynamic."""
+    constants = {t.name for t in model.graph.initializer}
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            known = dim.HasField("dim_value") and dim.dim_value > 0
+            if axis > 0 and not known and value.name not in constants and dim.dim_param not in bind:
+                hint = f"give --bind {dim.dim_param}=N" if dim.dim_param else "give it a size in the model"
+                raise UsageError(f"input {value.name} has the dynamic dimension {dim.dim_param or axis}: {hint}")

@@ -71,9 +71,12 @@ def outputs(graph: IntegerGraph, feed: Mapping[str, Array], **options: Any) -> l
 def evaluate(op: Op, args: Sequence[Array], tensors: Tensors) -> Array:
     """One operator's output; ``tensors`` holds at least its own inputs and output."""
     out = tensors[op.out]
-    wide = [a.astype(np.int64) if a.dtype.kind in "iu" and op.place is Place.TOSA else a for a in args]
+    if isinstance(op, _NARROW) or op.place is not Place.TOSA:
+        return np.asarray(_TABLE[type(op)](op, args, tensors)).astype(out.dtype, copy=False)
+    wide = [a.astype(np.int64) if a.dtype.kind in "iu" else a for a in args]
     result = _TABLE[type(op)](op, wide, tensors)
-    if out.dtype in _LIMITS and result.size:
+    saturated = isinstance(op, ir.Rescale) and out.dtype != "int32"
+    if out.dtype in _LIMITS and result.size and not saturated:
         low, high = _LIMITS[out.dtype]
         if int(result.min()) < low or int(result.max()) > high:
             raise RunFailed(f"{op.source}: {type(op).__name__} leaves {out.dtype} ({result.min()} … {result.max()})")
@@ -97,28 +100,62 @@ def _padded(x: Array, pads: tuple[int, int, int, int], value: float) -> Array:
 
 def _conv2d(op: ir.Conv2d, args: Sequence[Array], tensors: Tensors) -> Array:
     x, w, b = args
-    kind = x.dtype
-    # Padding reads the input's zero point, so that it adds nothing.
-    x, w = _padded(x - op.in_zp, op.pads, 0), w - op.w_zp
-    if kind.kind != "f":
-        # float64 adds 8-bit products exactly below 2^53, by the fast matrix product that integers do not have.
-        x, w = x.astype(np.float64), w.astype(np.float64)
-    n, out, oh, ow = tensors[op.out].dims
-    channels = x.shape[1]
-    acc = np.zeros((n, out, oh, ow), x.dtype)
-    for i in range(w.shape[2]):
-        for j in range(w.shape[3]):
-            y, z = i * op.dilations[0], j * op.dilations[1]
-            rows = slice(y, y + (oh - 1) * op.strides[0] + 1, op.strides[0])
-            columns = slice(z, z + (ow - 1) * op.strides[1] + 1, op.strides[1])
-            part = x[:, :, rows, columns]
-            if op.depthwise:
-                taps = w[:, 0, i, j].reshape(1, channels, -1, 1, 1)
-                acc += (part[:, :, None] * taps).reshape(acc.shape)
-            else:
-                acc += np.moveaxis(np.tensordot(w[:, :, i, j], part, axes=(1, 1)), 0, 1)
-    acc = acc if kind.kind == "f" else np.rint(acc).astype(np.int64)
+    if x.dtype.kind != "f":
+        return _integer_conv2d(op, x, w, b, tensors)
+    acc = _convolved(op, _padded(x - op.in_zp, op.pads, 0), w - op.w_zp, tensors[op.out].dims)
     return np.asarray(acc + b.reshape(1, -1, 1, 1))
+
+
+def _integer_conv2d(op: ir.Conv2d, x: Array, w: Array, b: Array, tensors: Tensors) -> Array:
+    """Exact int32 sums by the fast matrix product that only floats have.
+
+    Every partial sum of a channel is an integer of at most Σ|w|·max|x − zp|: float32 holds it exactly up to 2^24,
+    float64 up to 2^53, in whatever order it is added up.
+    """
+    limits = np.iinfo(x.dtype)
+    wide = w.astype(np.int64) - op.w_zp
+    largest = max(limits.max - op.in_zp, op.in_zp - limits.min)
+    reach = int(np.abs(wide).sum(axis=(1, 2, 3)).max(initial=0)) * largest
+    kind = np.float32 if reach <= _FLOAT32_EXACT else np.float64
+    # Padding reads the input's zero point, so that it adds nothing.
+    real = np.asarray(np.subtract(x, op.in_zp, dtype=kind))
+    acc = _convolved(op, _padded(real, op.pads, 0), wide.astype(kind), tensors[op.out].dims)
+    total = acc.astype(np.int64)
+    total += b.astype(np.int64).reshape(1, -1, 1, 1)
+    if reach + int(np.abs(b.astype(np.int64)).max(initial=0)) >= 1 << 31:
+        low, high = _LIMITS["int32"]
+        if int(total.min()) < low or int(total.max()) > high:
+            raise RunFailed(f"{op.source}: Conv2d leaves int32 ({total.min()} … {total.max()})")
+    return total
+
+
+def _convolved(op: ir.Conv2d, x: Array, w: Array, shape: tuple[int, ...]) -> Array:
+    """Products of a padded x[N,C,H,W] and w, summed over windows, without the bias."""
+    n, out, oh, ow = shape
+    channels = x.shape[1]
+    acc = np.zeros(shape, x.dtype)
+    if op.depthwise:
+        for i in range(w.shape[2]):
+            for j in range(w.shape[3]):
+                y, z = i * op.dilations[0], j * op.dilations[1]
+                rows = slice(y, y + (oh - 1) * op.strides[0] + 1, op.strides[0])
+                columns = slice(z, z + (ow - 1) * op.strides[1] + 1, op.strides[1])
+                part = x[:, :, rows, columns]
+                acc += (part[:, :, None] * w[:, 0, i, j].reshape(1, channels, -1, 1, 1)).reshape(shape)
+        return acc
+    windows = _windows(x, (w.shape[2], w.shape[3]), op.strides, op.dilations)
+    matrix = w.reshape(out, -1)
+    step = max(1, _COLUMN_ELEMENTS // max(1, n * matrix.shape[1] * ow))
+    for top in range(0, oh, step):
+        unrolled = windows[:, :, top : top + step].transpose(0, 1, 4, 5, 2, 3)
+        part = np.matmul(matrix, unrolled.reshape(n, matrix.shape[1], -1))
+        acc[:, :, top : top + step] = part.reshape(n, out, -1, ow)
+    return acc
+
+
+_FLOAT32_EXACT = 1 << 24
+_COLUMN_ELEMENTS = 1 << 22
+"""Unrolled windows are held for so many elements at a time."""
 
 
 def _transpose_conv2d(op: ir.TransposeConv2d, args: Sequence[Array], tensors: Tensors) -> Array:
@@ -162,8 +199,9 @@ def _rescale(op: ir.Rescale, args: Sequence[Array], tensors: Tensors) -> Array:
         multiplier, shift = multiplier.reshape(()), shift.reshape(())
     low, high = _LIMITS[out.dtype]
     # The sum with the zero point saturates in every output type but int32, where TOSA requires that it fits.
-    result = rescale.apply(x - op.in_zp, multiplier, shift) + op.out_zp
-    return result if out.dtype == "int32" else np.clip(result, low, high)
+    result = rescale.apply(x - op.in_zp if op.in_zp else x, multiplier, shift)
+    result += op.out_zp
+    return result if out.dtype == "int32" else np.clip(result, low, high, out=result)
 
 
 def _clamp(op: ir.Clamp, args: Sequence[Array], _: Tensors) -> Array:
@@ -171,7 +209,7 @@ def _clamp(op: ir.Clamp, args: Sequence[Array], _: Tensors) -> Array:
 
 
 def _table(op: ir.Table, args: Sequence[Array], _: Tensors) -> Array:
-    return np.asarray(np.array(op.values, np.int64)[args[0] + 128])
+    return np.asarray(np.array(op.values, np.int64)[args[0].astype(np.int64) + 128])
 
 
 def _binary(op: ir.Binary, args: Sequence[Array], _: Tensors) -> Array:
@@ -224,8 +262,14 @@ _UNARY: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _max_pool(op: ir.MaxPool, args: Sequence[Array], _: Tensors) -> Array:
-    lowest = -np.inf if args[0].dtype.kind == "f" else -(1 << 62)
-    return np.asarray(_windows(_padded(args[0], op.pads, lowest), op.kernel, op.strides, (1, 1)).max(axis=(4, 5)))
+    lowest = -np.inf if args[0].dtype.kind == "f" else np.iinfo(args[0].dtype).min
+    windows = _windows(_padded(args[0], op.pads, lowest), op.kernel, op.strides, (1, 1))
+    # Tap by tap: a reduction over the small inner axes of a strided view is many times slower.
+    result = windows[..., 0, 0].copy()
+    for i in range(op.kernel[0]):
+        for j in range(op.kernel[1]):
+            np.maximum(result, windows[..., i, j], out=result)
+    return result
 
 
 def _avg_pool(op: ir.AvgPool, args: Sequence[Array], _: Tensors) -> Array:
@@ -281,6 +325,9 @@ def _qparams(tensor: Tensor) -> QParams:
         raise RunFailed(f"{tensor.name!r} has no quantization parameters")
     return tensor.qparams
 
+
+_NARROW = (*ir.DATA_MOVEMENT, ir.Conv2d, ir.Clamp, ir.Table, ir.MaxPool)
+"""Cannot leave the type of their result, or see to it themselves: they are not widened."""
 
 _TABLE: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] = {
     ir.Conv2d: _conv2d,

@@ -52,7 +52,10 @@ def multipliers_and_shifts(scales: Sequence[float]) -> tuple[tuple[int, ...], tu
 def apply(values: Array, multiplier: Array, shift: Array) -> Array:
     """``values·multiplier / 2^shift`` rounded half up, exactly (int64; broadcasting)."""
     half = np.left_shift(np.int64(1), (shift - 1).astype(np.int64))
-    return np.asarray((values.astype(np.int64) * multiplier.astype(np.int64) + half) >> shift.astype(np.int64))
+    result = np.asarray(np.multiply(values, multiplier, dtype=np.int64))
+    result += half
+    result >>= shift.astype(np.int64)
+    return result
 
 
 def reciprocal(count: int) -> tuple[int, int]:

@@ -18,6 +18,8 @@ from inlay.lower.api import Lowered, Partition
 from inlay.lower.ir import IntegerGraph
 from inlay.lower.tosa import TOSA_VERSION, Port
 
+_IDLE = "it computes nothing, its outputs are its inputs in other shapes or under other names"
+
 
 def describe(lowered: Lowered, files: Mapping[int, str] | None = None) -> dict[str, Any]:
     """The content of the side file.
@@ -106,9 +108,7 @@ def write(lowered: Lowered, path: Path) -> tuple[Path, ...]:
     """
     if not lowered.tosa:
         reasons = "; ".join(f"{n.node}: {n.reason}" for n in lowered.not_lowered[:3])
-        raise UsageError(
-            f"nothing of the model can be lowered to TOSA {lowered.profile}: {reasons or 'it has no nodes'}"
-        )
+        raise UsageError(f"nothing of the model can be lowered to TOSA {lowered.profile}: {reasons or _IDLE}")
     contents: dict[Path, bytes] = {}
     files: dict[int, str] = {}
     binaries = hosts = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
@@ -12,7 +12,7 @@ from inlay.space.domains import find_clusters, is_shared
 from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
 from inlay.space.units import Unit, place
 from inlay.targets.base import Needs, Rules
-from inlay.types import Placement, Port, QType
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 DEFAULT = "the target's usual"
 """Stands for the deciding rule where none matches."""
@@ -48,6 +48,7 @@ class Resolved:
         kept_float: reasons by name, for units that the recipe itself keeps in float; a search leaves them alone.
         types: type of the activations of every unit that may run in low precision under the recipe.
         per_tensor: constants that get one scale for all channels.
+        io: types of model inputs and outputs that rules for these name, by name.
     """
 
     placement: Placement
@@ -55,6 +56,7 @@ class Resolved:
     kept_float: Mapping[str, str]
     types: Mapping[str, QType]
     per_tensor: frozenset[str]
+    io: Mapping[str, QType] = field(default_factory=dict)
 
 
 @dataclass
@@ -81,7 +83,15 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     _settle_clusters(recipe, found, graph, units, rules, verdicts)
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
     placement = place(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
-    placement = _set_ports(placement, recipe, found, rules)
+    io = {
+        v: t
+        for v, i in found.io.items()
+        for c in [recipe.rules[i].config]
+        if c is not None
+        for t in [c.activation]
+        if t
+    }
+    placement = _set_ports(_set_io(placement, io, graph), recipe, found, rules)
     usual = _global_type(recipe, rules) or rules.activation
     return Resolved(
         placement,
@@ -89,6 +99,7 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
         kept,
         {u.name: low.get(u.name, usual) for u in units if u.selectable and u.name not in kept},
         _per_tensor(graph, units, rules, verdicts),
+        io,
     )
 
 
@@ -202,6 +213,21 @@ def _global_type(recipe: Recipe, rules: Rules) -> QType | None:
     configs = [r.config for r in recipe.rules if r.scope is Scope.GLOBAL]
     config = configs[-1] if configs else OpConfig()
     return None if config is None else config.activation or rules.activation
+
+
+def _set_io(placement: Placement, io: Mapping[str, QType], graph: Graph) -> Placement:
+    """``placement`` with the model's inputs and outputs in types of their own where they are quantized.
+
+    Behind the boundary the consumer's type holds: where the two differ, the pair of DQ and Q is a requantization.
+    """
+    if not io:
+        return placement
+    sites: dict[Port, QType] = {}
+    for port, qtype in placement:
+        value = graph.value_of(port)
+        outer = io.get(value) if port.node == GRAPH_OUTPUT or value in graph.inputs else None
+        sites[port] = qtype if outer is None else outer
+    return Placement(sites.items())
 
 
 def _set_ports(placement: Placement, recipe: Recipe, found: Matches, rules: Rules) -> Placement:

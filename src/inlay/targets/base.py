@@ -72,9 +72,11 @@ class Rules:
         symmetric_activations: zero points of activations must be 0.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
         other_activations: further types in which it runs activations.
-        requantize_cost: price of a requantized input of an operator in ``share``, in passes over its elements.
-        unfold_cost: price of an activation (Relu, Clip) whose bounds the quantized type's limits do not imply, in
-            passes over its elements; 0 where the clamping is free.
+        requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
+            target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
+        unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
+            imply; 0 where the clamping is free.
+        product_cost: price of one multiply-accumulate in low precision.
     """
 
     activation: QType
@@ -89,6 +91,7 @@ class Rules:
     other_activations: frozenset[QType] = frozenset()
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
+    product_cost: float = 1 / 64
 
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""

@@ -18,7 +18,7 @@ from inlay.lower.rules._common import align, axes_of, further_outputs
 from inlay.model.graph import Node
 
 _MAX_STRIDE = 8
-"""A strided slice is a 1 by 1 MAX_POOL2D with that stride; larger ones are rarer than they are slow."""
+"""A strided slice of rows and columns is a 1 by 1 MAX_POOL2D up to this stride."""
 
 
 def _move(context: Context, node: Node, rep: Rep, tensor: str, index: int = 0) -> None:
@@ -119,7 +119,7 @@ def _slice(context: Context, node: Node, tensor: str, base: str, ranges: dict[in
 
 
 def slice_(context: Context, node: Node) -> None:
-    """Slice with constant bounds; a step above 1 along rows or columns becomes a strided 1 by 1 maximum."""
+    """Slice with constant bounds; steps above 1 as :func:`_strided`, negative ones turned round at the end."""
     rep = context.quantized(node.inputs[0])
     shape = context.builder.shape(rep.tensor)
     if "starts" in node.attributes:
@@ -142,17 +142,7 @@ def slice_(context: Context, node: Node) -> None:
     tensor = _slice(context, node, rep.tensor, node.outputs[0], ranges)
     tensor = _strided(context, node, tensor, strides)
     for axis in turned:
-        declared = context.builder.tensors[tensor]
-        tensor = context.builder.add(
-            ir.Reverse,
-            node.name,
-            [tensor],
-            node.outputs[0],
-            _dtype(context, tensor),
-            declared.dims,
-            rep.qparams,
-            axis=axis % len(shape),
-        )
+        tensor = _reversed(context, node, tensor, axis % len(shape))
     _move(context, node, rep, tensor)
 
 
@@ -165,18 +155,46 @@ def _list(context: Context, node: Node, slot: int, default: list[int] | None = N
     return [int(v) for v in given.reshape(-1)]
 
 
-def _strided(context: Context, node: Node, tensor: str, strides: Sequence[int]) -> str:
-    if max(strides) == 1:
-        return tensor
-    if len(strides) != 4 or max(strides[:2]) > 1 or max(strides) > _MAX_STRIDE:
-        raise Refused(f"it takes steps of {list(strides)}: only rows and columns of a 4-D tensor, up to {_MAX_STRIDE}")
+def _reversed(context: Context, node: Node, tensor: str, axis: int) -> str:
     declared = context.builder.tensors[tensor]
-    n, c, h, w = declared.dims
-    out = (n, c, (h - 1) // strides[2] + 1, (w - 1) // strides[3] + 1)
     return context.builder.add(
-        ir.MaxPool, node.name, [tensor], node.outputs[0], _dtype(context, tensor), out, declared.qparams,
-        kernel=(1, 1), strides=(strides[2], strides[3]), pads=(0, 0, 0, 0),
-    )  # fmt: skip
+        ir.Reverse, node.name, [tensor], node.outputs[0], declared.dtype, declared.dims, declared.qparams, axis=axis
+    )
+
+
+def _strided(context: Context, node: Node, tensor: str, strides: Sequence[int]) -> str:
+    """Every ``strides[axis]``-th element: of rows and columns by a strided 1 by 1 maximum, else by :func:`_every`."""
+    if len(strides) == 4 and max(strides[:2]) == 1 < max(strides) <= _MAX_STRIDE:
+        declared = context.builder.tensors[tensor]
+        n, c, h, w = declared.dims
+        out = (n, c, (h - 1) // strides[2] + 1, (w - 1) // strides[3] + 1)
+        return context.builder.add(
+            ir.MaxPool, node.name, [tensor], node.outputs[0], declared.dtype, out, declared.qparams,
+            kernel=(1, 1), strides=(strides[2], strides[3]), pads=(0, 0, 0, 0),
+        )  # fmt: skip
+    for axis, stride in enumerate(strides):
+        if stride > 1:
+            tensor = _every(context, node, tensor, axis, stride)
+    return tensor
+
+
+def _every(context: Context, node: Node, tensor: str, axis: int, stride: int) -> str:
+    """The first of every ``stride`` elements along ``axis``: filled up, split into rows of so many, and cut."""
+    builder, out = context.builder, node.outputs[0]
+    declared = builder.tensors[tensor]
+    dims = declared.dims
+    count = -(-dims[axis] // stride)
+    before, after = dims[:axis], dims[axis + 1 :]
+    missing = count * stride - dims[axis]
+    if missing:
+        full = (*before, count * stride, *after)
+        pads = tuple((0, missing if i == axis else 0) for i in range(len(dims)))
+        tensor = builder.add(
+            ir.Pad, node.name, [tensor], out, declared.dtype, full, declared.qparams, pads=pads, value=0
+        )
+    rows = context.reshape(node.name, tensor, (*before, count, stride, *after), out)
+    first = _slice(context, node, rows, out, {axis + 1: (0, 1)})
+    return context.reshape(node.name, first, (*before, count, *after), out)
 
 
 def gather(context: Context, node: Node) -> None:
@@ -198,9 +216,10 @@ def gather(context: Context, node: Node) -> None:
 
 
 def pad(context: Context, node: Node) -> None:
-    """Constant Pad; negative pads crop."""
-    if node.attributes.get("mode", "constant") != "constant":
-        raise Refused(f"it pads in mode {node.attributes['mode']!r}")
+    """Pad with a constant, the edge, or the reflection; negative pads crop."""
+    mode = str(node.attributes.get("mode", "constant"))
+    if mode not in ("constant", "edge", "reflect"):
+        raise Refused(f"it pads in mode {mode!r}")
     rep = context.quantized(node.inputs[0])
     shape = context.builder.shape(rep.tensor)
     rank = len(shape)
@@ -217,6 +236,11 @@ def pad(context: Context, node: Node) -> None:
     }
     tensor = _slice(context, node, rep.tensor, node.outputs[0], ranges)
     grown = tuple((max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True))
+    if mode != "constant":
+        for axis, (low, high) in enumerate(grown):
+            tensor = _continued(context, node, tensor, axis, low, high, mode)
+        _move(context, node, rep, tensor)
+        return
     value = _pad_value(context, node, rep)
     if any(b or a for b, a in grown):
         tensor = context.builder.add(
@@ -231,6 +255,35 @@ def pad(context: Context, node: Node) -> None:
             value=value,
         )
     _move(context, node, rep, tensor)
+
+
+def _continued(context: Context, node: Node, tensor: str, axis: int, low: int, high: int, mode: str) -> str:
+    """``low`` and ``high`` elements more along ``axis``: its outermost ones again, or what a mirror there shows."""
+    builder, out = context.builder, node.outputs[0]
+    declared = builder.tensors[tensor]
+    dims, size = declared.dims, declared.dims[axis]
+    if mode == "reflect" and max(low, high) >= size:
+        raise Refused(f"it reflects {max(low, high)} elements of {size}")
+
+    def part(count: int, edge: int, mirrored: int) -> list[str]:
+        if not count:
+            return []
+        if mode == "edge":
+            one = _slice(context, node, tensor, out, {axis: (edge, 1)})
+            multiples = tuple(count if i == axis else 1 for i in range(len(dims)))
+            shape = tuple(count if i == axis else d for i, d in enumerate(dims))
+            return [
+                builder.add(
+                    ir.Tile, node.name, [one], out, declared.dtype, shape, declared.qparams, multiples=multiples
+                )
+            ]
+        return [_reversed(context, node, _slice(context, node, tensor, out, {axis: (mirrored, count)}), axis)]
+
+    parts = [*part(low, 0, 1), tensor, *part(high, size - 1, size - 1 - high)]
+    if len(parts) == 1:
+        return tensor
+    shape = tuple(d + low + high if i == axis else d for i, d in enumerate(dims))
+    return builder.add(ir.Concat, node.name, parts, out, declared.dtype, shape, declared.qparams, axis=axis)
 
 
 def _pad_value(context: Context, node: Node, rep: Rep) -> float:

@@ -7,9 +7,14 @@ import math
 import numpy as np
 
 from inlay.lower import ir
-from inlay.lower.context import Context, Refused
+from inlay.lower.context import Context, Refused, Rep
+from inlay.lower.ir import Array
 from inlay.lower.rules._common import Window, axes_of, crop, further_outputs, settle, spatial4, window
 from inlay.model.graph import Node
+from inlay.types import QParams
+
+_LARGEST_DENOMINATOR = (1 << 31) // 256
+"""A mean of 8-bit numbers times this still fits int32."""
 
 _KERNEL_LIMIT = 64
 """Largest window side that is summed by a convolution with ones (Ethos-U: kernel height ≤ 64, area ≤ 4096)."""
@@ -36,9 +41,9 @@ def max_pool(context: Context, node: Node) -> None:
 def average_pool(context: Context, node: Node) -> None:
     """AveragePool.
 
-    Where every window counts the same number of elements, a sum (depthwise convolution with ones) and one RESCALE:
-    rounds once. Windows that leave out padding divide by different counts: AVG_POOL2D, then a RESCALE if the numbers
-    differ (rounds twice).
+    Where every window counts the same number of elements, a sum (depthwise convolution with ones) and one RESCALE.
+    Windows that leave out padding divide by different counts: AVG_POOL2D where the scale stays the same, else the sums
+    are brought to a common denominator first. Rounds once in every case.
     """
     if max(node.attributes.get("dilations", (1,))) > 1:
         raise Refused("it is dilated")
@@ -53,17 +58,13 @@ def average_pool(context: Context, node: Node) -> None:
     shape = context.builder.shape(tensor)
     if max(win.pads) == 0 or counts_all:
         pooled = _mean_of_windows(context, node, tensor, win, rep.zp, rep.scale / want.scale[0])
-    else:
-        same = rep.scale == want.scale[0]
+    elif rep.scale == want.scale[0]:
         pooled = context.builder.add(
-            ir.AvgPool, node.name, [tensor], f"{node.name}/pooled", "int8", (*shape[:2], *win.out),
-            want if same else rep.qparams, kernel=win.kernel, strides=win.strides, pads=win.pads,
-            in_zp=rep.zp, out_zp=want.zero_point[0] if same else rep.zp,
+            ir.AvgPool, node.name, [tensor], f"{node.name}/pooled", "int8", (*shape[:2], *win.out), want,
+            kernel=win.kernel, strides=win.strides, pads=win.pads, in_zp=rep.zp, out_zp=want.zero_point[0],
         )  # fmt: skip
-        if not same:
-            pooled = context.rescale(
-                node.name, pooled, [rep.scale / want.scale[0]], f"{node.name}/out", want, in_zp=rep.zp
-            )
+    else:
+        pooled = _mean_of_partial_windows(context, node, tensor, win, rep, want)
     settle(context, node, pooled, want)
 
 
@@ -73,10 +74,34 @@ def _inside(win: Window) -> None:
 
 
 def _mean_of_windows(context: Context, node: Node, tensor: str, win: Window, zp: int, factor: float) -> str:
+    acc = _sum_of_windows(context, node, tensor, win, zp)
+    want = context.wanted(node.outputs[0])
+    return context.rescale(node.name, acc, [factor / math.prod(win.kernel)], f"{node.name}/out", want)
+
+
+def _mean_of_partial_windows(context: Context, node: Node, tensor: str, win: Window, rep: Rep, want: QParams) -> str:
+    """Sums over what lies inside, each times (common denominator / its count), and one RESCALE."""
+    counts = np.outer(*(_inside_counts(context.builder.shape(tensor)[2 + i], win, i) for i in range(2)))
+    common = math.lcm(*(int(c) for c in np.unique(counts)))
+    if common > _LARGEST_DENOMINATOR:
+        raise Refused(f"its windows hold {len(np.unique(counts))} different numbers of elements, and its scale changes")
+    acc = _sum_of_windows(context, node, tensor, win, rep.zp)
+    weights = context.builder.constant(f"{node.name}/weights", (common // counts).astype(np.int32)[None, None])
+    shape = context.builder.shape(acc)
+    acc = context.builder.add(ir.Binary, node.name, [acc, weights], f"{node.name}/weighted", "int32", shape, fn="mul")
+    return context.rescale(node.name, acc, [rep.scale / (common * want.scale[0])], f"{node.name}/out", want)
+
+
+def _inside_counts(size: int, win: Window, axis: int) -> Array:
+    """How many rows (or columns) of each window lie inside the input."""
+    starts = np.arange(win.out[axis]) * win.strides[axis] - win.pads[2 * axis]
+    return np.asarray(np.minimum(starts + win.kernel[axis], size) - np.maximum(starts, 0))
+
+
+def _sum_of_windows(context: Context, node: Node, tensor: str, win: Window, zp: int) -> str:
     builder = context.builder
     n, channels, _, _ = builder.shape(tensor)
-    want = context.wanted(node.outputs[0])
-    acc = builder.add(
+    return builder.add(
         ir.Conv2d, node.name,
         [
             tensor,
@@ -86,7 +111,6 @@ def _mean_of_windows(context: Context, node: Node, tensor: str, win: Window, zp:
         f"{node.name}/sum", "int32", (n, channels, *win.out),
         pads=win.pads, strides=win.strides, dilations=(1, 1), depthwise=True, in_zp=zp,
     )  # fmt: skip
-    return context.rescale(node.name, acc, [factor / math.prod(win.kernel)], f"{node.name}/out", want)
 
 
 def global_average_pool(context: Context, node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -14,8 +15,11 @@ from inlay.lower.extras import require
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
 from inlay.targets.ethos_u import hostcost, vela
 from inlay.targets.ethos_u.partitions import Cost, compile_partitions
-from inlay.targets.ethos_u.rules import RULES
+from inlay.targets.ethos_u.rules import rules_for
 from inlay.targets.ethos_u.vela import Accelerator
+
+CHECK_EVERY = 100
+"""Runs of a model from one comparison with the TOSA reference model to the next."""
 
 
 class EthosUTarget:
@@ -51,6 +55,7 @@ class EthosUTarget:
             self.name,
             {
                 "kind": "estimate",
+                "results": f"numpy; TOSA reference model on every {CHECK_EVERY}th run of a model, from the first on",
                 "vela": vela.version(),
                 "tosa-tools": importlib.metadata.version("tosa-tools"),
                 "system_config": self.accelerator.system_config,
@@ -60,8 +65,9 @@ class EthosUTarget:
         )
 
     def rules(self) -> Rules:
-        """What becomes integer operators."""
-        return RULES
+        """What becomes integer operators, with this accelerator's prices."""
+        _, macs, cores = vela.ACCELERATORS[self.name]
+        return rules_for(self.name, macs * cores)
 
     def compile(self, model: Artifact) -> EthosUExecutable:
         """Lower, partition and compile through Vela. Raises CompileFailed."""
@@ -69,47 +75,130 @@ class EthosUTarget:
             proto = onnx.load(str(model.path))
         except Exception as error:  # protobuf and the file system raise several types
             raise CompileFailed(f"{model.path.name} cannot be read: {error}") from error
-        try:
-            lowered, cost = compile_partitions(proto, self.accelerator)
-            return EthosUExecutable(lowered, cost)
-        except TargetError as error:
-            raise CompileFailed(str(error)) from error
-        except InlayError as error:
-            if error.exit_code == 2:
-                raise  # the extra is missing: not the model's fault
-            raise CompileFailed(str(error)) from error
+        if _is_static(proto):
+            return EthosUExecutable(proto, self.accelerator, build(proto, self.accelerator))
+        return EthosUExecutable(proto, self.accelerator)
 
 
-class EthosUExecutable:
-    """A lowered and costed model; runs bit for bit as the NPU would, on the TOSA reference model."""
+class Built:
+    """A model lowered and costed for one set of input shapes.
+
+    Attributes:
+        lowered: the integer graph and its partitions.
+        cost: what they cost.
+        fast: runs them in numpy.
+        exact: runs them on the TOSA reference model; None where nothing became TOSA.
+        runs: how often they ran.
+    """
 
     def __init__(self, lowered: Lowered, cost: Cost) -> None:
         self.lowered, self.cost = lowered, cost
-        self._reference: Reference | None = Reference(lowered)
+        self.fast = Reference(lowered, in_numpy=True)
+        self.exact = Reference(lowered) if lowered.tosa else None
+        self.runs = 0
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises InlayError."""
+        outputs = self.lowered.graph.outputs
+        values = self.fast.run(feed)
+        if self.exact is not None and self.runs % CHECK_EVERY == 0:
+            for interface, ours, theirs in zip(outputs, values, self.exact.run(feed), strict=True):
+                if not np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f"):
+                    raise RunFailed(f"output {interface.name!r} differs between numpy and the TOSA reference model")
+        self.runs += 1
+        return {i.name: v for i, v in zip(outputs, values, strict=True)}
+
+
+def build(proto: onnx.ModelProto, accelerator: Accelerator) -> Built:
+    """Lower, partition and compile a model with static shapes. Raises CompileFailed."""
+    try:
+        return Built(*compile_partitions(proto, accelerator))
+    except TargetError as error:
+        raise CompileFailed(str(error)) from error
+    except InlayError as error:
+        if error.exit_code == 2:
+            raise  # the extra is missing: not the model's fault
+        raise CompileFailed(str(error)) from error
+
+
+class EthosUExecutable:
+    """A lowered and costed model; runs bit for bit as the NPU would.
+
+    The integer arithmetic is computed in numpy (:mod:`inlay.lower.oracle`), ten times as fast as by the TOSA reference
+    model. The reference model computes the first and then every :data:`CHECK_EVERY`-th run as well: a result that
+    differs by a single bit is an error, not a result.
+
+    A model with dynamic dimensions is built when its first inputs tell the sizes, and anew for other sizes: an NPU
+    program has none that are dynamic.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, accelerator: Accelerator, built: Built | None = None) -> None:
+        self._proto: onnx.ModelProto | None = proto
+        self._accelerator, self._static = accelerator, built
+        self._by_shapes: dict[tuple[tuple[str, tuple[int, ...]], ...], Built] = {}
+
+    @property
+    def lowered(self) -> Lowered:
+        """The lowered model, where its shapes are static or one set of them has been seen. Raises RunFailed."""
+        return self._built({}).lowered
+
+    def _built(self, feed: Feed) -> Built:
+        if self._proto is None:
+            raise RunFailed("the model was closed")
+        if self._static is not None:
+            return self._static
+        if not feed and self._by_shapes:
+            return next(iter(self._by_shapes.values()))
+        shapes = tuple(sorted((name, np.asarray(array).shape) for name, array in feed.items()))
+        if shapes not in self._by_shapes:
+            try:
+                self._by_shapes[shapes] = build(_with_shapes(self._proto, dict(shapes)), self._accelerator)
+            except InlayError as error:
+                raise RunFailed(str(error)) from error
+        return self._by_shapes[shapes]
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name, from the real integer arithmetic. Raises RunFailed."""
-        if self._reference is None:
-            raise RunFailed("the model was closed")
         try:
-            values = self._reference.run(feed)
+            return self._built(feed).run(feed)
+        except RunFailed:
+            raise
         except InlayError as error:
             raise RunFailed(str(error)) from error
-        return {i.name: v for i, v in zip(self.lowered.graph.outputs, values, strict=True)}
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """The estimate in nanoseconds, ``repeats`` times: shape (repeats,), int64."""
-        if self._reference is None:
-            raise RunFailed("the model was closed")
-        return np.full(repeats, round(self.cost.ns), np.int64)
+        return np.full(repeats, round(self._built(feed).cost.ns), np.int64)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Estimated time of every NPU layer, host operator and NPU call; they add up to :meth:`time`."""
-        return list(self.cost.kernels)
+        return list(self._built(feed).cost.kernels)
 
     def close(self) -> None:
-        """Drop the host partitions' sessions."""
-        self._reference = None
+        """Drop the model and the host partitions' sessions."""
+        self._proto = self._static = None
+        self._by_shapes.clear()
+
+
+def _inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    constants = {t.name for t in proto.graph.initializer}
+    return [v for v in proto.graph.input if v.name not in constants]
+
+
+def _is_static(proto: onnx.ModelProto) -> bool:
+    dims = [d for v in _inputs(proto) for d in v.type.tensor_type.shape.dim]
+    return all(d.HasField("dim_value") and d.dim_value > 0 for d in dims)
+
+
+def _with_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """A copy with the dynamic dimensions of its inputs as in ``shapes``; given sizes are left as they are."""
+    bound = onnx.ModelProto()
+    bound.CopyFrom(proto)
+    for value in _inputs(bound):
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            if not dim.HasField("dim_value") or dim.dim_value <= 0:
+                dim.dim_value = size  # replaces the name: they are one field
+    return bound
 
 
 TARGETS = {name: partial(EthosUTarget, name) for name in vela.ACCELERATORS}

@@ -124,8 +124,8 @@ def clock_hz(accelerator: Accelerator) -> float:
     return float(_architecture(accelerator)[0].core_clock)
 
 
-def estimate(flatbuffer: bytes, accelerator: Accelerator) -> Estimate:
-    """Compile a TOSA flatbuffer in memory and read Vela's performance report.
+def compile_raw(flatbuffer: bytes, accelerator: Accelerator) -> Any:
+    """Compile a TOSA flatbuffer in memory: Vela's own object with command stream, constants and performance report.
 
     Raises:
         CompileFailed: Vela refuses the graph; TOSA input has no CPU fallback.
@@ -144,9 +144,14 @@ def estimate(flatbuffer: bytes, accelerator: Accelerator) -> Estimate:
         "cpu_tensor_alignment=16\n[graph]\n"
     )
     try:
-        compiled = regor.compile(family, flatbuffer, "TOSA", system, options=options, verbose=False)
+        return regor.compile(family, flatbuffer, "TOSA", system, options=options, verbose=False)
     except Exception as error:  # regor raises bare RuntimeError and ValueError
         raise CompileFailed(f"Vela refuses the graph for {accelerator.name}: {error}") from error
+
+
+def estimate(flatbuffer: bytes, accelerator: Accelerator) -> Estimate:
+    """Compile a TOSA flatbuffer in memory and read Vela's performance report. Raises as :func:`compile_raw`."""
+    compiled = compile_raw(flatbuffer, accelerator)
     report = compiled.perf_report
     return Estimate(
         cycles=float(report.totalCycles),
