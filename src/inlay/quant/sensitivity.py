@@ -22,6 +22,7 @@ from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize
 from inlay.space.units import Unit
 from inlay.targets.base import Rules
+from inlay.types import Port
 
 SWITCHES = "inlay.switches"
 _WEIGHT_BYTES = 256_000_000  # dequantized copies of weights that a probe model may hold inline
@@ -127,6 +128,9 @@ def probe_model(
     proto.node.extend(switches)
     proto.node.extend(n for n in after.get("", []) if n.op_type != "Gather")
     for node in nodes:
+        bias = _corrected_bias(proto, graph, node, weights, rules, table)
+        if bias is not None:
+            proto.node.append(bias)
         for slot, value in enumerate(node.input):
             if value in weights:
                 node.input[slot] = f"{value}/read"
@@ -138,6 +142,29 @@ def probe_model(
         proto.node.append(node)
         proto.node.extend(n for n in after.get(node.name, []) if n.op_type != "Gather")
     return model
+
+
+def _corrected_bias(
+    proto: onnx.GraphProto,
+    graph: Graph,
+    node: onnx.NodeProto,
+    weights: Mapping[str, tuple[str, np.ndarray]],
+    rules: Rules,
+    table: QParamsTable,
+) -> onnx.NodeProto | None:
+    """A corrected bias follows the switch of the weight whose rounding it makes up for."""
+    rule = rules.rule(graph.node(node.name))
+    if rule is None or rule.bias is None or rule.weight is None or rule.bias >= len(node.input):
+        return None
+    weight, bias = node.input[rule.weight], node.input[rule.bias]
+    if weight not in weights or not table.corrects(node.name) or not graph.is_constant(bias):
+        return None
+    numbers = table.bias(Port(node.name, rule.bias))
+    assert numbers is not None
+    proto.initializer.append(tensor_proto(f"{node.name}/corrected", numbers.astype(np.float32), TensorProto.FLOAT))
+    node.input[rule.bias] = f"{node.name}/bias"
+    switch = f"{weights[weight][0]}/switch"
+    return helper.make_node("Where", [switch, f"{node.name}/corrected", bias], [f"{node.name}/bias"])
 
 
 def _switch(
