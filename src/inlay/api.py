@@ -41,6 +41,7 @@ from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Accuracy, Interval
+from inlay.types import Placement
 from inlay.workbench import Candidates, observe, prepare, sharing
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
@@ -277,7 +278,7 @@ def quantize(
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
         accuracies: list[Accuracy] = []
 
-        def score(table: QParamsTable) -> float:
+        def score(table: QParamsTable, placement: Placement) -> float:
             artifact = Candidates(prepared, table, "probe", "").write(placement)
             accuracies.append(judge.judge(worker.run(artifact, feeds)))
             worker.drop(artifact)

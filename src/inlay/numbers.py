@@ -15,23 +15,29 @@ from inlay.config import DEFAULT_BUDGET_S
 from inlay.data import Feed
 from inlay.errors import ModelError, TargetError
 from inlay.model.reference import Session
+from inlay.quant.accuracy import EXACT_DB
 from inlay.quant.bias import bias_errors
 from inlay.quant.calibrate import Observed
 from inlay.quant.observers import METHODS, Method
 from inlay.quant.probe import RangeProbe
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.quant.ranges import Ranges, choose_ranges
+from inlay.quant.sensitivity import quiet_units, sensitivity
 from inlay.types import Placement, QParams, QType
 from inlay.workbench import Prepared, choose_method, classes_of, table_from
 
-SHARE = 0.05
+SHARE = 0.06
 """Of a run's budget, for choosing ranges."""
 DEFAULT_S = SHARE * DEFAULT_BUDGET_S
 """Seconds where there is no budget."""
 _MOST_FEEDS = 12
+_SENSITIVITY_SHARE = 0.3  # of the time, where a part of the model must be found first
+_LEAST_SHARE = 0.25  # of the time, that is left for choosing ranges however long all else took
+_TRIES = 3
+_NEAR_DB = 3.0
 _TICK_S = 0.02
 
-Judge = Callable[[QParamsTable], float]
+Judge = Callable[[QParamsTable, Placement], float]
 Fixed = Mapping[tuple[str, QType], QParams]
 Shifts = Mapping[str, tuple[float, ...]]
 
@@ -87,7 +93,8 @@ class Numbers:
         counts = ", ".join(f"{method} {count}" for method, count in report["methods"].items())
         bias = "biases corrected" if report["bias_correction"] else "biases as they were"
         before, after = report["before_db"], report["after_db"]
-        return f"ranges by {counts}; {bias}: {before:.1f} dB -> {after:.1f} dB in {report['seconds']:.1f} s"
+        what = "full INT8" if report["whole"] else "the part near the bound"
+        return f"ranges by {counts}; {bias}: {what} {before:.1f} dB -> {after:.1f} dB in {report['seconds']:.1f} s"
 
 
 class Ticks:
@@ -109,6 +116,7 @@ def choose_numbers(
     feeds: Sequence[Feed],
     judge: Judge,
     seconds: float,
+    least_db: float | None = None,
     methods: Sequence[Method] = METHODS,
     fixed: Fixed | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -118,18 +126,22 @@ def choose_numbers(
     One method for all values is chosen first, then methods for single values and the correction, on ``feeds`` with
     simulated rounding. ``judge``, which looks at other samples with the real kernels, has the last word.
 
+    Where ``placement`` is far from what may be delivered, a few loud values drown all others. Then the choice is made
+    for the part of the model that is expected to fit inside the bound.
+
     Args:
         prepared: the model.
         observed: histograms.
-        placement: what is quantized for all comparisons.
+        placement: all that may be quantized.
         feeds: calibration samples; without any (or with random ones, which tell nothing) one method serves for all.
-        judge: SQNR in dB of ``placement`` with a table; raises TargetError where it does not run.
+        judge: SQNR in dB of a placement with a table; raises TargetError where it does not run.
         seconds: rough limit of the choice for single values.
+        least_db: the bound on the SQNR, or None.
         methods: to choose from.
         fixed: numbers that are given.
         clock: tells seconds.
     """
-    method, scores = choose_method(prepared, observed, placement, judge, methods)
+    method, scores = choose_method(prepared, observed, placement, lambda table: judge(table, placement), methods)
     plain = Numbers(method, scores=scores)
     if not scores or not feeds:
         return plain
@@ -138,20 +150,27 @@ def choose_numbers(
     try:
         trial = _Trial(prepared, observed, placement, method, methods, fixed, some, clock)
         shifts = trial.shifts()
-        ranges, corrected = trial.choose(shifts, max(0.0, seconds - (clock() - begun)))
+        if least_db is not None and scores[method] < least_db:
+            trial = trial.within(least_db, shifts, _SENSITIVITY_SHARE * seconds, lambda p: trial.judge(plain, judge, p))
+        left = max(_LEAST_SHARE * seconds, seconds - (clock() - begun))
+        ranges, corrected = trial.choose(shifts, left)
     except (TargetError, ModelError):  # what simulates it cannot be built: one method serves
         return plain
-    chosen = {c: m for c, m in ranges.methods.items() if m != method}
+    usual = Counter(ranges.methods.values()).most_common(1)
+    others = dict.fromkeys(trial.members, usual[0][0] if usual else method)  # which the trial left in float
+    chosen = {c: m for c, m in {**others, **ranges.methods}.items() if m != method}
     contenders = [plain, Numbers(method, {}, shifts, scores), Numbers(method, chosen, corrected, scores)]
-    known = [scores[method], *(_score(c, prepared, observed, fixed, judge) for c in contenders[1:])]
+    known = [trial.judge(c, judge, trial.placement) for c in contenders]
     best = int(np.argmax(known))
     winner = contenders[best]
     counts = Counter(dict.fromkeys(methods, 0))
-    counts.update(winner.chosen.get(c, method) for c in ranges.methods)
+    counts.update(winner.chosen.get(c, method) for c in trial.members)
     report = {
         "methods": {m: n for m, n in counts.items() if n},
         "bias_correction": bool(winner.shifts),
         "corrected_units": len(winner.shifts),
+        "whole": trial.placement == placement,
+        "ports": len(trial.placement),
         "before_db": known[0],
         "after_db": known[best],
         "simulated_before_db": ranges.before_db,
@@ -161,13 +180,6 @@ def choose_numbers(
         "seconds": round(clock() - begun, 3),
     }
     return Numbers(method, winner.chosen, winner.shifts, scores, report)
-
-
-def _score(numbers: Numbers, prepared: Prepared, observed: Observed, fixed: Fixed | None, judge: Judge) -> float:
-    try:
-        return judge(numbers.table(prepared, observed, fixed))
-    except TargetError:
-        return -np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +220,39 @@ class _Trial:
         base, table = prepared.emitter.base, self.table(self.method)
         means = bias_errors(base, prepared.store, prepared.graph, units, prepared.rules, table, self.feeds)
         return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
+
+    def within(self, least_db: float, shifts: Shifts, seconds: float, measure: Callable[[Placement], float]) -> _Trial:
+        """The same for the units whose noise is about what the bound allows; for all where none would be left."""
+        prepared, graph = self.prepared, self.prepared.graph
+        noise = sensitivity(
+            prepared.emitter.base,
+            prepared.store,
+            graph,
+            prepared.units,
+            [v for v in self.observed.histograms if graph.is_float(v)],
+            prepared.rules,
+            self.table(self.method, shifts),
+            self.feeds,
+            seconds,
+            self.clock,
+        )
+        found, limit_db = self.placement, least_db
+        for _ in range(_TRIES):
+            part = prepared.label(quiet_units(graph, prepared.selectable, noise, 10.0 ** (-limit_db / 10.0)))
+            if not len(part):
+                break
+            found, off = part, measure(part) - least_db
+            if abs(off) < _NEAR_DB:
+                break
+            limit_db -= off  # noises do not quite add up: by as much the next limit is another one
+        return replace(self, placement=found)
+
+    def judge(self, numbers: Numbers, judge: Judge, placement: Placement) -> float:
+        """SQNR in dB; the worst of all where it does not run."""
+        try:
+            return judge(numbers.table(self.prepared, self.observed, self.fixed), placement)
+        except TargetError:
+            return -EXACT_DB
 
     def choose(self, shifts: Shifts, seconds: float) -> tuple[Ranges, Shifts]:
         """Methods by class, and ``shifts`` where they lessen the error; the search starts from the better of both."""

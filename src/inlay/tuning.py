@@ -259,7 +259,7 @@ class Run:
             judge.reference[: len(some)], self.setting.parts.selection.part(range(len(some))), self.config.bound
         )
 
-        def score(table: QParamsTable) -> float:
+        def score(table: QParamsTable, placement: Placement) -> float:
             artifact = Candidates(prepared, table, "probe", "").write(placement)
             try:
                 return part.judge(self.worker.run(artifact, some)).sqnr_db
@@ -286,7 +286,7 @@ class Run:
         prepared: Prepared,
         observed: Observed,
         placement: Placement,
-        judge: Callable[[QParamsTable], float],
+        judge: Callable[[QParamsTable, Placement], float],
         fixed: Fixed,
     ) -> Numbers:
         """How ranges are made; decided once in a run, however often that is continued."""
@@ -300,6 +300,7 @@ class Run:
             () if self.setting.samples.kind == "random" else self.setting.parts.calibration.feeds,
             judge,
             DEFAULT_S if self.config.budget_s is None else SHARE * self.config.budget_s,
+            self.config.bound.min_sqnr_db,
             self.config.methods,
             fixed,
             Ticks() if self.worker.deterministic else time.monotonic,

@@ -190,7 +190,7 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
             quantized = np.where(filled, (totals / share)[level], 0.0)
         quantized = np.maximum(quantized, 1e-9 * quantized.max())
         divergence = float(rel_entr(reference / reference.sum(), quantized / quantized.sum()).sum())
-        best = min(best, (divergence, Range(low, high)), key=lambda pair: pair[0])
+        best = min(best, (divergence, Range(float(low), float(high))), key=lambda pair: pair[0])
     return best[1]
 
 

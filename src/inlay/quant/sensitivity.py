@@ -8,6 +8,7 @@ this were quantized alone". Noise powers of different values add up, as rounding
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -82,6 +83,33 @@ def sensitivity(
         shared = tuple(_relative_noise(references, outputs, name) / len(members) for name in names)
         found.update(dict.fromkeys(members, shared))
     return found
+
+
+def quiet_units(graph: Graph, units: Sequence[Unit], noise: Noise, limit: float) -> frozenset[str]:
+    """Names of the units that remain when the loudest are left out until the noise of the others adds up to ``limit``.
+
+    Args:
+        graph: index of the model.
+        units: those that may run in low precision.
+        noise: of each value alone.
+        limit: noise power over signal power that every output may have.
+    """
+    touched = {
+        u.name: [v for v in dict.fromkeys([*map(graph.value_of, u.activations), *u.outputs]) if v in noise]
+        for u in units
+    }
+    readers = Counter(v for values in touched.values() for v in values)
+    total = sum((np.array(noise[v]) for v in readers), np.zeros(1))
+    left = set(touched)
+    for name in sorted(touched, key=lambda n: -max((max(noise[v], default=0.0) for v in touched[n]), default=0.0)):
+        if (total <= limit).all():
+            break
+        left.discard(name)
+        for value in touched[name]:
+            readers[value] -= 1
+            if not readers[value]:
+                total = total - np.array(noise[value])
+    return frozenset(left)
 
 
 def _relative_noise(

@@ -89,7 +89,7 @@ class Subject:
         judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), margin=False)
         placement = prepared.label(frozenset(u.name for u in prepared.selectable))
 
-        def score(table: QParamsTable) -> float:
+        def score(table: QParamsTable, placement: Placement) -> float:
             session = Session(prepared.emitter.emit(placement, table), prepared.store)
             return judge.judge([session.run(feed) for feed in some.feeds]).sqnr_db
 
