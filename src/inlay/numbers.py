@@ -271,7 +271,7 @@ class _Trial:
         starts = [search(probe, 0.0).before_db for probe in probes]
         best = int(np.argmax(starts))
         found = search(probes[best], max(0.0, seconds - (self.clock() - begun)))
-        return replace(found, before_db=starts[0]), shifts if best else {}
+        return found, shifts if best else {}
 
     def _probe(self, shifts: Shifts) -> RangeProbe:
         prepared = self.prepared
