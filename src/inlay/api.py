@@ -284,7 +284,7 @@ def quantize(
             worker.drop(artifact)
             return accuracies[-1].sqnr_db
 
-        clock = Ticks() if worker.deterministic else time.monotonic
+        clock = Ticks.of(prepared) if worker.deterministic else time.monotonic
         known = () if given is None else samples.feeds
         numbers = choose_numbers(prepared, observed, placement, known, score, DEFAULT_S, clock=clock)
         shared = {c.node: c.reason for c in sharing(prepared, observed, numbers.method)}

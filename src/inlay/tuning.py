@@ -305,7 +305,7 @@ class Run:
             self.config.bound.min_sqnr_db,
             self.config.methods,
             fixed,
-            Ticks() if self.worker.deterministic else time.monotonic,
+            Ticks.of(prepared) if self.worker.deterministic else time.monotonic,
         )
         self.journal.record_fact("numbers", numbers.as_json())
         self.progress.stage(str(numbers))
