@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,10 +28,11 @@ from inlay.journal import Journal
 from inlay.measure.client import Lab, Worker
 from inlay.measure.race import Meter
 from inlay.model.load import ModelFile, load
+from inlay.numbers import DEFAULT_S, SHARE, Fixed, Numbers, Ticks, choose_numbers, flip
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
+from inlay.quant.calibrate import Observed
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sharing import flip_sharing
 from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
 from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
@@ -42,7 +44,7 @@ from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
 from inlay.version import __version__
-from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, sharing, table_from
+from inlay.workbench import Candidates, Prepared, observe, prepare, recipe_for
 
 _RANDOM_SAMPLES = 8
 _BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
@@ -269,10 +271,8 @@ class Run:
             judge.reference[: len(some)], self.setting.parts.selection.part(range(len(some))), self.config.bound
         )
 
-        def score(table: QParamsTable) -> float:
-            return probe(table)[1]
-
-        def probe(table: QParamsTable, timed: bool = False) -> tuple[float, float]:
+        def probe(table: QParamsTable, placement: Placement, timed: bool = False) -> tuple[float, float]:
+            """Latency in ns (0 where it is not wanted) and SQNR in dB."""
             artifact = Candidates(prepared, table, "probe", "").write(placement)
             try:
                 fidelity = part.judge(self.worker.run(artifact, some)).sqnr_db
@@ -281,28 +281,12 @@ class Run:
             finally:
                 self.worker.drop(artifact)
 
-        method = self.journal.fact("method")
-        if method is None:
-            method, scores = choose_method(prepared, observed, placement, score, self.config.methods)
-            self.journal.record_fact("method", method)
-            self.journal.record_fact("method_scores", scores)
         fixed = imported.qparams if self.config.keep_qparams else {}
-        flipped = self.journal.fact("sharing_flipped")
-        if flipped is None:
-            # Where a reading has no noise, the target itself is asked about each decision to share or requantize.
-            flips = frozenset[str]()
-            if self.worker.deterministic and len(placement) and not fixed:
-                decisions = sharing(prepared, observed, method)
-                with contextlib.suppress(TargetError):
-                    flips = flip_sharing(
-                        decisions, lambda names: probe(table_from(prepared, observed, method, None, names), timed=True)
-                    )
-            flipped = sorted(flips)
-            self.journal.record_fact("sharing_flipped", flipped)
+        numbers = self._numbers(prepared, observed, placement, probe, fixed)
         calibration = hashlib.sha256(
-            f"{observed.digest} {method} {sorted(map(str, fixed.items()))}{flipped or ''}".encode()
+            f"{observed.digest} {numbers.identity} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
-        table = table_from(prepared, observed, method, fixed, flipped)
+        table = numbers.table(prepared, observed, fixed)
         self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
         origin = {
             "digest": calibration[:16],
@@ -312,6 +296,37 @@ class Run:
         self.journal.record_fact("calibration", {**origin, "table": table.as_json()})
         self.journal.record_feed("shapes", self.setting.parts.calibration.feeds[0])
         return Candidates(prepared, table, calibration[:16], self.worker.fingerprint.digest)
+
+    def _numbers(
+        self,
+        prepared: Prepared,
+        observed: Observed,
+        placement: Placement,
+        probe: Callable[..., tuple[float, float]],
+        fixed: Fixed,
+    ) -> Numbers:
+        """How ranges are made; decided once in a run, however often that is continued."""
+        known = self.journal.fact("numbers")
+        if known is not None:
+            return Numbers.from_json(known)
+        timed = not self.worker.deterministic and self.lab.clock is time.monotonic
+        numbers = choose_numbers(
+            prepared,
+            observed,
+            placement,
+            () if self.setting.samples.kind == "random" else self.setting.parts.calibration.feeds,
+            lambda table, placement: probe(table, placement)[1],
+            DEFAULT_S if self.config.budget_s is None else SHARE * self.config.budget_s,
+            self.config.bound.min_sqnr_db,
+            self.config.methods,
+            fixed,
+            time.monotonic if timed else Ticks.of(prepared),
+        )
+        if self.worker.deterministic and len(placement) and not fixed:
+            numbers = flip(numbers, prepared, observed, lambda table: probe(table, placement, timed=True))
+        self.journal.record_fact("numbers", numbers.as_json())
+        self.progress.stage(str(numbers))
+        return numbers
 
     def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
         """The baseline is the first incumbent: by definition as fast as itself, and exact."""
@@ -457,7 +472,7 @@ class Run:
         imported = [c for c in evaluator.judged if c.source is not None]
         named = [AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in imported]
         named += [AnchorResult(name, trial.outcome) for name, trial in anchors.trials.items()]
-        parts = setting.parts
+        parts, numbers = setting.parts, self.journal.fact("numbers")
         front = pareto(
             [
                 {
@@ -484,8 +499,9 @@ class Run:
                 "calibration_samples": len(parts.calibration),
                 "selection_samples": len(parts.selection),
                 "validation_samples": len(parts.verification) if parts.verified else 0,
-                "ranges": self.journal.fact("method"),
-                "ranges_sqnr_db": self.journal.fact("method_scores"),
+                "ranges": numbers["method"],
+                "ranges_sqnr_db": numbers["scores"],
+                "numbers": numbers["report"],
             },
             baseline_ms=confirmed.baseline_ms,
             best=confirmed.best,

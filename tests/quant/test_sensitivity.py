@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
-from inlay.quant.sensitivity import SWITCHES, probe_model, sensitivity
+from inlay.quant.sensitivity import SWITCHES, probe_model, quiet_units, sensitivity
 from inlay.search.structure import build_structure
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.workbench import Prepared, observe, prepare, table_from
@@ -80,3 +80,14 @@ def test_probes_are_grouped_when_time_is_short(tmp_path: Path) -> None:
     assert found["x"] == found["v1"]
     assert found["v2"] == found["v3"]
     assert found["x"] != found["v2"]
+
+
+def test_the_loudest_units_are_left_out_until_the_rest_keeps_the_limit(tmp_path: Path) -> None:
+    prepared, _ = _prepared(tmp_path)
+    units = prepared.selectable
+    noise = {"x": (0.001,), "v1": (0.002,), "v2": (0.5,), "v3": (0.001,)}
+    assert quiet_units(prepared.graph, units, noise, 1.0) == {"c0", "c1", "c2"}
+    assert quiet_units(prepared.graph, units, noise, 0.01) == {"c0"}  # both units around v2 go
+    assert quiet_units(prepared.graph, units, noise, 0.0) == frozenset()
+    two = {**dict.fromkeys(noise, (0.0, 0.0)), "v1": (0.0, 0.3)}
+    assert quiet_units(prepared.graph, units, two, 0.1) == {"c2"}  # every output counts

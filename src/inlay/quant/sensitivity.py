@@ -8,6 +8,7 @@ this were quantized alone". Noise powers of different values add up, as rounding
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize
 from inlay.space.units import Unit
 from inlay.targets.base import Rules
+from inlay.types import Port
 
 SWITCHES = "inlay.switches"
 _WEIGHT_BYTES = 256_000_000  # dequantized copies of weights that a probe model may hold inline
@@ -83,6 +85,33 @@ def sensitivity(
     return found
 
 
+def quiet_units(graph: Graph, units: Sequence[Unit], noise: Noise, limit: float) -> frozenset[str]:
+    """Names of the units that remain when the loudest are left out until the noise of the others adds up to ``limit``.
+
+    Args:
+        graph: index of the model.
+        units: those that may run in low precision.
+        noise: of each value alone.
+        limit: noise power over signal power that every output may have.
+    """
+    touched = {
+        u.name: [v for v in dict.fromkeys([*map(graph.value_of, u.activations), *u.outputs]) if v in noise]
+        for u in units
+    }
+    readers = Counter(v for values in touched.values() for v in values)
+    total = sum((np.array(noise[v]) for v in readers), np.zeros(1))
+    left = set(touched)
+    for name in sorted(touched, key=lambda n: -max((max(noise[v], default=0.0) for v in touched[n]), default=0.0)):
+        if (total <= limit).all():
+            break
+        left.discard(name)
+        for value in touched[name]:
+            readers[value] -= 1
+            if not readers[value]:
+                total = total - np.array(noise[value])
+    return frozenset(left)
+
+
 def _relative_noise(
     wanted: Sequence[Mapping[str, np.ndarray]], got: Sequence[Mapping[str, np.ndarray]], name: str
 ) -> float:
@@ -127,6 +156,9 @@ def probe_model(
     proto.node.extend(switches)
     proto.node.extend(n for n in after.get("", []) if n.op_type != "Gather")
     for node in nodes:
+        bias = _corrected_bias(proto, graph, node, weights, rules, table)
+        if bias is not None:
+            proto.node.append(bias)
         for slot, value in enumerate(node.input):
             if value in weights:
                 node.input[slot] = f"{value}/read"
@@ -138,6 +170,29 @@ def probe_model(
         proto.node.append(node)
         proto.node.extend(n for n in after.get(node.name, []) if n.op_type != "Gather")
     return model
+
+
+def _corrected_bias(
+    proto: onnx.GraphProto,
+    graph: Graph,
+    node: onnx.NodeProto,
+    weights: Mapping[str, tuple[str, np.ndarray]],
+    rules: Rules,
+    table: QParamsTable,
+) -> onnx.NodeProto | None:
+    """A corrected bias follows the switch of the weight whose rounding it makes up for."""
+    rule = rules.rule(graph.node(node.name))
+    if rule is None or rule.bias is None or rule.weight is None or rule.bias >= len(node.input):
+        return None
+    weight, bias = node.input[rule.weight], node.input[rule.bias]
+    if weight not in weights or not table.corrects(node.name) or not graph.is_constant(bias):
+        return None
+    numbers = table.bias(Port(node.name, rule.bias))
+    assert numbers is not None
+    proto.initializer.append(tensor_proto(f"{node.name}/corrected", numbers.astype(np.float32), TensorProto.FLOAT))
+    node.input[rule.bias] = f"{node.name}/bias"
+    switch = f"{weights[weight][0]}/switch"
+    return helper.make_node("Where", [switch, f"{node.name}/corrected", bias], [f"{node.name}/bias"])
 
 
 def _switch(
