@@ -22,8 +22,8 @@ from inlay.quant.observers import METHODS, Method
 from inlay.quant.probe import RangeProbe
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.quant.ranges import Ranges, choose_ranges
-from inlay.quant.sharing import flip_sharing
 from inlay.quant.sensitivity import quiet_units, sensitivity
+from inlay.quant.sharing import flip_sharing
 from inlay.types import Placement, QParams, QType
 from inlay.workbench import Prepared, choose_method, classes_of, sharing, table_from
 
@@ -90,9 +90,7 @@ class Numbers:
     def from_json(cls, data: Mapping[str, Any]) -> Numbers:
         """The choice that gave ``data``."""
         shifts = {node: tuple(shift) for node, shift in data["shifts"].items()}
-        return cls(
-            data["method"], data["chosen"], shifts, tuple(data["flipped"]), data["scores"], data["report"]
-        )
+        return cls(data["method"], data["chosen"], shifts, tuple(data["flipped"]), data["scores"], data["report"])
 
     def __str__(self) -> str:
         report = self.report
