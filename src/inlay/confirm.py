@@ -25,13 +25,14 @@ from inlay.trial import Accuracy, Interval, Measured
 from inlay.types import Placement
 from inlay.workbench import Candidates
 
-MOST_CONTENDERS = 5
+MOST_CONTENDERS = 7
 FALSE_ACCEPT = 0.005
 """Chance that a model which is no faster is delivered all the same."""
 LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
 """Level at each of at most two looks: an open case is measured on, and looked at once more."""
 LATER_LOOK = 2  # times the processes of the first look
 _MATTERS = 1.005  # an open case whose estimate is below is not worth a second look
+_STEP_DB = 1.5  # between contenders that stand in for one another
 _HOPELESS = 0.9  # a contender this slow in the first round is not measured in the second
 
 
@@ -169,13 +170,30 @@ def _gain(base: Entry, other: Entry, worker: Worker, level: float = LEVEL) -> In
 
 
 def _contenders(judged: Sequence[Candidate], incumbent: Candidate) -> list[Candidate]:
+    """Float, the incumbent, the best anchor, the fastest, and the fastest of those that are more accurate by steps.
+
+    Where unseen samples are harsher than those that the search looked at, all of the fastest may lie outside the bound
+    together, as they are nearly equally accurate: then the next on the front stand in.
+    """
     feasible = [c for c in judged[1:] if c.trial.feasible]
     fastest = sorted(feasible, key=lambda c: -c.speedup)
     anchors = [c for c in fastest if c.trial.proposal.anchor]
     floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible]
-    wishes = [*floats, incumbent, *anchors[:1], *fastest[:3]]
+    wishes = [*floats, incumbent, *anchors[:1], *fastest[:2], *_more_accurate(fastest), *fastest[2:3]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:MOST_CONTENDERS]
+
+
+def _more_accurate(fastest: Sequence[Candidate]) -> list[Candidate]:
+    """From the fastest on, each the first that is more accurate by a step than the one before; float beats none."""
+    found: list[Candidate] = []
+    least = -np.inf
+    for candidate in fastest:
+        accuracy = candidate.trial.accuracy
+        if candidate.speedup > 1.0 and candidate.placement and accuracy is not None and accuracy.sqnr_db >= least:
+            least = accuracy.sqnr_db + _STEP_DB
+            found.append(candidate)
+    return found[1:]
 
 
 def _final(candidate: Candidate, candidates: Candidates, folder: Path) -> Artifact:

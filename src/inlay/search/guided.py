@@ -2,8 +2,10 @@
 
 Profiles of the anchors give a cost model; its minimum cut is the first guess, and each guess that is measured (and, if
 good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in the way, the noise
-of every value becomes a constraint of the same problem. After that, draws from the model (Thompson sampling) and
-changes around the incumbent are tried in the order of their expected gain, until it drowns in the noise.
+of every source becomes a constraint of the same problem, and each solution is probed before it is measured: what the
+probe says corrects the noise model, until solutions are what they were taken for. Solving for other bounds gives the
+front of speed and accuracy. After that, draws from the model (Thompson sampling) and changes around the incumbent are
+tried in the order of their expected gain, until it drowns in the noise.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm
 
-from inlay.quant.sensitivity import Noise
+from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted
 from inlay.search.costmodel import CostModel, Prediction
-from inlay.search.cut import Problem, Term, minimum_cut, solve
+from inlay.search.cut import Problem, minimum_cut, solve
 from inlay.search.fusion import Disagreement, disagreements
 from inlay.search.noise import Allowance, NoiseModel
 from inlay.search.structure import Structure
@@ -25,7 +27,7 @@ from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial
 from inlay.types import Placement
 
-_CUTS = 8
+_CUTS = 4
 _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile
@@ -34,7 +36,15 @@ _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of 
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
-_FRONT_DB = (3.0, 6.0, 10.0)
+_CORRECTIONS = 6  # solutions that are probed before one is taken
+_CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
+_TIGHTER = 0.85  # of the limit where the solver repeats a solution that the probes refute
+_VERIFIED = 8  # candidates that are probed in one round of exploring
+_FRONT_STEP_DB = 2.0
+_FRONT_GAP_DB = 2.0  # from measured points that is far enough
+_FRONT_TOP_DB = 45.0  # as good as float
+_FRONT_ROUNDS = 4  # of solving again with what the last round taught
+_FRONT_POINTS = 3  # to measure before exploring
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,14 @@ class Oracles:
 
     Attributes:
         profile: kernel times of a placement; empty when it cannot be profiled.
-        sensitivity: noise of every value alone, at the float outputs.
+        sensitivity: noise of every source alone, at the float outputs.
+        noise: the same of a placement, by a probe; None where probes do not run.
         label: the placement in which the named units run in low precision.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
-    sensitivity: Callable[[], Noise]
+    sensitivity: Callable[[], Sensitivity]
+    noise: Callable[[Placement], Powers | None]
     label: Callable[[frozenset[str]], Placement]
 
 
@@ -102,6 +114,7 @@ class Guided(Scripted):
         self._allowance = Allowance(bound)
         self._noise: NoiseModel | None = None
         self._seen: set[Placement] = set()
+        self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
         self._best_ns = float("inf")
 
@@ -112,6 +125,7 @@ class Guided(Scripted):
         if not self.model.profiled:
             return
         yield from self._cuts()
+        yield from self._front(_FRONT_POINTS)
         yield from self._explore()
         yield from self._front()
 
@@ -127,10 +141,12 @@ class Guided(Scripted):
         placement = trial.proposal.placement
         self._seen.add(placement)
         self._allowance.tell(trial)
-        if self._noise is not None and trial.accuracy is not None:
-            self._noise.learn(labels, trial.accuracy)
+        if self._noise is not None and trial.accuracy is not None and labels.any():
+            self._probe(labels)
+            self._noise.compare(labels, trial.accuracy)
         if not isinstance(trial.outcome, Measured):
             return
+        self._points.append((self._baseline_ns / trial.outcome.latency.speedup.value, trial.outcome.accuracy.sqnr_db))
         speedup = trial.outcome.latency.speedup
         ns = self._baseline_ns / speedup.value
         spread = np.log(speedup.high / speedup.low) / 4.0 if 0.0 < speedup.low < speedup.high < np.inf else 0.02
@@ -146,10 +162,12 @@ class Guided(Scripted):
         if better and ns < self._best_ns:
             self._best, self._best_ns = labels, ns
 
-    def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
+    def _try(
+        self, labels: np.ndarray, origin: str, anchor: bool = False, timed: bool = False
+    ) -> Generator[Proposal, Trial, Trial]:
         placement = self._placement(labels)
         forecast = self.model.predict(labels)
-        trial = yield Proposal(placement, origin, anchor=timed)
+        trial = yield Proposal(placement, origin, anchor, timed)
         if isinstance(trial.outcome, Measured):
             measured = self._baseline_ns / trial.outcome.latency.speedup.value
             self.forecasts.append(Forecast(placement.digest, forecast, measured))
@@ -165,24 +183,47 @@ class Guided(Scripted):
     # --- solving -------------------------------------------------------------------------------------------------
 
     def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
-        """The best labelling under these costs that is expected to keep the bound."""
+        """The best labelling under these costs that keeps the bound, by the probes where there are some."""
         problem = self.model.problem(parameters)
         labels = self._unbounded(problem)
         most = self._allowance.most if most is None else most
         if not np.isfinite(most) or (self._noise is None and not self._allowance.active):
             return labels
+        self._find_noise()
+        best, least, limit = np.zeros_like(labels), float("inf"), most
+        for _ in range(_CORRECTIONS):
+            if not self._quiet(labels, most):
+                labels = self._within(problem, limit)
+            fresh = self._probe(labels)
+            noise = float(self._predicted(labels).max(initial=0.0))
+            if noise <= most and problem.cost(labels) < least:
+                best, least = labels, problem.cost(labels)
+            if noise > most and not fresh:
+                limit *= _TIGHTER
+            elif not fresh or _CLOSE * most <= noise <= most:
+                break
+            labels = self._unbounded(problem)
+        return best
+
+    def _find_noise(self) -> None:
+        """Make the noise model, where there is none: from probes, and from what the anchors showed."""
         if self._noise is None:
             self._noise = NoiseModel(self._structure, self._oracles.sensitivity(), self._outputs)
             for name, trial in self._anchors.items():
                 if name in self._chosen and trial.accuracy is not None and self._chosen[name]:
-                    self._noise.learn(self._structure.labels(self._chosen[name]), trial.accuracy)
-        if self._quiet(labels, most):
-            return labels
-        if len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, self._noise.limits(most, len(problem.terms)))
-            if found is not None:
-                return found
-        return self._sweep(problem, most)
+                    labels = self._structure.labels(self._chosen[name])
+                    self._probe(labels)
+                    self._noise.compare(labels, trial.accuracy)
+
+    def _probe(self, labels: np.ndarray) -> bool:
+        """Ask for the noise of a labelling, and learn it; False where it was known, or cannot be asked."""
+        if self._noise is None or self._noise.knows(labels):
+            return False
+        found = self._oracles.noise(self._placement(labels))
+        if found is None:
+            return False
+        self._noise.learn(labels, found)
+        return True
 
     def _unbounded(self, problem: Problem) -> np.ndarray:
         """The best labelling whatever its noise: a cut, or where that is not exact by much, an integer program."""
@@ -193,27 +234,33 @@ class Guided(Scripted):
                 return found
         return minimum_cut(problem.clipped())
 
+    def _predicted(self, labels: np.ndarray) -> np.ndarray:
+        """Noise at each output, as known or predicted; shape (outputs,), empty without a noise model."""
+        return np.zeros(0) if self._noise is None else self._noise.predict(labels)
+
     def _quiet(self, labels: np.ndarray, most: float | None = None) -> bool:
         """Whether a labelling is expected to keep the bound."""
         most = self._allowance.most if most is None else most
-        return self._noise is None or bool((self._noise.predict(labels) <= most).all())
+        return bool((self._predicted(labels) <= most).all())
+
+    def _within(self, problem: Problem, most: float) -> np.ndarray:
+        """The best labelling whose noise is at most ``most`` by the noise model."""
+        assert self._noise is not None
+        if len(problem.float_cost) <= _INTEGER_UNITS:
+            found = solve(problem, self._noise.limits(most, len(problem.terms)))
+            if found is not None:
+                return found
+        return self._sweep(problem, most)
 
     def _sweep(self, problem: Problem, most: float) -> np.ndarray:
         """The cheapest labelling within the limit that some price on noise gives: bisection on the price."""
         assert self._noise is not None
         problem = problem.clipped()
-        table = (self._noise.table * self._noise.factor).max(axis=1)
-        weights = np.zeros(len(problem.terms))
-        weights[len(weights) - len(table) :] = table  # the terms of values are the last
         low, high = 0.0, float(np.abs(problem.low_cost - problem.float_cost).sum()) / max(most, 1e-30)
         best = np.zeros(len(problem.float_cost), bool)
         for _ in range(24):
             price = np.sqrt(low * high) if low > 0.0 else high * 1e-6
-            terms = [
-                Term(t.producer, t.consumers, t.float_reader, t.up, t.down, t.touched + price * float(w))
-                for t, w in zip(problem.terms, weights, strict=True)
-            ]
-            labels = minimum_cut(Problem(problem.float_cost, problem.low_cost, terms, problem.free, problem.ties))
+            labels = minimum_cut(self._noise.priced(problem, price))
             if self._quiet(labels, most):
                 best, high = labels, price
             else:
@@ -226,7 +273,7 @@ class Guided(Scripted):
         """Solve, measure, learn, until the solution is a model that was judged."""
         free = self._unbounded(self.model.problem(self.model.mean()))
         if self._new(free):
-            yield from self._try(free, "cut without a bound", timed=True)
+            yield from self._try(free, "cut without a bound", anchor=True)
         failures = 0
         for number in range(_CUTS + _TIGHTENINGS):
             labels = self._solve(self.model.mean())
@@ -251,17 +298,20 @@ class Guided(Scripted):
             idle = 0 if self._best_ns < before * (1.0 - _LEAST_GAIN) else idle + 1
 
     def _most_promising(self) -> tuple[np.ndarray, str] | None:
-        best: tuple[float, np.ndarray, str] | None = None
+        ranked: list[tuple[float, np.ndarray, str]] = []
         best_ns = self.model.predict(self._best).ns  # the measured figure may owe its place to luck
         for labels, origin in self._candidates():
             if not self._quiet(labels) or not self._new(labels):
                 continue
             gain = _expected_gain(self.model.predict(labels), best_ns)
-            if best is None or gain > best[0]:
-                best = (gain, labels, origin)
-        if best is None or best[0] < _LEAST_GAIN * best_ns:
-            return None
-        return best[1], best[2]
+            if gain >= _LEAST_GAIN * best_ns:
+                ranked.append((gain, labels, origin))
+        ranked.sort(key=lambda item: -item[0])
+        for _, labels, origin in ranked[:_VERIFIED]:
+            self._probe(labels)
+            if self._quiet(labels):
+                return labels, origin
+        return None
 
     def _candidates(self) -> Iterator[tuple[np.ndarray, str]]:
         for _ in range(_DRAWS):
@@ -296,19 +346,61 @@ class Guided(Scripted):
                 what = name if len(key) == 2 else f"{len(key) - 1} units from {name}"
                 yield labels, f"flip: {what} to {'low precision' if changes[key] else 'float'}"
 
-    def _front(self) -> Dialogue:
-        """The fastest models that are more accurate than the bound asks for."""
-        best = self._seen_noise()
-        if best is None:
-            return
-        for step in _FRONT_DB:
-            labels = self._solve(self.model.mean(), best * 10.0 ** (-step / 10.0))
-            if labels.any() and self._new(labels):
-                yield from self._try(labels, f"front: {step:.0f} dB above the bound")
+    def _front(self, points: int | None = None) -> Dialogue:
+        """Measure what is predicted to lie on the front of speed and accuracy, gaps next to the bound first.
 
-    def _seen_noise(self) -> float | None:
-        most = self._allowance.most
-        return most if np.isfinite(most) and self._best.any() else None
+        Args:
+            points: most to measure; None for all. Nothing happens where accuracy does not stand in the way of speed.
+        """
+        if self._noise is None or not np.isfinite(self._allowance.most):
+            return
+        rounds = 1 if points is not None else _FRONT_ROUNDS
+        for _ in range(rounds):
+            left, before = self._predicted_front(), len(self._points)
+            while left and (points is None or points > 0):
+                labels = left.pop(self._most_telling(left))
+                self._probe(labels)
+                db, ns = self._decibels(labels), self.model.predict(labels).ns
+                if self._new(labels) and not any(other <= ns and known >= db for other, known in self._points):
+                    yield from self._try(labels, f"front: about {db:.0f} dB", timed=True)
+                    points = None if points is None else points - 1
+            if len(self._points) == before:
+                return
+
+    def _most_telling(self, front: Sequence[np.ndarray]) -> int:
+        """The point that is farthest in accuracy from what was measured; among those far enough, next to the bound."""
+        bound = -10.0 * float(np.log10(self._allowance.most))
+
+        def worth(k: int) -> tuple[float, float]:
+            db = self._decibels(front[k])
+            gap = min((abs(db - known) for _, known in self._points), default=np.inf)
+            return min(gap, _FRONT_GAP_DB), -abs(db - bound)
+
+        return max(range(len(front)), key=worth)
+
+    def _predicted_front(self) -> list[np.ndarray]:
+        """Labellings that no other is expected to beat in both latency and noise.
+
+        The allowance sweeps from the noise of the fastest labelling down to that of float.
+        """
+        problem = self.model.problem(self.model.mean())
+        fastest = self._unbounded(problem)
+        self._probe(fastest)
+        found = [fastest]
+        for db in np.arange(max(self._decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):
+            labels = self._within(problem, 10.0 ** (-float(db) / 10.0))
+            if not labels.any():
+                break
+            found.append(labels)
+        front: list[np.ndarray] = []
+        for labels in sorted(found, key=lambda y: self.model.predict(y).ns):
+            if not front or self._decibels(labels) > self._decibels(front[-1]):
+                front.append(labels)
+        return front
+
+    def _decibels(self, labels: np.ndarray) -> float:
+        """SQNR of the worst output, as known or predicted."""
+        return -10.0 * float(np.log10(max(float(self._predicted(labels).max(initial=0.0)), 1e-30)))
 
 
 def _expected_gain(prediction: Prediction, best_ns: float) -> float:
