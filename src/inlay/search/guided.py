@@ -36,6 +36,7 @@ _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of 
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
+_GAP = 5e-4  # part of the latency that a solution within a limit may miss: far below what can be measured
 _CORRECTIONS = 6  # solutions that are probed before one is taken
 _CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
 _TIGHTER = 0.85  # of the limit where the solver repeats a solution that the probes refute
@@ -182,11 +183,11 @@ class Guided(Scripted):
 
     # --- solving -------------------------------------------------------------------------------------------------
 
-    def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
+    def _solve(self, parameters: np.ndarray) -> np.ndarray:
         """The best labelling under these costs that keeps the bound, by the probes where there are some."""
         problem = self.model.problem(parameters)
         labels = self._unbounded(problem)
-        most = self._allowance.most if most is None else most
+        most = self._allowance.most
         if not np.isfinite(most) or (self._noise is None and not self._allowance.active):
             return labels
         self._find_noise()
@@ -247,7 +248,7 @@ class Guided(Scripted):
         """The best labelling whose noise is at most ``most`` by the noise model."""
         assert self._noise is not None
         if len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, self._noise.limits(most, len(problem.terms)))
+            found = solve(problem, self._noise.limits(most, len(problem.terms)), gap=_GAP)
             if found is not None:
                 return found
         return self._sweep(problem, most)
