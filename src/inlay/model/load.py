@@ -6,6 +6,7 @@ Model files are data: nothing in them is executed, and no path in them is follow
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from google.protobuf.message import DecodeError
 from inlay.errors import ModelError
 
 _CHUNK = 1 << 20
+
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it says line by line what our errors say in one
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.stats import norm
 
 from inlay.quant.sensitivity import Powers, Sensitivity
-from inlay.search.base import Dialogue, Scripted
+from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.costmodel import CostModel, Prediction
 from inlay.search.cut import Problem, minimum_cut, solve
 from inlay.search.fusion import Disagreement, disagreements
@@ -46,6 +47,7 @@ _FRONT_GAP_DB = 2.0  # from measured points that is far enough
 _FRONT_TOP_DB = 45.0  # as good as float
 _FRONT_ROUNDS = 4  # of solving again with what the last round taught
 _FRONT_POINTS = 3  # to measure before exploring
+_TIGHTER_RETREAT = 0.7  # of the allowed noise, after an attempt that fell short
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Guided(Scripted):
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._allowance = Allowance(bound)
         self._noise: NoiseModel | None = None
-        self._seen: set[Placement] = set()
+        self._told: dict[Placement, Trial] = {}
         self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
         self._best_ns = float("inf")
@@ -130,6 +132,25 @@ class Guided(Scripted):
         yield from self._explore()
         yield from self._front()
 
+    def retreat(self, least_db: float) -> Strategy:
+        """A strategy that looks for the fastest model of at least ``least_db`` dB, until one is found."""
+        return Scripted("retreat", partial(self._retreat, least_db))
+
+    def _retreat(self, least_db: float) -> Dialogue:
+        if not self.model.profiled:
+            return
+        most = _noise_of(least_db)
+        for _ in range(_TIGHTENINGS):
+            labels = self._solve(self.model.mean(), most)
+            if not labels.any():
+                return
+            trial = self._told.get(self._placement(labels))
+            if trial is None:
+                trial = yield from self._try(labels, f"retreat to {least_db:.1f} dB")
+            if trial.accuracy is None or trial.accuracy.sqnr_db >= least_db:
+                return
+            most *= _TIGHTER_RETREAT
+
     # --- what is known -------------------------------------------------------------------------------------------
 
     def _learn_anchors(self) -> None:
@@ -140,7 +161,7 @@ class Guided(Scripted):
     def _take_in(self, labels: np.ndarray, trial: Trial, forecast: Prediction | None = None) -> None:
         """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
         placement = trial.proposal.placement
-        self._seen.add(placement)
+        self._told[placement] = trial
         self._allowance.tell(trial)
         if self._noise is not None and trial.accuracy is not None and labels.any():
             self._probe(labels)
@@ -179,16 +200,17 @@ class Guided(Scripted):
         return self._oracles.label(self._structure.names(labels))
 
     def _new(self, labels: np.ndarray) -> bool:
-        return self._placement(labels) not in self._seen
+        return self._placement(labels) not in self._told
 
     # --- solving -------------------------------------------------------------------------------------------------
 
-    def _solve(self, parameters: np.ndarray) -> np.ndarray:
+    def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling under these costs that keeps the bound, by the probes where there are some."""
         problem = self.model.problem(parameters)
         labels = self._unbounded(problem)
-        most = self._allowance.most
-        if not np.isfinite(most) or (self._noise is None and not self._allowance.active):
+        needless = most is None and self._noise is None and not self._allowance.active
+        most = self._allowance.most if most is None else most
+        if needless or not np.isfinite(most):
             return labels
         self._find_noise()
         best, least, limit = np.zeros_like(labels), float("inf"), most
@@ -402,6 +424,10 @@ class Guided(Scripted):
     def _decibels(self, labels: np.ndarray) -> float:
         """SQNR of the worst output, as known or predicted."""
         return -10.0 * float(np.log10(max(float(self._predicted(labels).max(initial=0.0)), 1e-30)))
+
+
+def _noise_of(sqnr_db: float) -> float:
+    return float(10.0 ** (-sqnr_db / 10.0))
 
 
 def _expected_gain(prediction: Prediction, best_ns: float) -> float:
