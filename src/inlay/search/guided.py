@@ -38,9 +38,9 @@ _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are 
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
 _GAP = 5e-4  # part of the latency that a solution within a limit may miss: far below what can be measured
-_CORRECTIONS = 6  # solutions that are probed before one is taken
+_CORRECTIONS = 8  # solutions that are probed before one is taken
 _CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
-_TIGHTER = 0.85  # of the limit where the solver repeats a solution that the probes refute
+_TIGHTER = 0.93  # of the limit where the probes refute a solution; twice where it is one that they refuted before
 _VERIFIED = 8  # candidates that are probed in one round of exploring
 _FRONT_STEP_DB = 2.0
 _FRONT_GAP_DB = 2.0  # from measured points that is far enough
@@ -221,9 +221,9 @@ class Guided(Scripted):
             noise = float(self._predicted(labels).max(initial=0.0))
             if noise <= most and problem.cost(labels) < least:
                 best, least = labels, problem.cost(labels)
-            if noise > most and not fresh:
-                limit *= _TIGHTER
-            elif not fresh or _CLOSE * most <= noise <= most:
+            if noise > most:
+                limit *= _TIGHTER if fresh else _TIGHTER**2
+            elif not fresh or noise >= _CLOSE * most:
                 break
             labels = self._unbounded(problem)
         return best

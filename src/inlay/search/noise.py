@@ -27,7 +27,7 @@ _STEP = 0.5
 _TRUST = 0.3  # how many labellings that a source is the only part of weigh as much as its first guess
 _PULL = 0.2
 _LEAST = 1e-30
-_MOST = 10.0  # noise of a source that ruins everything: how much is of no interest
+_MOST = 100.0  # noise of a source that ruins everything: how much is of no interest
 
 
 class NoiseModel:
