@@ -20,9 +20,9 @@ from scipy.stats import norm
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.costmodel import CostModel, Prediction
-from inlay.search.cut import Problem, minimum_cut, solve
 from inlay.search.fusion import Disagreement, disagreements
-from inlay.search.noise import Allowance, NoiseModel
+from inlay.search.noise import Allowance
+from inlay.search.solver import Solver
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial
@@ -33,14 +33,8 @@ _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile
 _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
-_INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
-_INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
-_GAP = 5e-4  # part of the latency that a solution within a limit may miss: far below what can be measured
-_CORRECTIONS = 8  # solutions that are probed before one is taken
-_CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
-_TIGHTER = 0.93  # of the limit where the probes refute a solution; twice where it is one that they refuted before
 _VERIFIED = 8  # candidates that are probed in one round of exploring
 _FRONT_STEP_DB = 2.0
 _FRONT_GAP_DB = 2.0  # from measured points that is far enough
@@ -108,14 +102,21 @@ class Guided(Scripted):
         self._oracles = oracles
         self._anchors = anchors
         self._chosen = chosen
-        self._outputs = outputs
         self._baseline_ns = baseline_ns
         self._rng = rng
         self.model = CostModel(structure, known)
         self.forecasts: list[Forecast] = []
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._allowance = Allowance(bound)
-        self._noise: NoiseModel | None = None
+        self._solver = Solver(
+            structure,
+            outputs,
+            self._allowance,
+            oracles.sensitivity,
+            lambda labels: oracles.noise(self._placement(labels)),
+            anchors,
+            chosen,
+        )
         self._told: dict[Placement, Trial] = {}
         self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
@@ -163,9 +164,8 @@ class Guided(Scripted):
         placement = trial.proposal.placement
         self._told[placement] = trial
         self._allowance.tell(trial)
-        if self._noise is not None and trial.accuracy is not None and labels.any():
-            self._probe(labels)
-            self._noise.compare(labels, trial.accuracy)
+        if trial.accuracy is not None:
+            self._solver.compare(labels, trial.accuracy)
         if not isinstance(trial.outcome, Measured):
             return
         self._points.append((self._baseline_ns / trial.outcome.latency.speedup.value, trial.outcome.accuracy.sqnr_db))
@@ -205,96 +205,14 @@ class Guided(Scripted):
     # --- solving -------------------------------------------------------------------------------------------------
 
     def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
-        """The best labelling under these costs that keeps the bound, by the probes where there are some."""
-        problem = self.model.problem(parameters)
-        labels = self._unbounded(problem)
-        needless = most is None and self._noise is None and not self._allowance.active
-        most = self._allowance.most if most is None else most
-        if needless or not np.isfinite(most):
-            return labels
-        self._find_noise()
-        best, least, limit = np.zeros_like(labels), float("inf"), most
-        for _ in range(_CORRECTIONS):
-            if not self._quiet(labels, most):
-                labels = self._within(problem, limit)
-            fresh = self._probe(labels)
-            noise = float(self._predicted(labels).max(initial=0.0))
-            if noise <= most and problem.cost(labels) < least:
-                best, least = labels, problem.cost(labels)
-            if noise > most:
-                limit *= _TIGHTER if fresh else _TIGHTER**2
-            elif not fresh or noise >= _CLOSE * most:
-                break
-            labels = self._unbounded(problem)
-        return best
-
-    def _find_noise(self) -> None:
-        """Make the noise model, where there is none: from probes, and from what the anchors showed."""
-        if self._noise is None:
-            self._noise = NoiseModel(self._structure, self._oracles.sensitivity(), self._outputs)
-            for name, trial in self._anchors.items():
-                if name in self._chosen and trial.accuracy is not None and self._chosen[name]:
-                    labels = self._structure.labels(self._chosen[name])
-                    self._probe(labels)
-                    self._noise.compare(labels, trial.accuracy)
-
-    def _probe(self, labels: np.ndarray) -> bool:
-        """Ask for the noise of a labelling, and learn it; False where it was known, or cannot be asked."""
-        if self._noise is None or self._noise.knows(labels):
-            return False
-        found = self._oracles.noise(self._placement(labels))
-        if found is None:
-            return False
-        self._noise.learn(labels, found)
-        return True
-
-    def _unbounded(self, problem: Problem) -> np.ndarray:
-        """The best labelling whatever its noise: a cut, or where that is not exact by much, an integer program."""
-        whole = float(np.minimum(problem.float_cost, problem.low_cost).sum())
-        if -problem.negative > _INEXACT * whole and len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem)
-            if found is not None:
-                return found
-        return minimum_cut(problem.clipped())
-
-    def _predicted(self, labels: np.ndarray) -> np.ndarray:
-        """Noise at each output, as known or predicted; shape (outputs,), empty without a noise model."""
-        return np.zeros(0) if self._noise is None else self._noise.predict(labels)
-
-    def _quiet(self, labels: np.ndarray, most: float | None = None) -> bool:
-        """Whether a labelling is expected to keep the bound."""
-        most = self._allowance.most if most is None else most
-        return bool((self._predicted(labels) <= most).all())
-
-    def _within(self, problem: Problem, most: float) -> np.ndarray:
-        """The best labelling whose noise is at most ``most`` by the noise model."""
-        assert self._noise is not None
-        if len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, self._noise.limits(most, len(problem.terms)), gap=_GAP)
-            if found is not None:
-                return found
-        return self._sweep(problem, most)
-
-    def _sweep(self, problem: Problem, most: float) -> np.ndarray:
-        """The cheapest labelling within the limit that some price on noise gives: bisection on the price."""
-        assert self._noise is not None
-        problem = problem.clipped()
-        low, high = 0.0, float(np.abs(problem.low_cost - problem.float_cost).sum()) / max(most, 1e-30)
-        best = np.zeros(len(problem.float_cost), bool)
-        for _ in range(24):
-            price = np.sqrt(low * high) if low > 0.0 else high * 1e-6
-            labels = minimum_cut(self._noise.priced(problem, price))
-            if self._quiet(labels, most):
-                best, high = labels, price
-            else:
-                low = price
-        return best
+        """The best labelling under these costs that keeps the bound."""
+        return self._solver.solve(self.model.problem(parameters), most)
 
     # --- phases --------------------------------------------------------------------------------------------------
 
     def _cuts(self) -> Dialogue:
         """Solve, measure, learn, until the solution is a model that was judged."""
-        free = self._unbounded(self.model.problem(self.model.mean()))
+        free = self._solver.unbounded(self.model.problem(self.model.mean()))
         if self._new(free):
             yield from self._try(free, "cut without a bound", anchor=True)
         failures = 0
@@ -324,15 +242,15 @@ class Guided(Scripted):
         ranked: list[tuple[float, np.ndarray, str]] = []
         best_ns = self.model.predict(self._best).ns  # the measured figure may owe its place to luck
         for labels, origin in self._candidates():
-            if not self._quiet(labels) or not self._new(labels):
+            if not self._solver.quiet(labels) or not self._new(labels):
                 continue
             gain = _expected_gain(self.model.predict(labels), best_ns)
             if gain >= _LEAST_GAIN * best_ns:
                 ranked.append((gain, labels, origin))
         ranked.sort(key=lambda item: -item[0])
         for _, labels, origin in ranked[:_VERIFIED]:
-            self._probe(labels)
-            if self._quiet(labels):
+            self._solver.probe(labels)
+            if self._solver.quiet(labels):
                 return labels, origin
         return None
 
@@ -375,15 +293,15 @@ class Guided(Scripted):
         Args:
             points: most to measure; None for all. Nothing happens where accuracy does not stand in the way of speed.
         """
-        if self._noise is None or not np.isfinite(self._allowance.most):
+        if not self._solver.bounded:
             return
         rounds = 1 if points is not None else _FRONT_ROUNDS
         for _ in range(rounds):
             left, before = self._predicted_front(), len(self._points)
             while left and (points is None or points > 0):
                 labels = left.pop(self._most_telling(left))
-                self._probe(labels)
-                db, ns = self._decibels(labels), self.model.predict(labels).ns
+                self._solver.probe(labels)
+                db, ns = self._solver.decibels(labels), self.model.predict(labels).ns
                 if self._new(labels) and not any(other <= ns and known >= db for other, known in self._points):
                     yield from self._try(labels, f"front: about {db:.0f} dB", timed=True)
                     points = None if points is None else points - 1
@@ -395,7 +313,7 @@ class Guided(Scripted):
         bound = -10.0 * float(np.log10(self._allowance.most))
 
         def worth(k: int) -> tuple[float, float]:
-            db = self._decibels(front[k])
+            db = self._solver.decibels(front[k])
             gap = min((abs(db - known) for _, known in self._points), default=np.inf)
             return min(gap, _FRONT_GAP_DB), -abs(db - bound)
 
@@ -407,23 +325,19 @@ class Guided(Scripted):
         The allowance sweeps from the noise of the fastest labelling down to that of float.
         """
         problem = self.model.problem(self.model.mean())
-        fastest = self._unbounded(problem)
-        self._probe(fastest)
+        fastest = self._solver.unbounded(problem)
+        self._solver.probe(fastest)
         found = [fastest]
-        for db in np.arange(max(self._decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):
-            labels = self._within(problem, 10.0 ** (-float(db) / 10.0))
+        for db in np.arange(max(self._solver.decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):
+            labels = self._solver.within(problem, 10.0 ** (-float(db) / 10.0))
             if not labels.any():
                 break
             found.append(labels)
         front: list[np.ndarray] = []
         for labels in sorted(found, key=lambda y: self.model.predict(y).ns):
-            if not front or self._decibels(labels) > self._decibels(front[-1]):
+            if not front or self._solver.decibels(labels) > self._solver.decibels(front[-1]):
                 front.append(labels)
         return front
-
-    def _decibels(self, labels: np.ndarray) -> float:
-        """SQNR of the worst output, as known or predicted."""
-        return -10.0 * float(np.log10(max(float(self._predicted(labels).max(initial=0.0)), 1e-30)))
 
 
 def _noise_of(sqnr_db: float) -> float:
