@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +28,10 @@ from inlay.errors import CompileFailed, InlayError, ModelError, RunFailed, Usage
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
 from inlay.model.load import file_sha256, load
+from inlay.numbers import DEFAULT_S, Ticks, choose_numbers
 from inlay.progress import Progress
 from inlay.quant.accuracy import Bound, Judge, find_metric
+from inlay.quant.qparams import QParamsTable
 from inlay.result import TuneResult, replacing
 from inlay.selection import Selected
 from inlay.space.recipe import Recipe
@@ -37,7 +41,8 @@ from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Accuracy, Interval
-from inlay.workbench import Candidates, choose_method, observe, prepare, sharing, table_from
+from inlay.types import Placement
+from inlay.workbench import Candidates, observe, prepare, sharing
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 _RANDOM_SAMPLES = 8
@@ -205,7 +210,7 @@ class Quantized:
         sha256: of the file.
         ports: consumer slots that read quantized values.
         units: operators in low precision, and operators in all.
-        ranges: the method that chose the ranges.
+        ranges: the method that chose the ranges, or how many values each one serves, and what that brought.
         accuracy: against float on the samples themselves; None for random inputs.
         refusals: how many operators stay float, by reason.
         decisions: precision, deciding rule and reason of every node.
@@ -271,18 +276,21 @@ def quantize(
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
-        accuracies: dict[int, Accuracy] = {}
+        accuracies: list[Accuracy] = []
 
-        def score(table: object) -> float:
-            artifact = Candidates(prepared, table, "probe", "").write(placement)  # type: ignore[arg-type]
-            accuracy = judge.judge(worker.run(artifact, feeds))
+        def score(table: QParamsTable, placement: Placement) -> float:
+            artifact = Candidates(prepared, table, "probe", "").write(placement)
+            accuracies.append(judge.judge(worker.run(artifact, feeds)))
             worker.drop(artifact)
-            accuracies[len(accuracies)] = accuracy
-            return accuracy.sqnr_db
+            return accuracies[-1].sqnr_db
 
-        method, scores = choose_method(prepared, observed, placement, score)
-        shared = {c.node: c.reason for c in sharing(prepared, observed, method)}
-        final = Candidates(prepared, table_from(prepared, observed, method), observed.digest, worker.fingerprint.digest)
+        clock = Ticks() if worker.deterministic else time.monotonic
+        known = () if given is None else samples.feeds
+        numbers = choose_numbers(prepared, observed, placement, known, score, DEFAULT_S, clock=clock)
+        shared = {c.node: c.reason for c in sharing(prepared, observed, numbers.method)}
+        table = numbers.table(prepared, observed)
+        calibration = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
+        final = Candidates(prepared, table, calibration, worker.fingerprint.digest)
         artifact = final.deliver(placement, work / out.name)
         with replacing(out) as fresh:
             fresh.write_bytes(artifact.path.read_bytes())
@@ -292,7 +300,8 @@ def quantize(
                 fresh.write_bytes(data_file.read_bytes())
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     selected = [u for u in prepared.selectable if u.name in low]
-    accuracy = accuracies[list(scores).index(method)] if given is not None and scores else None
+    # what was chosen is what judged best
+    accuracy = None if given is None else max(accuracies, key=lambda a: a.sqnr_db, default=None)
     refusals: dict[str, int] = {}
     for unit in prepared.units:
         if unit.refusal:
@@ -302,7 +311,7 @@ def quantize(
         file_sha256(out),
         len(placement),
         (len(selected), len(prepared.units)),
-        method,
+        str(numbers).removeprefix("ranges by "),
         accuracy,
         refusals,
         tuple(_with_sharing(d, shared) for d in resolved.decisions),

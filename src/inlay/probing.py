@@ -10,7 +10,7 @@ from inlay.data import Feed
 from inlay.errors import TargetError
 from inlay.journal import Journal
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import Powers, Sensitivity, sensitivity
+from inlay.quant.sensitivity import Powers, Sensitivity, plan, sensitivity
 from inlay.quant.switched import NoiseProbe
 from inlay.types import Placement
 from inlay.workbench import Prepared
@@ -19,8 +19,6 @@ SHARE = 0.1
 """Of the budget, for probing every source."""
 
 _BUILD_SHARE = 0.5  # of those seconds that building the probe model uses up at most, in the reckoning
-_LEAST_QUESTIONS = 16
-_MOST_SAMPLES = 4
 
 
 @dataclass
@@ -97,22 +95,16 @@ class Probes:
                 prepared.rules,
                 self.table,
             )
-            plan = self.journal.fact("probing")
-            if plan is None:
-                plan = self._plan(probe, self.clock() - begun)
-                self.journal.record_fact("probing", plan)
-            probe.use(self.feeds[: plan["samples"]])
+            decided = self.journal.fact("probing")
+            if decided is None:
+                decided = self._plan(probe, self.clock() - begun)
+                self.journal.record_fact("probing", decided)
+            probe.use(self.feeds[: decided["samples"]])
             self._probe, self._broken = probe, False
         return self._probe
 
     def _plan(self, probe: NoiseProbe, built: float) -> dict[str, int]:
-        """Samples and questions that fit: every source alone on as many samples as possible, else groups on one."""
-        probe.use(self.feeds[:1])
-        everything = Placement((port, s.qtype) for s in probe.switches for port in s.ports)
-        begun = self.clock()
-        probe.noise(everything)
-        once = max(self.clock() - begun, 1e-6)
+        """Samples and questions for the time that building leaves."""
         seconds = max(self.seconds - built, (1.0 - _BUILD_SHARE) * self.seconds)
-        runs = max(int(seconds / once), _LEAST_QUESTIONS)
-        samples = max(1, min(runs // max(1, len(probe.switches)), _MOST_SAMPLES, len(self.feeds)))
-        return {"samples": samples, "questions": runs // samples}
+        samples, questions = plan(probe, self.feeds, seconds, self.clock)
+        return {"samples": samples, "questions": questions}

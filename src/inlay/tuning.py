@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,10 @@ from inlay.journal import Journal
 from inlay.measure.client import Worker
 from inlay.measure.race import Meter
 from inlay.model.load import ModelFile, load
+from inlay.numbers import DEFAULT_S, SHARE, Fixed, Numbers, Ticks, choose_numbers
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
+from inlay.quant.calibrate import Observed
 from inlay.quant.qparams import QParamsTable
 from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
 from inlay.search.anchors import Anchors, anchor_placements
@@ -42,7 +44,7 @@ from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
 from inlay.version import __version__
-from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, table_from
+from inlay.workbench import Candidates, Prepared, observe, prepare, recipe_for
 
 _RANDOM_SAMPLES = 8
 _RETREATS = 3
@@ -259,23 +261,19 @@ class Run:
             judge.reference[: len(some)], self.setting.parts.selection.part(range(len(some))), self.config.bound
         )
 
-        def score(table: QParamsTable) -> float:
+        def score(table: QParamsTable, placement: Placement) -> float:
             artifact = Candidates(prepared, table, "probe", "").write(placement)
             try:
                 return part.judge(self.worker.run(artifact, some)).sqnr_db
             finally:
                 self.worker.drop(artifact)
 
-        method = self.journal.fact("method")
-        if method is None:
-            method, scores = choose_method(prepared, observed, placement, score, self.config.methods)
-            self.journal.record_fact("method", method)
-            self.journal.record_fact("method_scores", scores)
         fixed = imported.qparams if self.config.keep_qparams else {}
+        numbers = self._numbers(prepared, observed, placement, score, fixed)
         calibration = hashlib.sha256(
-            f"{observed.digest} {method} {sorted(map(str, fixed.items()))}".encode()
+            f"{observed.digest} {numbers.identity} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
-        table = table_from(prepared, observed, method, fixed)
+        table = numbers.table(prepared, observed, fixed)
         origin = {
             "digest": calibration[:16],
             "target": self.worker.fingerprint.digest,
@@ -284,6 +282,34 @@ class Run:
         self.journal.record_fact("calibration", {**origin, "table": table.as_json()})
         self.journal.record_feed("shapes", self.setting.parts.calibration.feeds[0])
         return Candidates(prepared, table, calibration[:16], self.worker.fingerprint.digest)
+
+    def _numbers(
+        self,
+        prepared: Prepared,
+        observed: Observed,
+        placement: Placement,
+        judge: Callable[[QParamsTable, Placement], float],
+        fixed: Fixed,
+    ) -> Numbers:
+        """How ranges are made; decided once in a run, however often that is continued."""
+        known = self.journal.fact("numbers")
+        if known is not None:
+            return Numbers.from_json(known)
+        numbers = choose_numbers(
+            prepared,
+            observed,
+            placement,
+            () if self.setting.samples.kind == "random" else self.setting.parts.calibration.feeds,
+            judge,
+            DEFAULT_S if self.config.budget_s is None else SHARE * self.config.budget_s,
+            self.config.bound.min_sqnr_db,
+            self.config.methods,
+            fixed,
+            Ticks() if self.worker.deterministic else time.monotonic,
+        )
+        self.journal.record_fact("numbers", numbers.as_json())
+        self.progress.stage(str(numbers))
+        return numbers
 
     def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
         """The baseline is the first incumbent: by definition as fast as itself, and exact."""
@@ -418,7 +444,7 @@ class Run:
         imported = [c for c in evaluator.judged if c.source is not None]
         named = [AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in imported]
         named += [AnchorResult(name, trial.outcome) for name, trial in anchors.trials.items()]
-        parts = setting.parts
+        parts, numbers = setting.parts, self.journal.fact("numbers")
         front = pareto(
             [
                 {
@@ -445,8 +471,9 @@ class Run:
                 "calibration_samples": len(parts.calibration),
                 "selection_samples": len(parts.selection),
                 "validation_samples": len(parts.verification) if parts.verified else 0,
-                "ranges": self.journal.fact("method"),
-                "ranges_sqnr_db": self.journal.fact("method_scores"),
+                "ranges": numbers["method"],
+                "ranges_sqnr_db": numbers["scores"],
+                "numbers": numbers["report"],
             },
             baseline_ms=confirmed.baseline_ms,
             best=confirmed.best,

@@ -190,26 +190,43 @@ def table_from(
     observed: Observed,
     method: Method,
     fixed: Mapping[tuple[str, QType], QParams] | None = None,
+    chosen: Mapping[str, Method] | None = None,
+    shifts: Mapping[str, np.ndarray] | None = None,
 ) -> QParamsTable:
-    """Numbers from histograms: each value's range by ``method``, merged over its domain."""
+    """Numbers from histograms: each value's range merged over its domain.
+
+    Args:
+        prepared: the model.
+        observed: histograms.
+        method: how ranges are read off them; also decides what is shared.
+        fixed: numbers that replace the computed ones.
+        chosen: another method for these classes of values, by the names of :func:`classes_of`.
+        shifts: by node, the mean error of its rounded weight, to be taken off the bias.
+    """
     graph = prepared.graph
-    own = _own_ranges(observed, method)
-    choices = choose_sharing(graph, prepared.rules, observed.histograms, own)
-    domains = find_domains(graph, prepared.rules, {c.node for c in choices if not c.share})
+    domains = classes_of(prepared, observed, method)
+    chosen = chosen or {}
     merged: dict[str, Range] = {}
-    for value, found in own.items():
+    for value, histogram in observed.histograms.items():
         key = domains.get(value, value)
+        found = histogram.range(chosen.get(key, method))
         merged[key] = merged[key] | found if key in merged else found
     for value, key in domains.items():
         constant = graph.constant(value)
         if constant is not None and key in merged:
             merged[key] = merged[key] | constant_range(constant)
-    ranges = {v: merged[domains.get(v, v)] for v in own}
+    ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
     for value, key in domains.items():
         if key in merged:
             ranges.setdefault(value, merged[key])
     per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
-    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor)
+    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor, shifts)
+
+
+def classes_of(prepared: Prepared, observed: Observed, method: Method) -> Mapping[str, str]:
+    """The class of each value that shares its numbers with others, where ``method`` decides what is shared."""
+    choices = sharing(prepared, observed, method)
+    return find_domains(prepared.graph, prepared.rules, {c.node for c in choices if not c.share})
 
 
 def _own_ranges(observed: Observed, method: Method) -> dict[str, Range]:

@@ -131,3 +131,62 @@ def _sorted_into_bins(x: np.ndarray, limit: float) -> bool:
         return True
     place = x.astype(np.float64) * (BINS / 2 / limit)
     return bool((np.abs(place - np.rint(place)) > 1e-3).all())
+
+
+def _kl_reference(x: np.ndarray, levels: int = 256, bins: int = 4096) -> float:
+    """The upper end that Kullback-Leibler calibration chooses for numbers that are not negative.
+
+    Written anew from the textbook form of the criterion: bin, clip, merge into levels, expand, compare.
+    """
+    x = x[x > 0]
+    counts, edges = np.histogram(x, bins, (0.0, float(x.max())))
+    results = []
+    for last in range(levels, bins + 1, 8):
+        p = counts[:last].astype(float)
+        q = np.zeros(last)
+        for part in np.array_split(np.arange(last), levels):
+            filled = part[p[part] > 0]
+            if filled.size:
+                q[filled] = p[part].sum() / filled.size
+        p[-1] += counts[last:].sum()
+        q = np.maximum(q, 1e-9 * q.max())
+        p, q = p / p.sum(), q / q.sum()
+        seen = p > 0
+        results.append((float((p[seen] * np.log(p[seen] / q[seen])).sum()), float(edges[last])))
+    return min(results)[1]
+
+
+@pytest.mark.parametrize("shape", ["half normal", "exponential", "uniform", "gamma"])
+@pytest.mark.parametrize("zeros", [0.0, 0.7])
+def test_entropy_agrees_with_another_form_of_the_criterion(shape: str, zeros: float) -> None:
+    """A share of zeros, such as a Relu leaves, must not matter: they are represented exactly by any range."""
+    rng = np.random.default_rng(0)
+    draw = {
+        "half normal": lambda: np.abs(rng.standard_normal(60_000)),
+        "exponential": lambda: rng.exponential(size=60_000),
+        "uniform": lambda: rng.uniform(0, 1, 60_000),
+        "gamma": lambda: rng.gamma(2.0, size=60_000),
+    }[shape]
+    x = draw().astype(np.float32)
+    x[rng.uniform(size=x.size) < zeros] = 0.0
+    want = _kl_reference(x)
+    found = histogram(x).range("entropy")
+    assert found.low == 0.0
+    assert found.high == pytest.approx(want, rel=0.3)
+
+
+@pytest.mark.parametrize("method", ["mse", "entropy"])
+def test_zeros_do_not_narrow_a_range(method: Method) -> None:
+    x = np.abs(np.random.default_rng(0).standard_normal(20_000)).astype(np.float32)
+    padded = np.concatenate([x, np.zeros(40_000, np.float32)])
+    plain, with_zeros = histogram(x).range(method), histogram(padded).range(method)
+    assert with_zeros.high == pytest.approx(plain.high, rel=0.05)
+
+
+def test_noise_is_that_of_rounding_and_clipping() -> None:
+    x = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
+    for found in (Range(-5.0, 5.0), Range(-2.0, 2.5)):
+        step = (found.high - found.low) / 255
+        rounded = np.clip(np.rint(x / step) * step, found.low, found.high)
+        want = float(((x - rounded) ** 2).mean() / (x**2).mean())
+        assert histogram(x).noise(found) == pytest.approx(want, rel=0.1)

@@ -13,7 +13,7 @@ from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import sensitivity
+from inlay.quant.sensitivity import quiet_units, sensitivity
 from inlay.quant.switched import SWITCHES, NoiseProbe, Switch, find_switches, probe_model
 from inlay.space.units import Unit
 from inlay.targets.onnxruntime.rules import rules_for
@@ -101,3 +101,14 @@ def test_with_time_enough_every_value_is_asked_alone() -> None:
     found = sensitivity(planted.switches, planted.units, planted.ask, most=100)
     assert planted.asked == 100
     assert found.values["v3"] == (1e-6,)
+
+
+def test_the_loudest_units_are_left_out_until_the_rest_keeps_the_limit(tmp_path: Path) -> None:
+    prepared, _, _ = _prepared(tmp_path)
+    units = [u for u in prepared.selectable if u.name != "add"]
+    noise = {"x": (0.001,), "v1": (0.002,), "v2": (0.5,), "v3": (0.001,)}
+    assert quiet_units(prepared.graph, units, noise, 1.0) == {"c0", "c1", "c2"}
+    assert quiet_units(prepared.graph, units, noise, 0.01) == {"c0"}  # both units around v2 go
+    assert quiet_units(prepared.graph, units, noise, 0.0) == frozenset()
+    two = {**dict.fromkeys(noise, (0.0, 0.0)), "v1": (0.0, 0.3)}
+    assert quiet_units(prepared.graph, units, two, 0.1) == {"c2"}  # every output counts

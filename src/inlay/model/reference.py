@@ -7,6 +7,7 @@ files that refer to a shared :class:`~inlay.model.store.WeightStore`.
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,11 +28,24 @@ def one_line(error: BaseException) -> str:
 
 
 class Session:
-    """One ONNX Runtime session on a proto. ``outputs`` may name any value of the main graph."""
+    """One ONNX Runtime session on a proto. ``outputs`` may name any value of the main graph.
 
-    def __init__(self, proto: onnx.ModelProto, store: WeightStore, optimize: bool = False) -> None:
+    Args:
+        proto: the model; its weights may lie in ``store``.
+        store: the folder from which external weights are read.
+        optimize: let the runtime fuse and rewrite.
+        fuse_qdq: with ``optimize``: operators between Q and DQ nodes become integer kernels; else the nodes round
+            numbers and all else is float.
+    """
+
+    def __init__(
+        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool = False, fuse_qdq: bool = True
+    ) -> None:
         options = ort.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = _usable_cores()  # its own count forgets that a process may be pinned
+        if not fuse_qdq:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_ENABLE_BASIC
         path = store.folder / f"reference-{uuid.uuid4().hex}.onnx"
@@ -51,6 +65,11 @@ class Session:
             return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
         except Exception as error:  # as above
             raise RunFailed(f"ONNX Runtime cannot run the model: {one_line(error)}") from error
+
+
+def _usable_cores() -> int:
+    """Cores that this process may run on; 0 (the runtime's own choice) where the system does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
 
 def run_model(model: ir.Model, store: WeightStore, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ placement gives the model back, bit for bit.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,11 +29,12 @@ ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Site:
     """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names.
 
     ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
+    ``numbers``: what is quantized in place of the constant's own numbers (a corrected bias).
     """
 
     value: str
@@ -41,6 +43,7 @@ class _Site:
     ports: tuple[Port, ...]
     prefix: str
     moved: bool = False
+    numbers: np.ndarray | None = None
 
     @property
     def at_output(self) -> bool:
@@ -115,7 +118,8 @@ class Emitter:
                 raise ModelError(f"the placement names port {port}, which the model does not have") from None
             if qtype is QType.INT32:
                 params = table.bias_params(port, placement)
-                sites.append(_Site(value, qtype, params, (port,), f"{value}_{port.node}"))
+                bias = table.bias(port, placement)
+                sites.append(_Site(value, qtype, params, (port,), f"{value}_{port.node}", numbers=bias))
             else:
                 readers[value, qtype].append(port)
         types = Counter(value for value, _ in readers)
@@ -213,12 +217,14 @@ class Emitter:
 
     def _constant(self, site: _Site, name: str) -> onnx.TensorProto:
         """The quantized form of a constant, stored once for each set of numbers."""
-        array = self._graph.constant(site.value)
+        array = self._graph.constant(site.value) if site.numbers is None else site.numbers
         assert array is not None
         dtype = ONNX_TYPE[site.qtype]
         if array.size * site.qtype.bits // 8 < INLINE_BYTES or site.qtype is QType.INT4:
             return tensor_proto(name, quantize(array, site.params), dtype)
         key = f"{site.qtype.value}:{site.prefix}:{hash(site.params)}"
+        if site.numbers is not None:
+            key += f":{hashlib.sha256(array.tobytes()).hexdigest()}"
         self._store.put(key, lambda: quantize(array, site.params).tobytes())
         return self._store.reference(key, name, dtype, tuple(array.shape))
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.stats import entropy
+from scipy.special import rel_entr
 
-Method = Literal["minmax", "percentile", "mse", "entropy"]
+Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 BINS = 4096  # over the whole symmetric range; a multiple of four, so that doubling merges bins exactly
 PERCENTILE = 99.99
+LOWER_PERCENTILE = 99.9
 COUNTED = 1 << 16  # numbers of one array that are counted
 
 
@@ -34,20 +36,27 @@ class Range:
 
 
 class Histogram:
-    """Counts of a stream of numbers. Not finite numbers are counted apart."""
+    """Counts of a stream of numbers. Not finite numbers are counted apart; zeros too, besides standing in their bin.
+
+    Zero is always represented exactly. Behind a Relu it is half of all numbers, or more: to charge those with rounding
+    errors would make every range look too wide.
+    """
 
     def __init__(self) -> None:
         self.low = np.inf
         self.high = -np.inf
         self.not_finite = 0
+        self.zeros = 0
         self.limit = 0.0  # bins cover [-limit, limit)
         self.counts = np.zeros(BINS, np.int64)
+        self._found: dict[tuple[Method, int], Range] = {}
 
     def update(self, array: np.ndarray) -> None:
         """Take in the numbers of a float array of any shape."""
         flat = array.ravel()
         if not flat.size:
             return
+        self._found.clear()
         low, high = float(flat.min()), float(flat.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             finite = flat[np.isfinite(flat)]
@@ -61,6 +70,7 @@ class Histogram:
         index = (index * (BINS / 2 / self.limit) + BINS / 2).astype(np.int32)
         np.clip(index, 0, BINS - 1, out=index)
         self.counts += np.bincount(index, minlength=BINS)
+        self.zeros += int(flat.size - np.count_nonzero(flat))
 
     def _cover(self, magnitude: float) -> None:
         if self.limit == 0.0:  # a floor keeps the reciprocal of the bin's width finite
@@ -76,6 +86,13 @@ class Histogram:
         """Bin edges, shape (BINS + 1,)."""
         return np.linspace(-self.limit, self.limit, BINS + 1)
 
+    @property
+    def rounded(self) -> np.ndarray:
+        """Counts of the numbers that rounding changes: all but zeros, shape (BINS,)."""
+        counts = self.counts.copy()
+        counts[BINS // 2] -= self.zeros
+        return counts
+
     def range(self, method: Method, levels: int = 256) -> Range:
         """The range that ``method`` chooses for ``levels`` quantization levels."""
         if not np.isfinite(self.low):
@@ -83,12 +100,24 @@ class Histogram:
         whole = Range(min(0.0, self.low), max(0.0, self.high))
         if method == "minmax" or whole.low == whole.high:
             return whole
-        return _CHOICES[method](self, whole, levels)
+        if (method, levels) not in self._found:
+            self._found[method, levels] = _CHOICES[method](self, whole, levels)
+        return self._found[method, levels]
+
+    def noise(self, found: Range, levels: int = 256) -> float:
+        """Mean squared error of rounding to ``levels`` steps of ``found`` and of clipping, over the mean square."""
+        if found.low == found.high or not np.isfinite(self.low):
+            return 0.0
+        counts = self.rounded
+        centres = ((self.edges[:-1] + self.edges[1:]) / 2).clip(self.low, self.high)
+        step = (found.high - found.low) / (levels - 1)
+        errors = (centres - centres.clip(found.low, found.high)) ** 2 + step * step / 12
+        return float(counts @ errors) / max(float(counts @ centres**2), 1e-300)
 
     @property
     def digest(self) -> str:
         """Identifies the counts."""
-        facts = np.array([self.low, self.high, self.limit, self.not_finite])
+        facts = np.array([self.low, self.high, self.limit, self.not_finite, self.zeros])
         return hashlib.sha256(facts.tobytes() + self.counts.tobytes()).hexdigest()[:16]
 
 
@@ -100,10 +129,10 @@ def _stride(size: int) -> int:
     return next((p for p in (1, 3, 5, 11, 19, 37, 67, 131, 257, 521) if size // p <= COUNTED), 1031)
 
 
-def _percentile(histogram: Histogram, whole: Range, levels: int) -> Range:
-    """Cut off the outermost 0.01 % of the numbers, half on each side that has any."""
+def _percentile(histogram: Histogram, whole: Range, levels: int, percent: float = PERCENTILE) -> Range:
+    """Cut off the outermost ``100 - percent`` percent of the numbers, half on each side that has any."""
     share = np.cumsum(histogram.counts) / histogram.counts.sum()
-    tail = (100.0 - PERCENTILE) / 100.0 / (2 if whole.low < 0 < whole.high else 1)
+    tail = (100.0 - percent) / 100.0 / (2 if whole.low < 0 < whole.high else 1)
     edges = histogram.edges
     low = edges[np.searchsorted(share, tail)] if whole.low < 0 else 0.0
     high = edges[np.searchsorted(share, 1.0 - tail) + 1] if whole.high > 0 else 0.0
@@ -112,9 +141,10 @@ def _percentile(histogram: Histogram, whole: Range, levels: int) -> Range:
 
 def _mse(histogram: Histogram, whole: Range, levels: int) -> Range:
     """Shrink both ends until the mean squared error of rounding and clipping is least (grid, then each end alone)."""
-    filled = np.flatnonzero(histogram.counts)
+    counts = histogram.rounded
+    filled = np.flatnonzero(counts)
     centres = ((histogram.edges[:-1] + histogram.edges[1:]) / 2)[filled].clip(whole.low, whole.high)
-    weights = histogram.counts[filled] / histogram.counts.sum()
+    weights = counts[filled] / max(1, counts.sum())
 
     def error(low: float, high: float) -> float:
         step = (high - low) / (levels - 1)
@@ -130,15 +160,21 @@ def _mse(histogram: Histogram, whole: Range, levels: int) -> Range:
 
 
 def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
-    """Least Kullback-Leibler divergence between the clipped distribution and its quantized form."""
-    counts = histogram.counts.astype(np.float64)
+    """Least Kullback-Leibler divergence between the clipped distribution and its quantized form.
+
+    Zeros, which no range misrepresents, are left out of both: spread over their level, a peak of zeros would decide
+    alone, for the narrowest range.
+    """
+    counts = histogram.rounded.astype(np.float64)
+    if not counts.any():
+        return whole
     edges = histogram.edges
     best: tuple[float, Range] = (np.inf, whole)
     for k in np.linspace(0.2, 1.0, 41):
         low, high = whole.low * k, whole.high * k
         first, last = np.searchsorted(edges, [low, high])
         first, last = max(int(first) - 1, 0), min(int(last), BINS)
-        if last - first < levels // 2:
+        if last - first < levels:  # fewer bins than levels: nothing would be rounded
             continue
         inside = counts[first:last]
         reference = inside.copy()
@@ -146,17 +182,21 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
         reference[-1] += counts[last:].sum()
         level = (np.arange(last - first) * levels // (last - first)).astype(np.int64)
         filled = inside > 0
+        if not filled.any():
+            continue
         totals = np.bincount(level, weights=inside, minlength=levels)
         share = np.bincount(level, weights=filled, minlength=levels)
         with np.errstate(divide="ignore", invalid="ignore"):
             quantized = np.where(filled, (totals / share)[level], 0.0)
         quantized = np.maximum(quantized, 1e-9 * quantized.max())
-        best = min(best, (float(entropy(reference, quantized)), Range(low, high)), key=lambda pair: pair[0])
+        divergence = float(rel_entr(reference / reference.sum(), quantized / quantized.sum()).sum())
+        best = min(best, (divergence, Range(float(low), float(high))), key=lambda pair: pair[0])
     return best[1]
 
 
 _CHOICES: Mapping[Method, Callable[[Histogram, Range, int], Range]] = {
     "percentile": _percentile,
+    "percentile-99.9": partial(_percentile, percent=LOWER_PERCENTILE),
     "mse": _mse,
     "entropy": _entropy,
 }

@@ -42,6 +42,12 @@ def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QP
     return QParams(qtype, (float(scale),), (int(np.clip(zero, qtype.qmin, qtype.qmax)),))
 
 
+def covered(params: QParams) -> Range:
+    """The smallest and largest number that per-tensor ``params`` represent."""
+    scale, zero = params.scale[0], params.zero_point[0]
+    return Range((params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale)
+
+
 def weight_params(weight: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float = 0.0) -> QParams:
     """Symmetric int8 numbers: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
 
@@ -94,6 +100,8 @@ class QParamsTable:
         ranges: by value; values of one domain have one range already.
         fixed: numbers that replace the computed ones (those of an imported baseline).
         per_tensor: weights that get one scale for all channels.
+        shifts: by node, the mean error that its rounded weight makes, for each output channel: shape (channels,).
+            It is taken off the node's bias wherever that is quantized.
     """
 
     def __init__(
@@ -103,8 +111,10 @@ class QParamsTable:
         ranges: Mapping[str, Range],
         fixed: Mapping[tuple[str, QType], QParams] | None = None,
         per_tensor: frozenset[str] = frozenset(),
+        shifts: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._graph = graph
+        self._shifts = dict(shifts or {})
         self._per_tensor = per_tensor
         self._rules = rules
         self._ranges = ranges
@@ -118,6 +128,8 @@ class QParamsTable:
         return {
             "ranges": {value: [found.low, found.high] for value, found in self._ranges.items()},
             "fixed": [[v, q.value, p.scale, p.zero_point, p.axis] for (v, q), p in self._given.items()],
+            "per_tensor": sorted(self._per_tensor),
+            "shifts": {node: shift.tolist() for node, shift in self._shifts.items()},
         }
 
     @classmethod
@@ -125,7 +137,8 @@ class QParamsTable:
         """The table that gave ``data``, for the same graph and rules."""
         ranges = {value: Range(*found) for value, found in data["ranges"].items()}
         fixed = {(v, QType(q)): QParams(QType(q), tuple(s), tuple(z), axis) for v, q, s, z, axis in data["fixed"]}
-        return cls(graph, rules, ranges, fixed)
+        shifts = {node: np.asarray(shift, np.float64) for node, shift in data.get("shifts", {}).items()}
+        return cls(graph, rules, ranges, fixed, frozenset(data.get("per_tensor", ())), shifts)
 
     def knows(self, value: str) -> bool:
         """Whether ``value`` can be quantized: it was observed, or is a constant."""
@@ -160,6 +173,26 @@ class QParamsTable:
             axis = None if scale.size == 1 else (len(self._graph.shape(value) or (0,)) - 1)
             self._biases[key] = QParams(QType.INT32, tuple(scale.tolist()), (0,) * scale.size, axis)
         return self._biases[key]
+
+    def corrects(self, node: str) -> bool:
+        """Whether the quantized bias of ``node`` makes up for its rounded weight."""
+        return node in self._shifts
+
+    def bias(self, port: Port, placement: Placement | None = None) -> np.ndarray | None:
+        """The float numbers of the bias at ``port``, less the mean error of the node's rounded weight where known.
+
+        Args:
+            port: of a constant bias.
+            placement: where given, and it quantizes the weight in another type than the target's, the error is not
+                known, and nothing is taken off.
+        """
+        numbers = self._graph.constant(self._graph.value_of(port))
+        shift = self._shifts.get(port.node)
+        if numbers is None or shift is None:
+            return numbers
+        if placement is not None and placement.qtype(Port(port.node, 1)) is not self._rules.weight:
+            return numbers
+        return np.asarray(numbers - shift.reshape(numbers.shape), np.float32)
 
     def _compute(self, value: str, qtype: QType) -> QParams:
         if not self._graph.is_constant(value):

@@ -8,15 +8,22 @@ matters, and what is never split makes little noise, so that sharing it out even
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inlay.quant.switched import Switch
+import numpy as np
+
+from inlay.data import Feed
+from inlay.model.graph import Graph
+from inlay.quant.switched import NoiseProbe, Switch
 from inlay.space.units import Unit
 from inlay.types import Placement
 
 _FAN = 4  # parts that a group is split into
+_LEAST_QUESTIONS = 16
+_MOST_SAMPLES = 4
 _NEGLIGIBLE = 1e-3  # of the noise of everything together: such a group is not split
 
 Powers = tuple[float, ...]
@@ -56,6 +63,24 @@ class _Group:
     noise: Powers = field(compare=False)
 
 
+def plan(
+    probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callable[[], float] = time.monotonic
+) -> tuple[int, int]:
+    """Samples and questions that fit: every source alone on as many samples as possible, else groups on one sample.
+
+    Raises:
+        RunFailed: the model does not run.
+    """
+    probe.use(feeds[:1])
+    everything = Placement((port, s.qtype) for s in probe.switches for port in s.ports)
+    begun = clock()
+    probe.noise(everything)
+    once = max(clock() - begun, 1e-6)
+    runs = max(int(seconds / once), _LEAST_QUESTIONS)
+    samples = max(1, min(runs // max(1, len(probe.switches)), _MOST_SAMPLES, len(feeds)))
+    return samples, runs // samples
+
+
 def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int) -> Sensitivity:
     """Noise of every source alone, by at most about ``most`` questions.
 
@@ -77,7 +102,7 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
 
 def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]:
     """Values in topological order, then units with constants."""
-    owner = {port: u.name for u in units for port in (*u.activations, *u.weights)}
+    owner = {port: u.name for u in units for port in (*u.activations, *u.weights, *u.biases)}
     values: defaultdict[str, list[Switch]] = defaultdict(list)
     constants: defaultdict[str, list[Switch]] = defaultdict(list)
     for switch in switches:
@@ -118,3 +143,30 @@ def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[_Group]:
             heapq.heappush(heap, _measured(group.sources[start : start + size], group.first + start, ask))
             asked += 1
     return done + heap
+
+
+def quiet_units(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:
+    """Names of the units that remain when the loudest are left out until the noise of the others adds up to ``limit``.
+
+    Args:
+        graph: index of the model.
+        units: those that may run in low precision.
+        noise: of each value alone.
+        limit: noise power over signal power that every output may have.
+    """
+    touched = {
+        u.name: [v for v in dict.fromkeys([*map(graph.value_of, u.activations), *u.outputs]) if v in noise]
+        for u in units
+    }
+    readers = Counter(v for values in touched.values() for v in values)
+    total = sum((np.array(noise[v]) for v in readers), np.zeros(1))
+    left = set(touched)
+    for name in sorted(touched, key=lambda n: -max((max(noise[v], default=0.0) for v in touched[n]), default=0.0)):
+        if (total <= limit).all():
+            break
+        left.discard(name)
+        for value in touched[name]:
+            readers[value] -= 1
+            if not readers[value]:
+                total = total - np.array(noise[value])
+    return frozenset(left)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -42,7 +42,8 @@ class Switch:
 def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable) -> tuple[Switch, ...]:
     """The groups of ports that labellings of ``units`` quantize: by value, the reads of each unit, and all others.
 
-    Biases are left out (32 bits make no noise), as are constants beyond what a probe model may hold.
+    Biases are left out (32 bits make no noise) but for those that make up for a rounded weight, as are constants beyond
+    what a probe model may hold.
     """
     found: list[Switch] = []
     owners: dict[Port, tuple[int, QType]] = {}
@@ -70,6 +71,9 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
                 continue
         constant = array is not None
         found += [Switch(value, tuple(ports), qtype, constant) for (_, qtype), ports in groups.items()]
+    for unit in units:
+        if unit.selectable and table.corrects(unit.name):
+            found += [Switch(graph.value_of(port), (port,), QType.INT32, True) for port in unit.biases]
     return tuple(found)
 
 
@@ -95,9 +99,7 @@ def probe_model(
         if given_out and producer is not None:
             raw[value] = f"{SWITCHES}/{value}/raw"
         if producer is None:
-            group = [
-                (n, Switch(s.value, tuple(p for p in s.ports if p.node != GRAPH_OUTPUT), s.qtype)) for n, s in group
-            ]
+            group = [(n, replace(s, ports=tuple(p for p in s.ports if p.node != GRAPH_OUTPUT))) for n, s in group]
         after["" if producer is None else producer.name] += _switched(proto, graph, group, raw, reads, table)
     proto.node.extend(after[""])
     for node in nodes:
@@ -124,7 +126,13 @@ def _switched(
     for number, switch in group:
         prefix = f"{SWITCHES}/{value}/{number}"
         rounded = f"{prefix}/rounded"
-        made = _rounding(proto, graph.constant(value), source, prefix, table.params(value, switch.qtype))
+        if switch.qtype is QType.INT32:
+            made = _constant(proto, table.bias(switch.ports[0]), prefix)
+        elif switch.constant:
+            array, params = graph.constant(value), table.params(value, switch.qtype)
+            made = _constant(proto, None if array is None else dequantize(quantize(array, params), params), prefix)
+        else:
+            made = _rounding(proto, source, prefix, table.params(value, switch.qtype))
         same = [helper.make_node("Identity", [source], [f"{prefix}/same"])]
         proto.initializer.append(tensor_proto(f"{prefix}/index", np.array(number, np.int64), TensorProto.INT64))
         yield helper.make_node("Gather", [SWITCHES, f"{prefix}/index"], [f"{prefix}/on"])
@@ -139,14 +147,15 @@ def _switched(
         reads.update({port: read for port in switch.ports if port.node != GRAPH_OUTPUT})
 
 
-def _rounding(
-    proto: onnx.GraphProto, constant: np.ndarray | None, source: str, prefix: str, params: QParams
-) -> list[onnx.NodeProto]:
-    """Nodes that compute ``<prefix>/rounded``; a constant is rounded here, an activation when the model runs."""
-    if constant is not None:
-        numbers = dequantize(quantize(constant, params), params).astype(np.float32)
-        proto.initializer.append(tensor_proto(f"{prefix}/constant", numbers, TensorProto.FLOAT))
-        return [helper.make_node("Identity", [f"{prefix}/constant"], [f"{prefix}/rounded"])]
+def _constant(proto: onnx.GraphProto, numbers: np.ndarray | None, prefix: str) -> list[onnx.NodeProto]:
+    """A node that hands out ``<prefix>/rounded``, a constant with other numbers."""
+    assert numbers is not None, "only constants have such a switch"
+    proto.initializer.append(tensor_proto(f"{prefix}/constant", numbers.astype(np.float32), TensorProto.FLOAT))
+    return [helper.make_node("Identity", [f"{prefix}/constant"], [f"{prefix}/rounded"])]
+
+
+def _rounding(proto: onnx.GraphProto, source: str, prefix: str, params: QParams) -> list[onnx.NodeProto]:
+    """Nodes that compute ``<prefix>/rounded`` from an activation."""
     zero = np.array(params.zero_point[0], STORAGE[params.qtype])
     proto.initializer.extend(
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 import weakref
@@ -17,7 +18,10 @@ from inlay.data import Samples, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile, load
+from inlay.model.reference import Session
 from inlay.model.store import embed
+from inlay.numbers import DEFAULT_S, Ticks, choose_numbers
+from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Rules
 from inlay.types import Placement
@@ -25,6 +29,8 @@ from inlay.workbench import Prepared, metadata, observe, prepare, table_from
 
 _RANDOM = 8
 """How many random samples stand in where none are given."""
+_JUDGED = 8
+"""Samples that judge between ways to choose numbers."""
 
 Source = str | Path | onnx.ModelProto | ir.Model
 SampleSource = str | Path | Iterable[Mapping[str, np.ndarray]]
@@ -73,8 +79,23 @@ class Subject:
 
     @cached_property
     def _numbers(self) -> tuple[QParamsTable, str]:
-        observed = observe(self.prepared, self._samples)
-        return table_from(self.prepared, observed, "minmax"), observed.digest
+        """Numbers chosen as :func:`~inlay.tune` does it, with simulated rounding; the same on every machine."""
+        prepared = self.prepared
+        observed = observe(prepared, self._samples)
+        if self.samples_kind == "random":
+            return table_from(prepared, observed, "minmax"), observed.digest
+        some = self._samples.part(range(min(_JUDGED, len(self._samples))))
+        reference = Session(prepared.emitter.base, prepared.store)
+        judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), margin=False)
+        placement = prepared.label(frozenset(u.name for u in prepared.selectable))
+
+        def score(table: QParamsTable, placement: Placement) -> float:
+            session = Session(prepared.emitter.emit(placement, table), prepared.store)
+            return judge.judge([session.run(feed) for feed in some.feeds]).sqnr_db
+
+        numbers = choose_numbers(prepared, observed, placement, self._samples.feeds, score, DEFAULT_S, clock=Ticks())
+        digest = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
+        return numbers.table(prepared, observed), digest
 
 
 def _read(source: Source, folder: Path) -> ModelFile:

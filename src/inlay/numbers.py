@@ -1,0 +1,286 @@
+"""The numbers of a run: a range for every value and corrected biases, chosen by what they do to the outputs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from inlay.config import DEFAULT_BUDGET_S
+from inlay.data import Feed
+from inlay.errors import ModelError, TargetError
+from inlay.model.reference import Session
+from inlay.quant.accuracy import EXACT_DB
+from inlay.quant.bias import bias_errors
+from inlay.quant.calibrate import Observed
+from inlay.quant.observers import METHODS, Method
+from inlay.quant.probe import RangeProbe
+from inlay.quant.qparams import QParamsTable, covered
+from inlay.quant.ranges import Ranges, choose_ranges
+from inlay.quant.sensitivity import plan, quiet_units, sensitivity
+from inlay.quant.switched import NoiseProbe
+from inlay.types import Placement, QParams, QType
+from inlay.workbench import Prepared, choose_method, classes_of, table_from
+
+SHARE = 0.06
+"""Of a run's budget, for choosing ranges."""
+DEFAULT_S = SHARE * DEFAULT_BUDGET_S
+"""Seconds where there is no budget."""
+_MOST_FEEDS = 12
+_SENSITIVITY_SHARE = 0.3  # of the time, where a part of the model must be found first
+_LEAST_SHARE = 0.25  # of the time, that is left for choosing ranges however long all else took
+_TRIES = 3
+_NEAR_DB = 3.0
+_TICK_S = 0.02
+
+Judge = Callable[[QParamsTable, Placement], float]
+Fixed = Mapping[tuple[str, QType], QParams]
+Shifts = Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How the numbers of one run are made: a fact, so that a run that is continued has the same.
+
+    Attributes:
+        method: of all values but those in ``chosen``.
+        chosen: another method, by class of values.
+        shifts: by node, the mean error of its rounded weight, which its bias makes up for: one number per channel.
+        scores: SQNR in dB of each method alone.
+        report: what was found, for people.
+    """
+
+    method: Method
+    chosen: Mapping[str, Method] = field(default_factory=dict)
+    shifts: Shifts = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    def table(self, prepared: Prepared, observed: Observed, fixed: Fixed | None = None) -> QParamsTable:
+        """The numbers themselves."""
+        shifts = {node: np.array(shift, np.float64) for node, shift in self.shifts.items()}
+        return table_from(prepared, observed, self.method, fixed, self.chosen, shifts)
+
+    @property
+    def identity(self) -> str:
+        """Text that tells this choice from every other."""
+        return f"{self.method} {sorted(self.chosen.items())} {sorted(self.shifts.items())}"
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data; see :meth:`from_json`."""
+        return {
+            "method": self.method,
+            "chosen": dict(self.chosen),
+            "shifts": {node: list(shift) for node, shift in self.shifts.items()},
+            "scores": dict(self.scores),
+            "report": dict(self.report),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Numbers:
+        """The choice that gave ``data``."""
+        shifts = {node: tuple(shift) for node, shift in data["shifts"].items()}
+        return cls(data["method"], data["chosen"], shifts, data["scores"], data["report"])
+
+    def __str__(self) -> str:
+        report = self.report
+        if not report:
+            return f"ranges by {self.method}"
+        counts = ", ".join(f"{method} {count}" for method, count in report["methods"].items())
+        bias = "biases corrected" if report["bias_correction"] else "biases as they were"
+        before, after = report["before_db"], report["after_db"]
+        what = "full INT8" if report["whole"] else "the part near the bound"
+        return f"ranges by {counts}; {bias}: {what} {before:.1f} dB -> {after:.1f} dB in {report['seconds']:.1f} s"
+
+
+class Ticks:
+    """A clock that moves on by a fixed step whenever it is read: the same decisions on a machine of any speed."""
+
+    def __init__(self, step: float = _TICK_S) -> None:
+        self._now, self._step = 0.0, step
+
+    def __call__(self) -> float:
+        """Seconds."""
+        self._now += self._step
+        return self._now
+
+
+def choose_numbers(
+    prepared: Prepared,
+    observed: Observed,
+    placement: Placement,
+    feeds: Sequence[Feed],
+    judge: Judge,
+    seconds: float,
+    least_db: float | None = None,
+    methods: Sequence[Method] = METHODS,
+    fixed: Fixed | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Numbers:
+    """Choose how ranges are made and whether biases are corrected.
+
+    One method for all values is chosen first, then methods for single values and the correction, on ``feeds`` with
+    simulated rounding. ``judge``, which looks at other samples with the real kernels, has the last word.
+
+    Where ``placement`` is far from what may be delivered, a few loud values drown all others. Then the choice is made
+    for the part of the model that is expected to fit inside the bound.
+
+    Args:
+        prepared: the model.
+        observed: histograms.
+        placement: all that may be quantized.
+        feeds: calibration samples; without any (or with random ones, which tell nothing) one method serves for all.
+        judge: SQNR in dB of a placement with a table; raises TargetError where it does not run.
+        seconds: rough limit of the choice for single values.
+        least_db: the bound on the SQNR, or None.
+        methods: to choose from.
+        fixed: numbers that are given.
+        clock: tells seconds.
+    """
+    method, scores = choose_method(prepared, observed, placement, lambda table: judge(table, placement), methods)
+    plain = Numbers(method, scores=scores)
+    if not scores or not feeds:
+        return plain
+    begun = clock()
+    some = [feeds[int(i)] for i in np.linspace(0, len(feeds) - 1, min(len(feeds), _MOST_FEEDS))]
+    try:
+        trial = _Trial(prepared, observed, placement, method, methods, fixed, some, clock)
+        shifts = trial.shifts()
+        if least_db is not None and scores[method] < least_db:
+            trial = trial.within(least_db, shifts, _SENSITIVITY_SHARE * seconds, lambda p: trial.judge(plain, judge, p))
+        left = max(_LEAST_SHARE * seconds, seconds - (clock() - begun))
+        ranges, corrected = trial.choose(shifts, left)
+    except (TargetError, ModelError):  # what simulates it cannot be built: one method serves
+        return plain
+    usual = Counter(ranges.methods.values()).most_common(1)
+    others = dict.fromkeys(trial.members, usual[0][0] if usual else method)  # which the trial left in float
+    chosen = {c: m for c, m in {**others, **ranges.methods}.items() if m != method}
+    contenders = [plain, Numbers(method, {}, shifts, scores), Numbers(method, chosen, corrected, scores)]
+    known = [trial.judge(c, judge, trial.placement) for c in contenders]
+    best = int(np.argmax(known))
+    winner = contenders[best]
+    counts = Counter(dict.fromkeys(methods, 0))
+    counts.update(winner.chosen.get(c, method) for c in trial.members)
+    report = {
+        "methods": {m: n for m, n in counts.items() if n},
+        "bias_correction": bool(winner.shifts),
+        "corrected_units": len(winner.shifts),
+        "whole": trial.placement == placement,
+        "ports": len(trial.placement),
+        "before_db": known[0],
+        "after_db": known[best],
+        "simulated_before_db": ranges.before_db,
+        "simulated_after_db": ranges.after_db,
+        "runs": ranges.runs,
+        "complete": ranges.complete,
+        "seconds": round(clock() - begun, 3),
+    }
+    return Numbers(method, winner.chosen, winner.shifts, scores, report)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """What all comparisons have in common."""
+
+    prepared: Prepared
+    observed: Observed
+    placement: Placement
+    method: Method
+    methods: Sequence[Method]
+    fixed: Fixed | None
+    feeds: Sequence[Feed]
+    clock: Callable[[], float]
+
+    @cached_property
+    def classes(self) -> Mapping[str, str]:
+        """What shares numbers; it does not change when a class gets another method."""
+        return classes_of(self.prepared, self.observed, self.method)
+
+    @cached_property
+    def members(self) -> Mapping[str, list[str]]:
+        """The observed values of each class."""
+        found: dict[str, list[str]] = {}
+        for value in self.observed.histograms:
+            found.setdefault(self.classes.get(value, value), []).append(value)
+        return found
+
+    def table(self, method: Method, shifts: Shifts | None = None) -> QParamsTable:
+        """Numbers by ``method`` for every class."""
+        chosen = dict.fromkeys(self.members, method)
+        return Numbers(self.method, chosen, shifts or {}).table(self.prepared, self.observed, self.fixed)
+
+    def shifts(self) -> Shifts:
+        """Mean errors of all rounded weights whose biases are quantized."""
+        prepared = self.prepared
+        units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
+        base, table = prepared.emitter.base, self.table(self.method)
+        means = bias_errors(base, prepared.store, prepared.graph, units, prepared.rules, table, self.feeds)
+        return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
+
+    def within(self, least_db: float, shifts: Shifts, seconds: float, measure: Callable[[Placement], float]) -> _Trial:
+        """The same for the units whose noise is about what the bound allows; for all where none would be left."""
+        prepared, graph = self.prepared, self.prepared.graph
+        table = self.table(self.method, shifts)
+        begun = self.clock()
+        probe = NoiseProbe(prepared.emitter.base, prepared.store, graph, prepared.units, prepared.rules, table)
+        samples, questions = plan(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
+        probe.use(self.feeds[:samples])
+        noise = sensitivity(probe.switches, prepared.selectable, probe.noise, questions).values
+        found, limit_db = self.placement, least_db
+        for _ in range(_TRIES):
+            part = prepared.label(quiet_units(graph, prepared.selectable, noise, 10.0 ** (-limit_db / 10.0)))
+            if not len(part):
+                break
+            found, off = part, measure(part) - least_db
+            if abs(off) < _NEAR_DB:
+                break
+            limit_db -= off  # noises do not quite add up: by as much the next limit is another one
+        return replace(self, placement=found)
+
+    def judge(self, numbers: Numbers, judge: Judge, placement: Placement) -> float:
+        """SQNR in dB; the worst of all where it does not run."""
+        try:
+            return judge(numbers.table(self.prepared, self.observed, self.fixed), placement)
+        except TargetError:
+            return -EXACT_DB
+
+    def choose(self, shifts: Shifts, seconds: float) -> tuple[Ranges, Shifts]:
+        """Methods by class, and ``shifts`` where they lessen the error; the search starts from the better of both."""
+        begun = self.clock()
+        reference = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
+        wanted = [reference.run(feed) for feed in self.feeds]
+        tables = {method: self.table(method) for method in self.methods}
+        probes = [self._probe(used) for used in ([{}, shifts] if shifts else [{}])]
+        activation = self.prepared.rules.activation
+        options = {c: {m: t.params(c, activation) for m, t in tables.items()} for c in probes[0].classes}
+        local = {c: {m: self._noise(c, params) for m, params in known.items()} for c, known in options.items()}
+
+        def search(probe: RangeProbe, seconds: float) -> Ranges:
+            return choose_ranges(probe, options, local, self.method, self.feeds, wanted, seconds, self.clock)
+
+        starts = [search(probe, 0.0).before_db for probe in probes]
+        best = int(np.argmax(starts))
+        found = search(probes[best], max(0.0, seconds - (self.clock() - begun)))
+        return found, shifts if best else {}
+
+    def _probe(self, shifts: Shifts) -> RangeProbe:
+        prepared = self.prepared
+        return RangeProbe(
+            prepared.emitter,
+            prepared.graph,
+            prepared.store,
+            self.placement,
+            self.table(self.method, shifts),
+            self.classes,
+            prepared.rules.activation,
+        )
+
+    def _noise(self, name: str, params: QParams) -> float:
+        """The largest error at a value of the class, relative to its power."""
+        found = covered(params)
+        return max((self.observed.histograms[v].noise(found) for v in self.members.get(name, ())), default=0.0)
