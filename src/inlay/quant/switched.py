@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -95,9 +95,7 @@ def probe_model(
         if given_out and producer is not None:
             raw[value] = f"{SWITCHES}/{value}/raw"
         if producer is None:
-            group = [
-                (n, Switch(s.value, tuple(p for p in s.ports if p.node != GRAPH_OUTPUT), s.qtype)) for n, s in group
-            ]
+            group = [(n, replace(s, ports=tuple(p for p in s.ports if p.node != GRAPH_OUTPUT))) for n, s in group]
         after["" if producer is None else producer.name] += _switched(proto, graph, group, raw, reads, table)
     proto.node.extend(after[""])
     for node in nodes:
