@@ -38,8 +38,8 @@ format: $(STAMP)  ## put the code into ruff's form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## measure; tables go to benchmarks/out
-	$(BIN)/python -m benchmarks
+bench: $(STAMP)  ## measure, or go on measuring; tables go to benchmarks/out
+	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(STAMP)  ## build the documentation into site
 	$(BIN)/sphinx-build -q -W -b html docs site

@@ -1,25 +1,205 @@
-"""``python -m benchmarks [quality|growth|ethos] [options]``: one table, or all of them.
+"""``python -m benchmarks [TABLE] [options]``: quality, compiles, honesty, growth, ethos; or all of them without a name.
 
-Each writes JSON and Markdown to ``benchmarks/out``. Measure on a quiet machine.
+Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same
+command goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
+``benchmarks/results``, and ``readme`` renders the README's comparison from there. Measure on a quiet machine.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import platform
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-MODULES = {"quality": "quality", "growth": "growth", "ethos": "ethos_concat"}
+import onnxruntime
+
+from benchmarks import compiles, honesty, quality, render, subjects
+from inlay.errors import InlayError
+from inlay.targets.base import TargetSpec
+from inlay.targets.registry import create
+from inlay.version import __version__
+
+OUT = Path(__file__).parent / "out"
+Row = dict[str, Any]
+
+
+def facts(budget: float) -> dict[str, Any]:
+    """What the figures depend on."""
+    target = create(TargetSpec("ort-cpu", {"threads": 1})).fingerprint().facts
+    known = {k: str(v) for k, v in target.items()}
+    return {
+        "inlay": __version__,
+        "onnxruntime": onnxruntime.__version__,
+        "cpu": known.get("cpu", platform.processor()),
+        "isa": known.get("isa", platform.machine()),
+        "cores": os.cpu_count(),
+        "budget_s": budget,
+        "target": known,
+    }
+
+
+def collect(
+    table: str,
+    names: Sequence[str],
+    options: argparse.Namespace,
+    make: Callable[[subjects.Subject, Path], Row],
+    settings: Row,
+) -> list[Row]:
+    """The row of each model: those that an earlier run wrote with the same settings, and new ones."""
+    folder = options.out / "rows" / table
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path, work = folder / f"{name}.json", options.out / "work" / table / name
+        if options.restart:
+            path.unlink(missing_ok=True)
+            shutil.rmtree(work, ignore_errors=True)
+        if path.exists() and json.loads(path.read_text(encoding="utf8")).get("settings") == settings:
+            print(f"{table}: {name}: done before", flush=True)
+            continue
+        begun = time.monotonic()
+        print(f"{table}: {name} …", flush=True)
+        try:
+            found = make(subjects.make(name, options.models, work), work)
+        except (InlayError, subprocess.CalledProcessError) as error:  # one model must not lose the others' figures
+            found = {"model": name, "error": str(error)}
+        seconds = round(time.monotonic() - begun, 1)
+        _write(path, {**found, "settings": settings, "seconds": seconds})
+        shutil.rmtree(work, ignore_errors=True)
+        print(f"{table}: {name}: {_line(found)} ({seconds:.0f} s)", flush=True)
+    order = subjects.names(options.models)
+    rows = [json.loads(p.read_text(encoding="utf8")) for p in folder.glob("*.json")]
+    rows = [r for r in rows if r["settings"] == settings and r["model"] in order]
+    return sorted(rows, key=lambda r: order.index(r["model"]))
+
+
+def run_quality(options: argparse.Namespace) -> None:
+    """``quality.json`` and ``.md``."""
+    settings = {"budget": options.budget, "version": __version__}
+    names = subjects.chosen(options.models, options.only)
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return quality.row(subject, work, options.budget)
+
+    table = quality.table(collect("quality", names, options, make, settings))
+    _tables(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
+
+
+def run_compiles(options: argparse.Namespace) -> None:
+    """``compiles.json`` and ``.md``."""
+    settings = {"many": options.many, "longest_s": options.longest, "version": __version__}
+    names = [n for n in subjects.chosen(options.models, options.only) if n in compiles.SUBJECTS]
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return compiles.row(subject, work, options.many, options.longest)
+
+    table = compiles.table(collect("compiles", names, options, make, settings))
+    _tables(options.out, "compiles", {"machine": facts(options.longest), **table}, render.compiles)
+
+
+def run_honesty(options: argparse.Namespace) -> None:
+    """``honesty.json`` and ``.md``."""
+    given = {"--runs": options.runs, "--jobs": options.jobs, "--out": options.out}
+    arguments = [str(a) for pair in given.items() for a in pair]
+    honesty.main([*arguments, *(["--restart"] if options.restart else [])])
+
+
+def run_growth(options: argparse.Namespace) -> None:
+    """``growth.json`` and ``.md``, always in ``benchmarks/out``."""
+    subprocess.call([sys.executable, "-m", "benchmarks.growth"])
+
+
+def run_ethos(options: argparse.Namespace) -> None:
+    """``ethos.json`` and ``.md``; a line where the Arm tools are not installed."""
+    command = [sys.executable, "-m", "benchmarks.ethos_concat", "--json", str(options.out / "ethos.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"ethos: fails: {(done.stderr.splitlines() or ['?'])[-1]}", file=sys.stderr)
+        return
+    text = f"# Concat on Ethos-U\n\n```\n{done.stdout}```\n"
+    (options.out / "ethos.md").write_text(text, encoding="utf8")
+    print(done.stdout, end="")
+
+
+def publish(options: argparse.Namespace) -> None:
+    """Copy finished tables to ``benchmarks/results``: those are committed."""
+    render.RESULTS.mkdir(exist_ok=True)
+    for name in render.TABLES:
+        for suffix in (".json", ".md"):
+            path = options.out / f"{name}{suffix}"
+            if not path.exists():
+                continue
+            if name == "honesty" and suffix == ".json":  # single runs are many, and made again from their seeds
+                table = json.loads(path.read_text(encoding="utf8"))
+                del table["runs"]
+                _write(render.RESULTS / path.name, table)
+            else:
+                shutil.copyfile(path, render.RESULTS / path.name)
+            print(f"wrote {render.RESULTS / path.name}")
+
+
+def rewrite_readme(options: argparse.Namespace) -> None:
+    """Render the README's comparison from the committed table."""
+    text = render.readme(render.README.read_text(encoding="utf8"), render.read("quality"))
+    render.README.write_text(text, encoding="utf8")
+    print(f"wrote {render.README}")
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "quality": run_quality,
+    "compiles": run_compiles,
+    "honesty": run_honesty,
+    "growth": run_growth,
+    "ethos": run_ethos,
+    "publish": publish,
+    "readme": rewrite_readme,
+}
+
+
+def _tables(out: Path, name: str, table: Row, markdown: Callable[[Row], str]) -> None:
+    _write(out / f"{name}.json", table)
+    (out / f"{name}.md").write_text(markdown(table), encoding="utf8")
+    print(f"wrote {out / name}.json and .md", flush=True)
+
+
+def _write(path: Path, data: Row) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf8")
+    fresh.replace(path)
+
+
+def _line(row: Row) -> str:
+    if "error" in row:
+        return f"fails: {row['error']}"
+    return render.ratio(row.get("over_best_anchor") or row.get("short_over_long"))
 
 
 def main() -> int:
-    """Run the benchmark that is named first, with its options, or all with their defaults."""
-    name, *options = sys.argv[1:] or [""]
-    if name and name not in MODULES:
-        print(f"there is no benchmark {name}: give {', '.join(MODULES)}, or nothing for all", file=sys.stderr)
-        return 2
-    wanted = [name] if name else list(MODULES)
-    codes = [subprocess.call([sys.executable, "-m", f"benchmarks.{MODULES[n]}", *options]) for n in wanted]
-    return max(codes)
+    """Make the table that is named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=COMMANDS, help="all five without it")
+    parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")
+    parser.add_argument("--restart", action="store_true", help="forget the rows that are done")
+    parser.add_argument("--many", type=int, default=compiles.MANY, help="builds of the long runs of compiles")
+    parser.add_argument("--longest", type=float, default=compiles.LONGEST_S, help="most seconds of their search")
+    parser.add_argument("--runs", type=int, default=300, help="of each scenario of honesty")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of honesty")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    wanted = [options.table] if options.table else list(render.TABLES)
+    for name in wanted:
+        COMMANDS[name](options)
+    return 0
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     misses = [f"{f}: exponent {b:.3f} > {MAX_EXPONENT}" for f, b in fits.items() if b > MAX_EXPONENT]
     misses += [f"{p.family}: {p.seconds} s > {MAX_SECONDS} s" for p in largest if p.seconds > MAX_SECONDS]
     misses += [f"{p.family}: {p.peak_gib} GiB > {MAX_GIB} GiB" for p in largest if p.peak_gib > MAX_GIB]
-    OUT.mkdir(exist_ok=True)
+    OUT.mkdir(parents=True, exist_ok=True)
     data = {
         "machine": {"python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count()},
         "limits": {"exponent": MAX_EXPONENT, "seconds": MAX_SECONDS, "gib": MAX_GIB},

@@ -1,210 +1,124 @@
-"""Tables of what Inlay delivers, from one command: quality, compiles, honesty, overhead; JSON and Markdown.
+"""What Inlay delivers against what everybody would try: the given model, the runtime's quantizer, all INT8, Conv only.
 
-    python -m benchmarks.quality [--models DIR] [--budget 40] [--out benchmarks/out] [--only NAME ...] [--compiles]
+    python -m benchmarks quality [--models DIR] [--budget 40] [--only NAME ...] [--restart]
 
-Every figure of speed is a ratio of readings from the same interleaved blocks, with its 95 % interval. ``--models``
-names a folder of trained models with a ``feeds.py`` that writes their samples (``feeds.py NAME calibration.npz
-evaluation.npz``); without it, or for names that it lacks, the seeded light models are used.
+All of a model's files are timed in the same interleaved blocks, so that every figure is a paired ratio with its 95 %
+interval. An anchor is feasible where its SQNR keeps the bound on samples from other sources, which neither
+calibration nor search has seen.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
-
 import inlay
-from benchmarks import light_models
+from benchmarks import paired, peer
+from benchmarks.subjects import Subject
 from inlay.errors import InlayError
-from inlay.measure.stats import hodges_lehmann
+from inlay.space.recipe import Recipe
 
-LIGHT = ("squeezenet", "inception_v1", "inception_v2", "resnet50", "shufflenet", "densenet121")
-COMPILES = ("squeezenet", "inception_v1", "ultraface_rfb320_simplified")
 BOUND_DB = 20.0
+BLOCKS, PROCESSES = 12, 2
+EVALUATION = 32  # most samples to judge by
+
+ANCHORS = ("given", "quantize_static", "full-int8", "conv-matmul")
+NORMALIZED = "normalized"  # float, normalized by Inlay: not what anybody would try, but it tells gains apart
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model with samples to tune on."""
+def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
+    """Tune one model, and time what is delivered beside every anchor.
 
-    name: str
-    model: Path
-    samples: Path
-
-
-def subjects(models: Path | None, folder: Path, only: Sequence[str]) -> list[Subject]:
-    """The models that there are."""
-    found = []
-    names = [] if models is None else sorted(p.stem for p in models.glob("*.onnx"))
-    for name in (*names, *LIGHT):
-        if only and name not in only:
-            continue
-        samples = folder / f"{name}.npz"
-        if name in LIGHT:
-            model = folder / f"{name}.onnx"
-            made = light_models.light_model(name)
-            onnx.save(made, model)
-            np.savez(samples, **{light_models.input_name(made): light_models.samples()})
-        else:
-            assert models is not None
-            model = models / f"{name}.onnx"
-            command = [sys.executable, str(models / "feeds.py"), name, str(samples), str(folder / "evaluation.npz")]
-            subprocess.run(command, check=True)
-        found.append(Subject(name, model, samples))
-    return found
-
-
-def quality(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
-    """Tune, then time the delivered model against every feasible anchor, written anew, in blocks of its own."""
-    out = folder / f"out-{subject.name}"
+    Raises:
+        InlayError: the model cannot be tuned.
+    """
     result = inlay.tune(
-        subject.model, out=out, data=subject.samples, min_sqnr=BOUND_DB, budget=budget, restart=True, cost_db=False
+        subject.model, out=folder / "tune", data=subject.samples, min_sqnr=BOUND_DB, budget=budget, cost_db=False
     )
-    anchors = [subject.model, *_anchor_files(subject, result, folder)]
-    rows = inlay.bench([result.model_path, *anchors], data=subject.samples, blocks=12, processes=2)
-    # bench gives the first model's latency over each other's: what is wanted is the inverse
-    over = [(row.path, 1.0 / row.speedup.value, 1.0 / row.speedup.high, 1.0 / row.speedup.low) for row in rows[1:]]
-    best = min(over, key=lambda o: o[1])
+    files = {"delivered": result.model_path, "given": subject.model}
+    notes: dict[str, str] = {}
+    for name in (NORMALIZED, "full-int8", "conv-matmul"):
+        recipe = Recipe().set_global(None) if name == NORMALIZED else name
+        path = folder / f"{name}.onnx"
+        try:
+            inlay.quantize(subject.model, path, data=subject.samples, recipe=recipe)
+            files[name] = path
+        except InlayError as error:
+            notes[name] = f"fails: {error}"
+    theirs = peer.quantize(subject.model, subject.samples, folder / "quantize_static.onnx")
+    if theirs.path is not None:
+        files["quantize_static"] = theirs.path
+    if theirs.note:
+        notes["quantize_static"] = theirs.note
+    samples = paired.read(subject.samples, subject.model, 1)
+    readings = paired.measure(files, samples, BLOCKS, PROCESSES)
+    notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})
+    notes = {name: note.replace(f"{folder}{os.sep}", "") for name, note in notes.items()}
+    files = {name: path for name, path in files.items() if name not in readings.failed}
+    accuracy = paired.sqnr(files, subject.model, paired.read(subject.evaluation, subject.model, EVALUATION))
+    anchors = [_anchor(name, readings, accuracy, notes) for name in (*ANCHORS, NORMALIZED)]
+    feasible = [a for a in anchors if a["feasible"] and a["name"] != NORMALIZED]
+    best = max(feasible, key=lambda a: float(a["over_given"]["value"]))
     search = dict(result.search)
     return {
         "model": subject.name,
-        "over_given": _ratio(over[0][1:]),
-        "over_best_anchor": _ratio(best[1:]),
-        "best_anchor": best[0].stem if best[0] != subject.model else "given",
-        "sqnr_db": (result.best.verification or result.best.selection).sqnr_db,
-        "delivered": result.best.origin,
-        "compiles": search["compiles"],
-        "measurements": search["measurements"],
-        "forecast_error": search["forecast_error"],
-        "overhead": search.get("overhead"),
-        "wall_s": search["wall_s"],
+        "trained": subject.trained,
+        "best_anchor": best["name"],
+        "over_best_anchor": best["delivered_over"],
+        "over_given": readings.ratio("given", "delivered"),
+        "latency_ms": readings.milliseconds("delivered"),
+        "given_ms": readings.milliseconds("given"),
+        "sqnr_db": accuracy["delivered"],
+        "selection_sqnr_db": result.best.selection.sqnr_db,
+        "feasible": accuracy["delivered"] >= BOUND_DB,
+        "is_float": result.best.is_float,
+        "delivers_given": readings.digests["delivered"] == readings.digests["given"],
+        "origin": result.best.origin,
+        "verdict": {k: result.best.as_json()[k] for k in ("speedup", "speedup_low", "speedup_high")},
+        "anchors": anchors,
+        "search": {
+            k: search.get(k)
+            for k in (
+                "measurements",
+                "compiles",
+                "builds",
+                "failed",
+                "replayed",
+                "wall_s",
+                "overhead",
+                "forecast_error",
+            )
+        },
+        "stopped_because": search["stopped_because"],
     }
 
 
-def _anchor_files(subject: Subject, result: inlay.TuneResult, folder: Path) -> list[Path]:
-    """Feasible quantized anchors of the run, as files; the runtime's own quantizer too where it works."""
-    files = []
-    for anchor in result.anchors:
-        row = anchor.as_json()
-        if not row["feasible"] or row["name"] not in ("full-int8", "conv-matmul"):
-            continue
-        path = folder / f"{subject.name}-{row['name']}.onnx"
-        try:
-            inlay.quantize(subject.model, path, data=subject.samples, recipe=row["name"])
-        except InlayError:
-            continue
-        files.append(path)
-    return files
-
-
-def compiles_to(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
-    """Compiles after which the search had a model within 2 % of the best that a run of 400 compiles finds."""
-    long = inlay.tune(
-        subject.model, out=folder / f"long-{subject.name}", data=subject.samples, budget=10 * budget, cost_db=False
-    )
-    short = inlay.tune(
-        subject.model,
-        out=folder / f"short-{subject.name}",
-        data=subject.samples,
-        budget=None,
-        max_measurements=20,
-        cost_db=False,
-    )
-    row = inlay.bench([long.model_path, short.model_path], data=subject.samples, blocks=12)[1]
-    interval = row.speedup
+def _anchor(name: str, readings: paired.Readings, accuracy: dict[str, float], notes: dict[str, str]) -> dict[str, Any]:
+    if name not in accuracy:
+        return {"name": name, "feasible": False, "note": notes.get(name, "fails")}
     return {
-        "model": subject.name,
-        "compiles": short.search["compiles"],
-        "compiles_of_the_long_run": long.search["compiles"],
-        "short_over_long": _ratio((interval.value, interval.low, interval.high)),
+        "name": name,
+        "feasible": accuracy[name] >= BOUND_DB,
+        "sqnr_db": accuracy[name],
+        "over_given": readings.ratio("given", name),
+        "delivered_over": readings.ratio(name, "delivered"),
+        "note": notes.get(name, ""),
     }
 
 
-def honesty(runs: int = 1000) -> dict[str, Any]:
-    """How often intervals of noise of 3 % with bursts in 10 % of the readings cover the truth, by number of pairs."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for pairs in (8, 24):
-        hits = 0
-        for _ in range(runs):
-            noise = rng.normal(0.0, 0.03, (2, pairs)) + np.log(1.5) * (rng.random((2, pairs)) < 0.1)
-            interval = hodges_lehmann(0.02 + noise[0] - noise[1])
-            hits += interval.low <= 0.02 <= interval.high
-        found[f"coverage_{pairs}_pairs"] = hits / runs
-    return found
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows, and geometric means of the delivered model over the best feasible anchor."""
 
+    def mean(chosen: list[dict[str, Any]]) -> paired.Ratio | None:
+        return paired.geometric_mean([r["over_best_anchor"] for r in chosen])
 
-def _ratio(values: Sequence[float]) -> dict[str, float]:
-    value, low, high = values
-    return {"value": value, "low": low, "high": high}
-
-
-def markdown(tables: dict[str, Any]) -> str:
-    """The tables as Markdown."""
-
-    def cell(ratio: dict[str, float]) -> str:
-        return f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
-
-    lines = ["| model | over the given model | over the best feasible anchor | anchor | SQNR | built | wall |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    for row in tables["quality"]:
-        lines.append(
-            f"| {row['model']} | {cell(row['over_given'])} | {cell(row['over_best_anchor'])} | {row['best_anchor']} "
-            f"| {row['sqnr_db']:.1f} dB | {row['compiles']} | {row['wall_s']:.0f} s |"
-        )
-    shares = [row["overhead"] for row in tables["quality"] if row["overhead"] is not None]
-    lines += ["", f"Overhead (neither building, running nor calibrating), at most: {max(shares, default=0.0):.1%}"]
-    lines += ["", f"Geometric mean over the best feasible anchor: {tables['geometric_mean']:.3f}", ""]
-    for row in tables.get("compiles", []):
-        lines.append(
-            f"- {row['model']}: {row['compiles']} compiles reach {cell(row['short_over_long'])} of what "
-            f"{row['compiles_of_the_long_run']} reach"
-        )
-    lines += [f"- {key}: {value:.3f}" for key, value in tables["honesty"].items()]
-    return "\n".join(lines) + "\n"
-
-
-def _collect(rows: list[dict[str, Any]], name: str, make: Callable[[], dict[str, Any]]) -> None:
-    try:
-        rows.append(make())
-    except InlayError as error:  # one model that cannot be tuned must not lose the others' figures
-        print(f"{name}: {error}", file=sys.stderr)
-
-
-def main() -> None:
-    """Write ``quality.json`` and ``quality.md``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    models = os.environ.get("INLAY_MODELS")
-    parser.add_argument("--models", type=Path, default=Path(models) if models else None)
-    parser.add_argument("--budget", type=float, default=40.0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--compiles", action="store_true", help="also compare with long runs (minutes per model)")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, Any] = {"quality": [], "compiles": [], "honesty": honesty()}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for subject in subjects(options.models, folder, options.only):
-            _collect(tables["quality"], subject.name, lambda s=subject: quality(s, folder, options.budget))
-            if options.compiles and subject.name in COMPILES:
-                _collect(tables["compiles"], subject.name, lambda s=subject: compiles_to(s, folder, options.budget))
-            values = [row["over_best_anchor"]["value"] for row in tables["quality"]]
-            tables["geometric_mean"] = float(np.exp(np.mean(np.log(values)))) if values else None
-            (options.out / "quality.json").write_text(json.dumps(tables, indent=2) + "\n", encoding="utf8")
-            if values:
-                (options.out / "quality.md").write_text(markdown(tables), encoding="utf8")
-
-
-if __name__ == "__main__":
-    main()
+    done = [r for r in rows if "error" not in r]
+    overheads = [r["search"]["overhead"] for r in done if not r["search"]["replayed"]]
+    return {
+        "bound_db": BOUND_DB,
+        "rows": rows,
+        "geometric_mean": {"trained": mean([r for r in done if r["trained"]]), "all": mean(done)},
+        "models": {"trained": sum(r["trained"] for r in done), "all": len(done)},
+        "overhead": {"largest": max(overheads, default=None), "of": len(overheads)},
+    }

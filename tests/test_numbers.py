@@ -158,3 +158,10 @@ def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
     onnx.save(small_model(), path)
     inlay.tune(path, target="null", max_measurements=3, out=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["numbers"] == {}
+
+
+def test_ticks_depend_on_the_model_alone(workspace: Make) -> None:
+    space = workspace(model(), feeds=feeds(2))
+    one, other = Ticks.of(space.prepared), Ticks.of(space.prepared)
+    assert [one() for _ in range(5)] == [other() for _ in range(5)]
+    assert one() > 0.0

@@ -61,6 +61,7 @@ def tune(
     no_bound: bool = False,
     budget: str | float | None = DEFAULT_BUDGET_S,
     max_measurements: int | None = None,
+    max_builds: int | None = None,
     threads: int = 1,
     bind: Sequence[str] | Mapping[str, int] = (),
     seed: int = 0,
@@ -89,6 +90,7 @@ def tune(
         no_bound: do not bound the accuracy.
         budget: seconds (or a text such as "10m") of search; None or "none" for no limit.
         max_measurements: most candidates to time.
+        max_builds: most models to build during the search, probes and profiles included.
         threads: of the runtime.
         bind: sizes of dynamic dimensions.
         seed: of every random choice.
@@ -125,6 +127,7 @@ def tune(
         seed=seed,
         budget_s=_seconds(budget),
         max_measurements=max_measurements,
+        max_builds=max_builds,
         qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
         keep_qparams=keep_qparams,
         cost_db=cost_db,
@@ -284,7 +287,7 @@ def quantize(
             worker.drop(artifact)
             return accuracies[-1].sqnr_db
 
-        clock = Ticks() if worker.deterministic else time.monotonic
+        clock = Ticks.of(prepared) if worker.deterministic else time.monotonic
         known = () if given is None else samples.feeds
         numbers = choose_numbers(prepared, observed, placement, known, score, DEFAULT_S, clock=clock)
         shared = {c.node: c.reason for c in sharing(prepared, observed, numbers.method)}

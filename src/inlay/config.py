@@ -30,6 +30,7 @@ class TuneConfig:
         seed: of every random choice.
         budget_s: seconds of search, preparation and confirmation aside; None for no limit.
         max_measurements: timed candidates; None for no limit.
+        max_builds: models that the search may build, the given one, probes and profiles included; None for no limit.
         qdq_baseline: a Q/DQ model to start from, or None.
         keep_qparams: use the scales and zero points that came with the Q/DQ model.
         strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
@@ -51,6 +52,7 @@ class TuneConfig:
     seed: int = 0
     budget_s: float | None = DEFAULT_BUDGET_S
     max_measurements: int | None = None
+    max_builds: int | None = None
     qdq_baseline: Path | None = None
     keep_qparams: bool = False
     strategy: str = "auto"

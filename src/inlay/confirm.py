@@ -15,7 +15,8 @@ from inlay.config import TuneConfig
 from inlay.data import Samples
 from inlay.errors import TargetError
 from inlay.evaluate import Candidate
-from inlay.measure.client import Worker
+from inlay.measure.client import StartWorker, Worker
+from inlay.measure.race import REPORTED
 from inlay.measure.stats import LEVEL, speedup
 from inlay.model.load import file_sha256, load
 from inlay.quant.accuracy import Judge, Metric, Outputs
@@ -26,12 +27,12 @@ from inlay.types import Placement
 from inlay.workbench import Candidates
 
 MOST_CONTENDERS = 5
-FALSE_ACCEPT = 0.005
-"""Chance that a model which is no faster is delivered all the same."""
+FALSE_ACCEPT = 0.002
+"""Chance that a finalist which is no faster is delivered all the same; there are at most two besides float."""
 LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
 """Level at each of at most two looks: an open case is measured on, and looked at once more."""
-LATER_LOOK = 2  # times the processes of the first look
-_MATTERS = 1.005  # an open case whose estimate is below is not worth a second look
+LATER_LOOK = 3  # times the processes of the first look
+_MATTERS = 1.002  # an open case whose estimate is below is not worth a second look
 _HOPELESS = 0.9  # a contender this slow in the first round is not measured in the second
 
 
@@ -110,24 +111,27 @@ def confirm(
     config: TuneConfig,
     folder: Path,
     rng: np.random.Generator,
+    start: StartWorker = Worker,
     least_db: float = -np.inf,
 ) -> Confirmed:
     """Decide what to deliver, in two rounds of fresh processes.
 
     The first round chooses the fastest of the contenders (the incumbent, the fastest feasible candidates, the best
-    anchors) among those that keep the bound on the verification samples. The second measures that one anew, beside the
-    given model, float and the best anchor; only its blocks decide and are reported, so that no figure profits from
-    having been chosen for being good. The chosen model is delivered where it beats both the given model and float with
-    an error of at most ``FALSE_ACCEPT``, and the best anchor is not clearly faster. Quantized models below ``least_db``
-    on the selection samples are left out: an earlier look at the verification samples showed that these fail there.
+    anchors) among those that keep the bound on the verification samples, by its own blocks and those of the search.
+    The second measures that one anew, beside the given model, float and the best anchor; only its blocks decide and are
+    reported, so that no figure profits from having been chosen for being good. An open case is measured on, and looked
+    at once more. The chosen model is delivered where it beats both the given model and float with an error of at most
+    ``FALSE_ACCEPT``, and the best anchor is not clearly faster. Quantized models below
+    ``least_db`` on the selection samples are left out: an earlier look at the verification samples showed that these
+    fail there.
     """
     contenders = _contenders(judged, incumbent, least_db)
     entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
-    measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng)
+    measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng, start=start)
     base = Entry(judged[0], baseline, np.empty(0))
     base, *entries = _timed([base, *entries], measure, 1)
     floats = [e for e in entries if e.candidate.placement == Placement()]
-    others = sorted((e for e in entries if e not in floats), key=lambda e: -_gain(base, e, worker).value)
+    others = sorted((e for e in entries if e not in floats), key=lambda e: -_promise(base, e, worker))
 
     rejected: list[Rejected] = []
     checked: dict[str, Accuracy | None] = {base.candidate.key: _exact(base, verification)}
@@ -155,7 +159,9 @@ def confirm(
     finalists = [base, *floats, *([chosen] if chosen else []), *([anchor] if anchor else [])]
     processes = max(1, config.confirm_processes)
     base, *finalists = _timed(finalists, measure, processes)
+    reported = LEVEL
     if not worker.deterministic and any(is_open(base.ns, e.ns) for e in finalists):
+        reported = REPORTED  # the readings decided to go on, as in a race
         again = _timed([base, *finalists], measure, LATER_LOOK * processes)
         pairs = zip([base, *finalists], again, strict=True)
         base, *finalists = [replace(e, ns=np.concatenate([e.ns, more.ns])) for e, more in pairs]
@@ -165,8 +171,8 @@ def confirm(
         level = LEVEL if plain and champion is not base else LOOK_LEVEL
         if _gain(champion, entry, worker, level).shows_gain():
             champion = entry
-    over_float = _gain(finalists[0] if floats else base, champion, worker)
-    best = _best(champion, _gain(base, champion, worker), over_float, checked[champion.candidate.key])
+    over_float = _gain(finalists[0] if floats else base, champion, worker, reported)
+    best = _best(champion, _gain(base, champion, worker, reported), over_float, checked[champion.candidate.key])
     return Confirmed(
         best,
         float(np.median(base.ns)) / 1e6,
@@ -193,6 +199,20 @@ def _gain(base: Entry, other: Entry, worker: Worker, level: float = LEVEL) -> In
         ratio = float(base.ns[0] / other.ns[0])
         return Interval(ratio, ratio, ratio)
     return speedup(base.ns, other.ns, level)
+
+
+def _promise(base: Entry, other: Entry, worker: Worker) -> float:
+    """Logarithm of the speed-up before the deciding blocks: from the fresh ones, and from the search's own race.
+
+    A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
+    another process, so they count for at most twice the fresh ones.
+    """
+    gain = _gain(base, other, worker).value
+    outcome = other.candidate.trial.outcome
+    if worker.deterministic or not isinstance(outcome, Measured):
+        return float(np.log(gain))
+    fresh, earlier = len(base.ns), min(outcome.latency.blocks, 2 * len(base.ns))
+    return float(np.average(np.log([gain, outcome.latency.speedup.value]), weights=[fresh, earlier]))
 
 
 def _contenders(judged: Sequence[Candidate], incumbent: Candidate, least_db: float) -> list[Candidate]:
@@ -227,11 +247,12 @@ def _measure(
     config: TuneConfig,
     folder: Path,
     rng: np.random.Generator,
+    start: StartWorker,
 ) -> np.ndarray:
     """Readings of every process, stacked: shape (processes * blocks, models), ns."""
     readings = []
     for _ in range(processes):
-        with Worker(config.target, folder, config.limit_s) as fresh:
+        with start(config.target, folder, config.limit_s) as fresh:
             blocks = 1 if fresh.deterministic else config.confirm_blocks
             seed = int(rng.integers(2**31))
             readings.append(fresh.time(artifacts, feed, blocks, config.protocol.slot_ns, seed).ns)

@@ -37,6 +37,8 @@ _LEAST_SHARE = 0.25  # of the time, that is left for choosing ranges however lon
 _TRIES = 3
 _NEAR_DB = 3.0
 _TICK_S = 0.02
+_LEAST_TICK_S = 0.002
+_SECONDS_PER_NUMBER = 6e-9  # of an activation, in the run or two of the simulated model that a question takes
 
 Judge = Callable[[QParamsTable, Placement], float]
 Fixed = Mapping[tuple[str, QType], QParams]
@@ -103,6 +105,13 @@ class Ticks:
 
     def __init__(self, step: float = _TICK_S) -> None:
         self._now, self._step = 0.0, step
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> Ticks:
+        """One whose step is about what a question costs on this model: by its size, whatever the machine."""
+        graph = prepared.graph
+        numbers = sum(graph.size(v) or 0 for n in graph.nodes for v in n.outputs if v)
+        return cls(max(_LEAST_TICK_S, _SECONDS_PER_NUMBER * numbers))
 
     def __call__(self) -> float:
         """Seconds."""

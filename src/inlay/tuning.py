@@ -25,7 +25,7 @@ from inlay.evaluate import Candidate, Evaluator
 from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
-from inlay.measure.client import Worker
+from inlay.measure.client import Lab, Worker
 from inlay.measure.race import Meter
 from inlay.model.load import ModelFile, load
 from inlay.numbers import DEFAULT_S, SHARE, Fixed, Numbers, Ticks, choose_numbers
@@ -38,7 +38,7 @@ from inlay.search.anchors import Anchors, anchor_placements
 from inlay.search.base import Strategy
 from inlay.search.guided import Guided
 from inlay.space.recipe_file import to_text
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
@@ -47,6 +47,7 @@ from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, observe, prepare, recipe_for
 
 _RANDOM_SAMPLES = 8
+_BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
 _RETREATS = 3
 _SAFETY_DB = 1.0  # that a retreat aims above what it needs
 
@@ -72,6 +73,7 @@ def tune(
     metric: Metric | None = None,
     restart: bool = False,
     progress: Progress | None = None,
+    lab: Lab | None = None,
 ) -> TuneResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
 
@@ -84,6 +86,7 @@ def tune(
         metric: the function behind ``config.bound.metric``.
         restart: forget an earlier run in ``out``.
         progress: is told what happens.
+        lab: where latency is measured, and by which clock; this machine's own by default.
 
     Raises:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
@@ -104,7 +107,7 @@ def tune(
         _locked(folder),
         tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder, ignore_cleanup_errors=True) as work,
     ):
-        return Run(setting, Path(work), rng, progress, restart).result()
+        return Run(setting, Path(work), rng, progress, restart, lab or Lab()).result()
 
 
 @contextlib.contextmanager
@@ -134,18 +137,25 @@ class Run:
     """One run, step by step; see :meth:`result` for the order."""
 
     def __init__(
-        self, setting: Setting, work: Path, rng: np.random.Generator, progress: Progress, restart: bool
+        self, setting: Setting, work: Path, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
     ) -> None:
         self.setting, self.config, self.work = setting, setting.config, work
-        self.rng, self.progress = rng, progress
-        self.started = time.monotonic()
-        self.own_s = 0.0  # of the search: neither building nor running models
-        self.worker = Worker(self.config.target, work, self.config.limit_s)
+        self.rng, self.progress, self.lab = rng, progress, lab
+        self.started = lab.clock()
+        self.calibrating_s = self.waiting_s = 0.0
+        self.builds = 0  # of the search; checking the winner builds models, too
+        self.workers: list[Worker] = []
+        self.worker = self._start_worker(self.config.target, work, self.config.limit_s)
         try:
             self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
         except BaseException:
             self.worker.close()
             raise
+
+    def _start_worker(self, spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
+        worker = self.lab.start(spec, folder, limit_s)
+        self.workers.append(worker)
+        return worker
 
     def _identity(self) -> dict[str, str]:
         feeds = hashlib.sha256()
@@ -198,7 +208,7 @@ class Run:
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
         candidates = self._candidates(prepared, judge, selection, imported)
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
-        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
+        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng, self.lab.sleep)
         evaluator = self._evaluator(meter, judge, selection, baseline)
         # on a deterministic target a run depends on its seed alone, not on what other runs learned
         config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
@@ -206,10 +216,9 @@ class Run:
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
-        begun, busy = time.monotonic(), self.worker.busy_s + meter.waited_s
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
-        runtime = self.worker.busy_s + meter.waited_s - busy + sum(guide.probing)
-        self.own_s = time.monotonic() - begun - runtime
+        self.waiting_s, self.builds = meter.waited_s, self.worker.builds
+        self.calibrating_s += sum(guide.probing)
         self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
@@ -252,6 +261,7 @@ class Run:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
 
     def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
+        begun, busy = self.lab.clock(), self.worker.busy_s
         observed = observe(prepared, self.setting.parts.calibration, [p for _, p in imported.placements])
         placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
             "full-int8", Placement()
@@ -274,6 +284,7 @@ class Run:
             f"{observed.digest} {numbers.identity} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
         table = numbers.table(prepared, observed, fixed)
+        self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
         origin = {
             "digest": calibration[:16],
             "target": self.worker.fingerprint.digest,
@@ -295,6 +306,7 @@ class Run:
         known = self.journal.fact("numbers")
         if known is not None:
             return Numbers.from_json(known)
+        timed = not self.worker.deterministic and self.lab.clock is time.monotonic
         numbers = choose_numbers(
             prepared,
             observed,
@@ -305,7 +317,7 @@ class Run:
             self.config.bound.min_sqnr_db,
             self.config.methods,
             fixed,
-            Ticks() if self.worker.deterministic else time.monotonic,
+            time.monotonic if timed else Ticks.of(prepared),
         )
         self.journal.record_fact("numbers", numbers.as_json())
         self.progress.stage(str(numbers))
@@ -328,7 +340,7 @@ class Run:
     ) -> tuple[str, bool]:
         """The loop. Returns why it ended, and whether the user ended it."""
         spent = float(self.journal.fact("search_s") or 0.0)
-        begun = time.monotonic()
+        begun = self.lab.clock()
         try:
             for path, digest in imported.files:
                 given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
@@ -337,7 +349,7 @@ class Run:
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
-                seconds = spent + time.monotonic() - begun
+                seconds = spent + self.lab.clock() - begun
                 over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
                 if over:  # anchors are always judged: the result must not be slower than the best of them
                     return over, False
@@ -348,11 +360,16 @@ class Run:
         except KeyboardInterrupt:
             return "interrupted", True
         finally:
-            self.journal.record_fact("search_s", spent + time.monotonic() - begun)
+            self.journal.record_fact("search_s", spent + self.lab.clock() - begun)
 
     def _overhead(self) -> float:
-        """Share of the wall time that the search spent on neither building nor running models."""
-        return round(self.own_s / max(time.monotonic() - self.started, 1e-9), 4)
+        """Share of the wall time in which no worker was busy, nothing was calibrated or probed, and no pause was made.
+
+        Normalization counts as overhead, although it runs the model.
+        """
+        wall = max(self.lab.clock() - self.started, 1e-9)
+        at_work = sum(w.busy_s for w in self.workers) + self.waiting_s + self.calibrating_s
+        return round(max(0.0, 1.0 - at_work / wall), 4)
 
     def _save_cache(self, plan: Plan) -> None:
         """Keep what evolution learned, together with what the folder's cache held before."""
@@ -382,6 +399,9 @@ class Run:
         timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
         if most is not None and timed >= most:
             return f"{most} measurements are made"
+        builds = self.config.max_builds
+        if builds is not None and self.worker.builds + _BUILDS_OF_A_TRIAL > builds:
+            return f"{self.worker.builds} models are built, of at most {builds}"
         return ""
 
     def _confirm(
@@ -407,6 +427,7 @@ class Run:
             config=replace(self.config, confirm_processes=1) if quick else self.config,
             folder=self.work,
             rng=self.rng,
+            start=self._start_worker,
         )
         confirmed = decide(evaluator.incumbent)
         rejected = confirmed.rejected
@@ -424,11 +445,13 @@ class Run:
 
     def _drive(self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy) -> None:
         """Judge all that a strategy asks for."""
+        before = self.worker.builds
         while (proposal := strategy.ask()) is not None:
             key = candidates.key(proposal.placement)
             trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
             strategy.tell(trial)
-            self.progress.trial(trial, evaluator, time.monotonic() - self.started, None)
+            self.progress.trial(trial, evaluator, self.lab.clock() - self.started, None)
+        self.builds += self.worker.builds - before
 
     def _write(
         self,
@@ -482,10 +505,11 @@ class Run:
             search={
                 "measurements": evaluator.tally.measurements,
                 "compiles": evaluator.tally.compiles,
+                "builds": self.builds,
                 "failed": evaluator.tally.failed,
                 "replayed": evaluator.tally.replayed,
                 "trials": len(self.journal.trials()),
-                "wall_s": round(time.monotonic() - self.started, 3),
+                "wall_s": round(self.lab.clock() - self.started, 3),
                 "stopped_because": stopped,
                 **({} if self.worker.deterministic else {"overhead": self._overhead()}),
                 **learned(guided),

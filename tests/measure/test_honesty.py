@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
+from benchmarks import honesty
 
 from inlay.confirm import LATER_LOOK, LOOK_LEVEL, is_open
 from inlay.journal import Journal
-from inlay.measure.blocks import run_block
+from inlay.measure.blocks import reading, run_block
 from inlay.measure.client import Timing
 from inlay.measure.race import Meter, Protocol
 from inlay.measure.stats import hodges_lehmann, speedup
@@ -69,19 +71,25 @@ def test_intervals_of_a_fixed_number_of_pairs_cover_the_truth() -> None:
             differences = rng.normal(0.1, 0.03, n)
             found = hodges_lehmann(differences)
             covered += found.low <= 0.1 <= found.high
-        assert 0.93 <= covered / 2000 <= 0.99, n
+        assert 0.93 <= covered / 2000 <= 0.97, n
 
 
-def test_intervals_of_races_that_stop_early_cover_the_truth(tmp_path: Path) -> None:
-    truth, covered = 1.03, 0
-    for seed in range(RUNS):
-        made, files = meter({"base": 1e6, "best": 1e6, "new": 1e6 / truth}, seed, tmp_path)
-        versus = made.race("race", files["base"], files["best"], files["new"]).versus
-        covered += versus.low <= truth <= versus.high
-    assert covered / RUNS >= 0.93
+def test_intervals_of_races_that_stop_early_cover_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
+    """Races of 7 blocks (a clear gain), of all 28 (none), and in between."""
+    hits: dict[float, list[bool]] = {}
+    for truth in (1.0, 1.03, 1.1):
+        (tmp_path / str(truth)).mkdir()
+        for seed in range(RUNS):
+            speeds = {"base": 1e6, "new": 1e6 / truth}
+            made, files = meter(speeds, seed, tmp_path / str(truth))
+            found = made.race("race", files["base"], files["base"], files["new"])
+            hits.setdefault(truth, []).append(found.speedup.low <= truth <= found.speedup.high)
+            assert found.versus.low <= found.speedup.low, "the interval that decides is the stricter one"
+    assert all(np.mean(h) >= 0.91 for h in hits.values()), {t: np.mean(h) for t, h in hits.items()}
+    assert 0.93 <= np.mean([h for each in hits.values() for h in each]) <= 0.97
 
 
-def test_no_effect_is_not_delivered_and_two_percent_is(tmp_path: Path) -> None:
+def test_no_effect_is_not_delivered_and_two_percent_is() -> None:
     """The rule of the confirmation: fresh blocks of the chosen one of many, at its level."""
 
     def delivered(gain: float, seed: int) -> bool:
@@ -101,3 +109,63 @@ def test_no_effect_is_not_delivered_and_two_percent_is(tmp_path: Path) -> None:
     found = sum(delivered(1.02, seed) for seed in range(RUNS))
     assert false_accepts <= 0.01 * RUNS
     assert found >= 0.9 * RUNS, found
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 8])
+def test_a_slots_reading_does_not_hear_interruptions(repeats: int) -> None:
+    rng = np.random.default_rng(repeats)
+    quiet = rng.normal(1000.0, 30.0, (4000, repeats))
+    busy = np.where(rng.random(quiet.shape) < 0.1, 1.5, 1.0) * quiet
+
+    def scatter(ns: np.ndarray, how: object) -> float:
+        return float(np.std([how(row) for row in ns]))  # type: ignore[operator]
+
+    assert scatter(quiet, reading) < 1.25 * scatter(quiet, np.median), "little is lost on a quiet machine"
+    assert scatter(busy, reading) < 0.75 * scatter(busy, np.median), "the median lets them through"
+
+
+def of(name: str) -> honesty.Scenario:
+    return next(s for s in honesty.SCENARIOS if s.name == name)
+
+
+def test_whole_runs_without_an_effect_deliver_float() -> None:
+    found = [honesty.simulate(of("no effect, bursts"), seed, budget_s=40.0) for seed in range(8)]
+    assert all(o.is_float for o in found), [o for o in found if not o.is_float]
+    assert all(o.truth == 1.0 and o.covered for o in found)
+    assert sum(o.largest > 1.0 for o in found) >= 4, (
+        "the search saw gains that were none, and could have fallen for them"
+    )
+    assert all(40.0 < o.simulated_s < 120.0 for o in found), "the budget is one of the simulated clock"
+    assert len({o.anchors for o in found}) == len(found), "every run has noise of its own"
+
+
+def test_whole_runs_find_two_percent_and_say_how_much() -> None:
+    found = [honesty.simulate(of("2 % effect, bursts"), seed, budget_s=60.0) for seed in range(8)]
+    told = [o for o in found if not o.is_float]
+    assert len(told) >= 7
+    assert all(o.low > 1.0 for o in told)
+    assert all(1.0 < o.truth <= 1.0200001 for o in told), "the best of all placements is known"
+    assert sum(o.covered for o in told) >= len(told) - 1
+    again = honesty.simulate(of("2 % effect, bursts"), 0, budget_s=60.0)
+    assert (again.value, again.low, again.truth) == (found[0].value, found[0].low, found[0].truth), (
+        "same seed, same run"
+    )
+
+
+def test_fresh_workers_draw_fresh_noise(tmp_path: Path) -> None:
+    """Three processes that replay the same noise would be one, and intervals over them far too narrow."""
+    from inlay.measure.inprocess import Clock, simulated
+    from inlay.targets.base import TargetSpec
+    from inlay.targets.null import NullTarget
+    from tests.models import branches
+
+    path = tmp_path / "model.onnx"
+    path.write_bytes(branches().SerializeToString())
+    np.savez(tmp_path / "feed.npz", x=np.zeros((1, 3, 8, 8), np.float32))
+    lab = simulated(NullTarget(noise=0.03), Clock())
+    readings = []
+    for seed in (1, 2, 1):
+        with lab.start(TargetSpec("null"), tmp_path, 10.0) as worker:
+            readings.append(worker.time([Artifact(path, "a")], tmp_path / "feed.npz", 4, 1_000_000, seed).ns)
+    assert not np.isin(readings[0], readings[1]).any()
+    assert (readings[0] == readings[2]).all(), "the same job gives the same readings"

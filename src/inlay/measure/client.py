@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class Timing:
 
     Attributes:
         ns: nanoseconds per inference, shape (blocks, models).
-        drift: absolute log-ratio of the sentinel's two readings in each block, shape (blocks,).
+        drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
     """
 
     ns: np.ndarray
@@ -40,6 +40,14 @@ class Timing:
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
     """Kernels from plain data, as a worker sends them and a journal keeps them."""
     return [KernelTime(n, o, ns, p, tuple(nodes), tuple(values), kind) for n, o, ns, p, nodes, values, kind in rows]
+
+
+def checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """A worker's answer. Raises the TargetError that it stands for, where it is one."""
+    if "error" in answer:
+        kind = _ERRORS.get(answer["stage"], TargetError)
+        raise kind(answer["error"])
+    return answer
 
 
 class Worker:
@@ -52,6 +60,7 @@ class Worker:
 
     Attributes:
         busy_s: seconds that messages took so far.
+        builds: models built so far, those of profiles included.
     """
 
     def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = 600.0) -> None:
@@ -63,6 +72,7 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self._buffer = b""
         self.busy_s = 0.0
+        self.builds = 0
         self.fingerprint: Fingerprint
         self.deterministic: bool
         try:
@@ -73,7 +83,8 @@ class Worker:
 
     def load(self, artifact: Artifact) -> None:
         """Build a model, unless it is resident. Raises TargetError."""
-        if artifact.digest not in self._resident or self._process is None:
+        if artifact.digest not in self._resident or not self._alive:
+            self.builds += 1
             self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest)
             self._resident.add(artifact.digest)
 
@@ -81,7 +92,7 @@ class Worker:
         """Free a model."""
         if artifact.digest in self._resident:
             self._resident.discard(artifact.digest)
-            if self._process is not None:
+            if self._alive:
                 self._ask("unload", key=artifact.digest)
 
     def run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
@@ -100,7 +111,7 @@ class Worker:
         return results
 
     def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
-        """Time models in interleaved blocks; the first is the sentinel. Raises TargetError."""
+        """Time models in interleaved blocks. Raises TargetError."""
         for artifact in artifacts:
             self.load(artifact)
         keys = [a.digest for a in artifacts]
@@ -110,6 +121,7 @@ class Worker:
     def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
         """Kernel times of a model. Raises TargetError."""
         self.load(artifact)
+        self.builds += 1
         answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
         return kernel_times(answer["kernels"])
 
@@ -124,6 +136,10 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def _alive(self) -> bool:
+        return self._process is not None
+
     def _start(self) -> None:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
@@ -134,8 +150,11 @@ class Worker:
             env=environment,
             start_new_session=True,  # Ctrl+C is for the parent, which ends the worker when it is done with it
         )
-        self._resident.clear()
         self._buffer = b""
+        self._choose_target()
+
+    def _choose_target(self) -> None:
+        self._resident.clear()
         answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options))
         self.fingerprint = Fingerprint(answer["target"], answer["facts"])
         self.deterministic = bool(answer["deterministic"])
@@ -171,11 +190,7 @@ class Worker:
         if line is None:
             self._kill()
             raise TimedOut(f"the runtime did not finish {do} within {self._limit:.0f} s and was ended")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            kind = _ERRORS.get(answer["stage"], TargetError)
-            raise kind(answer["error"])
-        return answer
+        return checked(json.loads(line))
 
     def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
         """The next line, or None when the deadline passes first."""
@@ -200,3 +215,22 @@ class Worker:
         lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
         self._log.truncate(0)
         return f"the runtime's process died in {do} ({how})" + (f": {lines[-1]}" if lines else "")
+
+
+StartWorker = Callable[[TargetSpec, Path, float], Worker]
+"""Starts a worker for a target, with a folder for scratch files and a time limit in seconds."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where a run measures, and by which clock: processes of this machine, unless all of it is simulated.
+
+    Attributes:
+        start: starts a worker.
+        clock: seconds since some moment.
+        sleep: waits a number of seconds of that clock.
+    """
+
+    start: StartWorker = Worker
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep

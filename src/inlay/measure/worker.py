@@ -19,14 +19,19 @@ import numpy as np
 from inlay.data import save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure.blocks import run_block, slot_repeats
-from inlay.targets.base import Artifact, Executable, Feed, Target, TargetSpec
+from inlay.targets.base import Artifact, Executable, Feed, Simulated, Target, TargetSpec
 from inlay.targets.registry import create
 
 
 class Service:
-    """Holds the target, the resident executables and the feeds of one worker."""
+    """Holds the target, the resident executables and the feeds of one worker.
 
-    def __init__(self) -> None:
+    Args:
+        target: what to use in place of the target that is asked for by name: a simulation in the caller's process.
+    """
+
+    def __init__(self, target: Target | None = None) -> None:
+        self._given = target
         self._target: Target | None = None
         self._resident: dict[str, Executable] = {}
         self._feeds: dict[str, Feed] = {}
@@ -46,7 +51,7 @@ class Service:
 
     def on_target(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
         """Choose the target."""
-        self._target = create(TargetSpec(name, options))
+        self._target = self._given or create(TargetSpec(name, options))
         print_ = self._target.fingerprint()
         return {"target": print_.target, "facts": dict(print_.facts), "deterministic": self._target.deterministic}
 
@@ -83,6 +88,9 @@ class Service:
                 self._repeats[key] = slot_repeats(executable, arrays, slot_ns)
         repeats = [self._repeats[k] for k in keys]
         rng = np.random.default_rng(seed)
+        for executable in executables:
+            if isinstance(executable, Simulated):
+                executable.reseed(seed)
         rows = [run_block(executables, repeats, arrays, rng) for _ in range(blocks)]
         return {"ns": [row.ns for row in rows], "drift": [row.drift for row in rows]}
 

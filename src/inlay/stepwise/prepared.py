@@ -93,7 +93,9 @@ class Subject:
             session = Session(prepared.emitter.emit(placement, table), prepared.store)
             return judge.judge([session.run(feed) for feed in some.feeds]).sqnr_db
 
-        numbers = choose_numbers(prepared, observed, placement, self._samples.feeds, score, DEFAULT_S, clock=Ticks())
+        numbers = choose_numbers(
+            prepared, observed, placement, self._samples.feeds, score, DEFAULT_S, clock=Ticks.of(prepared)
+        )
         digest = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
         return numbers.table(prepared, observed), digest
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -177,6 +177,15 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Free what the executable holds; calling it twice is fine."""
+        ...
+
+
+@runtime_checkable
+class Simulated(Protocol):
+    """An executable whose noise is drawn from a seed: without a new one, every process would show the same noise."""
+
+    def reseed(self, seed: int) -> None:
+        """Draw the noise of the readings to come from ``seed``."""
         ...
 
 

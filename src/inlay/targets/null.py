@@ -2,13 +2,16 @@
 
 Each node costs a number of nanoseconds that depends on its kind and precision only; each Q and DQ that no low-precision
 kernel takes in costs one more. Outputs are computed for real, by ONNX Runtime without rewrites. Noise, where asked
-for, is multiplicative, log-normal, and drawn from a seed, with bursts as on a busy machine.
+for, is multiplicative, log-normal, and drawn from seeds, with bursts as on a busy machine.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -24,6 +27,7 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _COST = 10_000.0  # nanoseconds of a compute node in float
 _MOVE = 1_000.0
 _BOUNDARY = 1_500.0
+_BUILD_S = 0.05  # seconds that building a model would take
 
 
 class NullTarget:
@@ -34,17 +38,28 @@ class NullTarget:
         burst: share of readings that are half as slow again.
         seed: of the noise.
         effect: 1.0 plants real differences between float and low precision; 0.0 makes every placement cost the same.
+        scale: factor on every cost, for models of milliseconds.
+        passes: told the seconds that building, running and timing would have taken; a simulated clock.
     """
 
     name = "null"
 
-    def __init__(self, noise: float = 0.0, burst: float = 0.0, seed: int = 0, effect: float = 1.0) -> None:
-        self.noise, self.burst, self.seed, self.effect = noise, burst, seed, effect
+    def __init__(
+        self,
+        noise: float = 0.0,
+        burst: float = 0.0,
+        seed: int = 0,
+        effect: float = 1.0,
+        scale: float = 1.0,
+        passes: Callable[[float], None] | None = None,
+    ) -> None:
+        self.noise, self.burst, self.seed, self.effect, self.scale = noise, burst, seed, effect, scale
+        self.passes: Callable[[float], None] = passes or (lambda seconds: None)
         self.deterministic = noise == 0.0 and burst == 0.0
 
     def fingerprint(self) -> Fingerprint:
         """All of its parameters."""
-        facts = {k: str(getattr(self, k)) for k in ("noise", "burst", "seed", "effect")}
+        facts = {k: str(getattr(self, k)) for k in ("noise", "burst", "seed", "effect", "scale")}
         return Fingerprint(self.name, facts)
 
     def rules(self) -> Rules:
@@ -53,6 +68,7 @@ class NullTarget:
 
     def compile(self, model: Artifact) -> NullExecutable:
         """Price the model. Raises CompileFailed when it is not a valid model."""
+        self.passes(_BUILD_S)
         return NullExecutable(model, self)
 
 
@@ -67,42 +83,62 @@ class NullExecutable:
             proto = onnx.load(str(model.path), load_external_data=False)
         except Exception as error:  # the checker and protobuf raise several types
             raise CompileFailed(f"{model.path.name} is not valid: {one_line(error)}") from error
-        self._kernels = price(proto, target.effect)
-        self._rng = np.random.default_rng([target.seed, *hashlib.sha256(model.digest.encode()).digest()])
+        self._kernels = [replace(k, ns=k.ns * target.scale) for k in price(proto, target.effect)]
+        self._ns = sum(k.ns for k in self._kernels)
+        self._own = [target.seed, *hashlib.sha256(model.digest.encode()).digest()]
+        self._rng = np.random.default_rng(self._own)
+        self._session: ort.InferenceSession | None = None
         self._closed = False
+
+    def reseed(self, seed: int) -> None:
+        """Draw the noise of the readings to come from ``seed`` (and from the target's own and the model's digest)."""
+        self._rng = np.random.default_rng([*self._own, seed])
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name, computed by ONNX Runtime. Raises RunFailed."""
         if self._closed:
             raise RunFailed("the model was closed")
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
+        self._target.passes(self._ns * 1e-9)
         try:
-            session = ort.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
-            outputs = session.run(None, dict(feed))
+            self._session = self._session or _session(self._path)
+            outputs = self._session.run(None, dict(feed))
         except Exception as error:  # the binding raises bare exceptions of several types
             raise RunFailed(one_line(error)) from error
-        return dict(zip((o.name for o in session.get_outputs()), outputs, strict=True))
+        return dict(zip((o.name for o in self._session.get_outputs()), outputs, strict=True))
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """The price, with noise, ``repeats`` times; int64 nanoseconds."""
         if self._closed:
             raise RunFailed("the model was closed")
-        total = sum(k.ns for k in self._kernels)
-        factor = np.exp(self._rng.normal(0.0, self._target.noise, repeats))
-        factor = np.where(self._rng.random(repeats) < self._target.burst, factor * 1.5, factor)
-        return np.asarray(np.rint(total * factor), np.int64)
+        readings = np.asarray(np.rint(self._ns * self._factors(repeats)), np.int64)
+        self._target.passes(float(readings.sum()) * 1e-9)
+        return readings
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
-        """The price of each node. Raises RunFailed."""
+        """The price of each node: with noise, the median of ``repeats`` readings. Raises RunFailed."""
         if self._closed:
             raise RunFailed("the model was closed")
-        return list(self._kernels)
+        self._target.passes(self._ns * repeats * 1e-9)
+        if self._target.deterministic:
+            return list(self._kernels)
+        return [replace(k, ns=k.ns * float(np.median(self._factors(repeats)))) for k in self._kernels]
 
     def close(self) -> None:
         """No more calls."""
         self._closed = True
+        self._session = None
+
+    def _factors(self, repeats: int) -> np.ndarray:
+        factor = np.exp(self._rng.normal(0.0, self._target.noise, repeats))
+        return np.where(self._rng.random(repeats) < self._target.burst, factor * 1.5, factor)
+
+
+def _session(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # the models are small, and threads of many sessions cost more than they do
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:

@@ -1,0 +1,120 @@
+"""ONNX Runtime's own quantizer in its usual settings, in a process of its own: it may fail in any way.
+
+    python -m benchmarks.peer MODEL SAMPLES.npz OUT.onnx
+
+Q/DQ, uint8 activations, int8 weights per channel, minmax over the first samples, after ``quant_pre_process`` where
+that works. It gets every chance: where that gives no model that loads (scales per channel need opset 13), the opset is
+raised first, and where that fails too, weights get one scale each. The last line on standard output is
+``{"note": "…"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.version_converter
+import onnxruntime as ort
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+SAMPLES = 16
+LIMIT_S = 900.0
+OPSET = 17
+ATTEMPTS = (("", False, True), (f"opset raised to {OPSET}", True, True), ("one scale for each weight", False, False))
+"""Note, whether the opset is raised first, whether weights have a scale for each channel."""
+
+
+class Peer:
+    """What came of it: the file, or the reason why there is none."""
+
+    def __init__(self, path: Path | None, note: str) -> None:
+        self.path, self.note = path, note
+
+
+def quantize(model: Path, samples: Path, out: Path) -> Peer:
+    """Run the quantizer; never raises for what it does."""
+    command = [sys.executable, "-m", "benchmarks.peer", str(model), str(samples), str(out)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Peer(None, f"fails: not done after {LIMIT_S:.0f} s")
+    if done.returncode != 0 or not out.exists():
+        lines = [t for t in done.stderr.splitlines() if t.strip()]
+        return Peer(None, f"fails: {lines[-1] if lines else f'exit code {done.returncode}'}"[:300])
+    facts = json.loads(done.stdout.splitlines()[-1])
+    return Peer(out, str(facts["note"]))
+
+
+class Reader(CalibrationDataReader):  # type: ignore[misc]
+    """The first samples, one by one, as the quantizer reads them."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {k: archive[k] for k in archive.files}
+        count = min(SAMPLES, *(len(a) for a in arrays.values()))
+        self._feeds = iter([{k: a[i : i + 1] for k, a in arrays.items()} for i in range(count)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """The next feed, or None."""
+        return next(self._feeds, None)
+
+
+def main() -> None:
+    """Quantize in this process: the first attempt whose model loads counts."""
+    model, samples, out = (Path(a) for a in sys.argv[1:4])
+    failures = []
+    for note, raised, per_channel in ATTEMPTS:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                preprocessed = _attempt(model, samples, out, Path(folder), raised, per_channel)
+            ort.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+        except Exception as error:  # of whatever type
+            failures.append(f"{type(error).__name__}: {error}")
+            continue
+        notes = [n for n in (note, "" if preprocessed else "without preprocessing, which fails") if n]
+        if note:
+            notes.append(f"as it is: {_one_line(failures[0])}")
+        print(json.dumps({"note": "; ".join(notes)}))
+        return
+    out.unlink(missing_ok=True)
+    print(_one_line(failures[0]), file=sys.stderr)
+    sys.exit(1)
+
+
+def _attempt(model: Path, samples: Path, out: Path, folder: Path, raised: bool, per_channel: bool) -> bool:
+    given: Any = model
+    if raised:
+        given = folder / "raised.onnx"
+        onnx.save(onnx.version_converter.convert_version(onnx.load(model), OPSET), given)
+    prepared: Any = folder / "prepared.onnx"
+    preprocessed = True
+    try:
+        quant_pre_process(str(given), str(prepared))
+    except Exception as error:  # of whatever type: then it goes on without
+        print(f"quant_pre_process: {type(error).__name__}: {error}", file=sys.stderr)
+        prepared, preprocessed = given, False
+    quantize_static(
+        str(prepared),
+        str(out),
+        Reader(samples),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=per_channel,
+    )
+    return preprocessed
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Tables as Markdown, and the README's comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
+RESULTS = Path(__file__).parent / "results"
+README = Path(__file__).parents[1] / "README.md"
+
+
+def ratio(found: Mapping[str, float] | None) -> str:
+    """``1.23x [1.20, 1.25]``."""
+    return "" if found is None else f"{found['value']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def decibels(value: float) -> str:
+    """An SQNR; differences that no format tells apart are exact."""
+    return "exact" if value >= 299.0 else f"{value:.1f} dB"
+
+
+def machine(facts: Mapping[str, Any]) -> str:
+    """One line on where the figures come from."""
+    return (
+        f"Inlay {facts['inlay']}, ONNX Runtime {facts['onnxruntime']}, one thread, {facts['cpu']} ({facts['isa']}), "
+        f"{facts['cores']} cores; search budget {facts['budget_s']:.0f} s for each model."
+    )
+
+
+def quality(table: Mapping[str, Any]) -> str:
+    """Every anchor of every model."""
+    lines = [
+        "# Quality",
+        "",
+        machine(table["machine"]),
+        f"Speed-ups are paired ratios from the same interleaved blocks with 95 % intervals; the bound is "
+        f"{table['bound_db']:.0f} dB on samples from other sources than those given. \\* seeded weights.",
+        "",
+        "| model | over the best feasible anchor | which | over the given model | SQNR | built | wall | overhead |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table["rows"]:
+        if "error" in row:
+            lines.append(f"| {row['model']} | fails: {row['error']} | | | | | | |")
+            continue
+        search = row["search"]
+        overhead = "" if search["overhead"] is None else f"{search['overhead']:.1%}"
+        lines.append(
+            f"| {_name(row)} | {ratio(row['over_best_anchor'])} | {row['best_anchor']} | {ratio(row['over_given'])} "
+            f"| {decibels(row['sqnr_db'])}{'' if row['feasible'] else ' (below the bound)'} | {search['builds']} "
+            f"| {search['wall_s']:.0f} s | {overhead} |"
+        )
+    lines += ["", "Geometric mean over the best feasible anchor:", ""]
+    for name, mean in table["geometric_mean"].items():
+        if mean is not None:
+            lines.append(f"- {name} ({table['models'][name]} models): {ratio(mean)}")
+    largest = table["overhead"]["largest"]
+    if largest is not None:
+        lines += [
+            "",
+            f"Overhead (neither building, running, timing nor calibrating): at most {largest:.1%} of the wall time.",
+        ]
+    lines += [
+        "",
+        "## Anchors",
+        "",
+        "| model | anchor | over the given model | SQNR | feasible | note |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in table["rows"]:
+        for anchor in row.get("anchors", ()):
+            figures = f"{ratio(anchor['over_given'])} | {decibels(anchor['sqnr_db'])}" if "sqnr_db" in anchor else " | "
+            lines.append(
+                f"| {row['model']} | {anchor['name']} | {figures} | {'yes' if anchor['feasible'] else 'no'} "
+                f"| {_plain(anchor['note'])} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def compiles(table: Mapping[str, Any]) -> str:
+    """Short against long runs."""
+    lines = [
+        "# Builds",
+        "",
+        machine(table["machine"]),
+        f"What a run of at most {table['few']} built models delivers, over what a long run delivers.",
+        "",
+        "| model | short over long | built | in the long run | why the long run ended | within 2 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in table["rows"]:
+        if "error" in row:
+            lines.append(f"| {row['model']} | fails: {row['error']} | | | | |")
+            continue
+        lines.append(
+            f"| {row['model']} | {ratio(row['short_over_long'])} | {row['short']['builds']} | {row['long']['builds']} "
+            f"| {row['long']['stopped_because']} | {'yes' if row['reached'] else 'no'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def comparison(table: Mapping[str, Any]) -> str:
+    """The README's table: the runtime's own quantizer beside what is delivered."""
+    lines = [
+        BEGIN,
+        "| model | `quantize_static` | Inlay | over the best feasible anchor |",
+        "|---|---|---|---|",
+    ]
+    done = [r for r in table["rows"] if "error" not in r]
+    for row in done:
+        theirs = next(a for a in row["anchors"] if a["name"] == "quantize_static")
+        other = (
+            f"{theirs['over_given']['value']:.2f}x ({decibels(theirs['sqnr_db'])})"
+            if "sqnr_db" in theirs
+            else _short(theirs["note"])
+        )
+        ours = f"**{ratio(row['over_given'])}** ({decibels(row['sqnr_db'])})"
+        if row["delivers_given"]:
+            ours = "float is best: the given file is kept"
+        elif row["is_float"]:
+            ours = f"{ratio(row['over_given'])}: float, normalized"
+        lines.append(f"| {_name(row)} | {other} | {ours} | {ratio(row['over_best_anchor'])} |")
+    means = [
+        f"{mean['value']:.2f}x [{mean['low']:.2f}, {mean['high']:.2f}] over {which}"
+        for name, which in (
+            ("trained", f"the {table['models']['trained']} trained models"),
+            ("all", f"all {table['models']['all']}"),
+        )
+        if (mean := table["geometric_mean"][name]) is not None
+    ]
+    lines += ["", f"Geometric mean over the best feasible anchor: {'; '.join(means)}.", machine(table["machine"]), END]
+    return "\n".join(lines)
+
+
+def readme(text: str, table: Mapping[str, Any]) -> str:
+    """``text`` with the part between the two markers rendered from ``table``. Raises ValueError without markers."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"the README needs one line {BEGIN} and one line {END}")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + comparison(table) + after
+
+
+def read(name: str, folder: Path = RESULTS) -> dict[str, Any]:
+    """A table that was committed."""
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf8"))
+    return found
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row["model"]) + ("" if row["trained"] else "\\*")
+
+
+def _short(note: str) -> str:
+    return note.partition(":")[0] if note else "fails"
+
+
+def _plain(note: str) -> str:
+    return " ".join(note.replace("|", "/").split())[:160]
+
+
+TABLES: Sequence[str] = ("quality", "compiles", "honesty", "growth", "ethos")

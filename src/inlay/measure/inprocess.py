@@ -1,0 +1,76 @@
+"""A worker without a process, for simulated targets: the same service answers the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from inlay.measure.client import Lab, Worker, checked
+from inlay.measure.worker import Service
+from inlay.targets.base import Target, TargetSpec
+
+
+class InProcess(Worker):
+    """See the module.
+
+    Args:
+        spec: the target, for the record.
+        folder: for feeds' outputs.
+        limit_s: not used: nothing here can be killed.
+        target: what answers.
+        clock: seconds of the simulation.
+    """
+
+    def __init__(
+        self, spec: TargetSpec, folder: Path, limit_s: float, *, target: Target, clock: Callable[[], float]
+    ) -> None:
+        self._given, self._clock = target, clock
+        self._service: Service | None = None
+        super().__init__(spec, folder, limit_s)
+
+    @property
+    def _alive(self) -> bool:
+        return self._service is not None
+
+    def _start(self) -> None:
+        self._service = Service(self._given)
+        self._choose_target()
+
+    def _kill(self) -> None:
+        self._service = None
+        self._resident.clear()
+
+    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if self._service is None:
+            self._start()
+        assert self._service is not None
+        begun = self._clock()
+        try:
+            return checked(self._service.handle({"do": do, "with": arguments}))
+        finally:
+            self.busy_s += self._clock() - begun
+
+
+class Clock:
+    """The clock of a simulation: it stands still unless somebody lets time pass."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        """Seconds that have passed."""
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+
+def simulated(target: Target, clock: Clock) -> Lab:
+    """A lab in which every worker is this process, with ``target``, and time is that of ``clock``."""
+
+    def start(spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
+        return InProcess(spec, folder, limit_s, target=target, clock=clock)
+
+    return Lab(start, clock, clock.sleep)

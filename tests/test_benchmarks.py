@@ -1,0 +1,120 @@
+"""The benchmarks' own arithmetic, their resuming, and the README's table. Nothing here is timed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import __main__ as command
+from benchmarks import paired, quality, render, subjects
+
+from inlay.errors import ModelError
+from inlay.measure.stats import speedup
+
+
+def test_the_readmes_comparison_is_the_committed_table() -> None:
+    text = render.README.read_text(encoding="utf8")
+    table = render.read("quality")
+    assert render.readme(text, table) == text, "run: python -m benchmarks readme"
+    changed = json.loads(json.dumps(table))
+    changed["rows"][0]["over_best_anchor"]["value"] += 0.02
+    assert render.readme(text, changed) != text
+    rows = [r["model"] for r in table["rows"] if "error" not in r]
+    shown = text.partition(render.BEGIN)[2].partition(render.END)[0]
+    assert re.findall(r"^\| (\w+)", shown, re.M)[1:] == rows
+
+
+def test_a_readme_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="comparison: begin"):
+        render.readme("nothing here", {})
+
+
+def readings(rng: np.random.Generator, blocks: int = 24) -> paired.Readings:
+    """Two models, one 10 % faster than the other, on a machine whose speed changes by 30 % from block to block."""
+    speed = np.exp(rng.normal(0.0, 0.3, blocks))
+    noise = np.exp(rng.normal(0.0, 0.005, (3, blocks)))
+    ns = {"g": 2e6 * speed * noise[0], "a": 1.1e6 * speed * noise[1], "d": 1e6 * speed * noise[2]}
+    return paired.Readings(ns, {"given": "g", "anchor": "a", "delivered": "d", "twin": "d"}, {})
+
+
+def test_ratios_pair_the_blocks_of_both_models() -> None:
+    found = readings(np.random.default_rng(0))
+    ratio = found.ratio("anchor", "delivered")
+    assert ratio["low"] <= 1.1 <= ratio["high"]
+    assert ratio["high"] / ratio["low"] < 1.02
+    unpaired = speedup(found.ns["a"], np.roll(found.ns["d"], 1))
+    assert unpaired.high / unpaired.low > 1.1, "without the pairing the machine's changes would be in the figure"
+    assert found.ratio("twin", "delivered") == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_the_geometric_mean_and_its_interval() -> None:
+    """Against simulation: intervals of means of three independent ratios cover the truth."""
+    found = paired.geometric_mean([{"value": 2.0, "low": 1.9, "high": 2.1}, {"value": 0.5, "low": 0.5, "high": 0.5}])
+    assert found is not None
+    assert found["value"] == pytest.approx(1.0)
+    assert found["low"] == pytest.approx((1.9 / 2.0) ** 0.5)
+    assert paired.geometric_mean([]) is None
+    rng, hits = np.random.default_rng(1), 0
+    for _ in range(400):
+        parts = [readings(rng).ratio("anchor", "delivered"), readings(rng).ratio("given", "delivered")]
+        mean = paired.geometric_mean(parts)
+        assert mean is not None
+        hits += mean["low"] <= np.sqrt(1.1 * 2.0) <= mean["high"]
+    assert 0.92 <= hits / 400 <= 0.985
+
+
+def row(name: str, value: float, trained: bool = True, overhead: float = 0.05, replayed: int = 0) -> dict[str, Any]:
+    return {
+        "model": name,
+        "trained": trained,
+        "over_best_anchor": {"value": value, "low": value, "high": value},
+        "search": {"overhead": overhead, "replayed": replayed},
+    }
+
+
+def test_means_are_over_trained_models_and_over_all() -> None:
+    rows = [row("a", 2.0), row("b", 0.5), row("c", 8.0, False, 0.2, replayed=3), {"model": "d", "error": "it fails"}]
+    table = quality.table(rows)
+    assert table["geometric_mean"]["trained"]["value"] == pytest.approx(1.0)
+    assert table["geometric_mean"]["all"]["value"] == pytest.approx(2.0)
+    assert table["models"] == {"trained": 2, "all": 3}
+    assert table["overhead"] == {"largest": 0.05, "of": 2}, "of resumed runs only a part was timed"
+
+
+def test_rows_that_are_done_are_kept_and_failures_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(subject: subjects.Subject, work: Path) -> dict[str, Any]:
+        made.append(subject.name)
+        if subject.name == "inception_v1":
+            raise ModelError("it is broken")
+        return row(subject.name, 1.5, False)
+
+    def subject(name: str, models: Path | None, folder: Path) -> subjects.Subject:
+        return subjects.Subject(name, folder, folder, folder, False)
+
+    monkeypatch.setattr(subjects, "make", subject)
+    options = argparse.Namespace(out=tmp_path, models=None, restart=False)
+    names = ["squeezenet", "inception_v1"]
+    first = command.collect("quality", names[:1], options, make, {"budget": 1})
+    both = command.collect("quality", names, options, make, {"budget": 1})
+    assert made == names, "the first is not made again"
+    assert [r["model"] for r in both] == names
+    assert both[0] == first[0]
+    assert both[1]["error"] == "it is broken"
+    other = command.collect("quality", names[:1], options, make, {"budget": 2})
+    assert made == [*names, "squeezenet"], "other settings, other figures"
+    assert len(other) == 1
+    options.restart = True
+    command.collect("quality", names[:1], options, make, {"budget": 2})
+    assert made[-2:] == ["squeezenet", "squeezenet"]
+
+
+def test_a_name_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="there is no model nothing"):
+        subjects.chosen(None, ["nothing"])
