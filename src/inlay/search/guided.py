@@ -28,7 +28,7 @@ from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial
 from inlay.types import Placement
 
-_CUTS = 4
+_CUTS = 3
 _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile
@@ -222,7 +222,7 @@ class Guided(Scripted):
                 break
             trial = yield from self._try(labels, f"cut {number + 1}")
             failures += isinstance(trial.outcome, Infeasible)
-            if failures > _TIGHTENINGS:
+            if failures > _TIGHTENINGS or number + 1 - failures >= _CUTS:
                 break
 
     def _explore(self) -> Dialogue:
@@ -288,7 +288,7 @@ class Guided(Scripted):
                 yield labels, f"flip: {what} to {'low precision' if changes[key] else 'float'}"
 
     def _front(self, points: int | None = None) -> Dialogue:
-        """Measure what is predicted to lie on the front of speed and accuracy, gaps next to the bound first.
+        """Measure what is predicted to lie on the front: the fastest first, then gaps in accuracy next to the bound.
 
         Args:
             points: most to measure; None for all. Nothing happens where accuracy does not stand in the way of speed.
@@ -298,8 +298,10 @@ class Guided(Scripted):
         rounds = 1 if points is not None else _FRONT_ROUNDS
         for _ in range(rounds):
             left, before = self._predicted_front(), len(self._points)
+            whole = len(left)
             while left and (points is None or points > 0):
-                labels = left.pop(self._most_telling(left))
+                fastest = len(left) == whole  # comes first: with what was learned since, it may be another one
+                labels = left.pop(0 if fastest else self._most_telling(left))
                 self._solver.probe(labels)
                 db, ns = self._solver.decibels(labels), self.model.predict(labels).ns
                 if self._new(labels) and not any(other <= ns and known >= db for other, known in self._points):
