@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import inlay
 from inlay.costdb import CostDatabase
 from inlay.errors import JournalError, UsageError
 from inlay.model.load import file_sha256
+from inlay.result import pareto
 from inlay.targets.base import Fingerprint
 
 
@@ -86,3 +88,20 @@ def test_a_damaged_cost_database_counts_as_empty(tmp_path: Path) -> None:
     for content in ("{", "[]", '{"version": 99, "costs": {}}', '{"version": 1, "costs": {"x": "?"}}'):
         database.path.write_text(content)
         assert database.read() == {}
+
+
+def test_the_front_of_a_run_is_pareto_optimal_and_can_be_selected(run: Path, tmp_path: Path) -> None:
+    front = json.loads((run / "result.json").read_text())["pareto"]
+    assert len(front) >= 2
+    for slow, fast in itertools.combinations(reversed(front), 2):
+        assert fast["speedup"] > slow["speedup"]
+        assert fast["sqnr_db"] < slow["sqnr_db"]
+    assert inlay.select(run, to=tmp_path / "f.onnx", fastest=True).speedup == front[0]["speedup"]
+
+
+def test_the_front_goes_by_speedup() -> None:
+    drifted = {"latency_ms": 0.9, "speedup": 1.1, "sqnr_db": 20.0}  # measured while the machine ran fast
+    better = {"latency_ms": 1.0, "speedup": 1.2, "sqnr_db": 25.0}
+    exact = {"latency_ms": 1.2, "speedup": 1.0, "sqnr_db": 300.0}
+    assert pareto([exact, drifted, better]) == [better, exact]
+    assert pareto([]) == []

@@ -164,7 +164,7 @@ class Evaluator:
             self.tally.compiles += 1
             stage = "accuracy"
             accuracy = self._judge.judge(self._worker.run(artifact, self._feeds))
-            if not accuracy.feasible and not proposal.anchor:
+            if not accuracy.feasible and not (proposal.anchor or proposal.timed):
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"
             trial = self._race(proposal, artifact, accuracy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,11 +13,11 @@ import numpy as np
 from inlay.config import DEFAULT_BUDGET_S, TuneConfig
 from inlay.costdb import CostDatabase
 from inlay.data import Feed
-from inlay.errors import TargetError
 from inlay.evaluate import Evaluator
 from inlay.journal import Journal
+from inlay.probing import SHARE, Probes
 from inlay.progress import Progress
-from inlay.quant.sensitivity import Noise, sensitivity
+from inlay.quant.sensitivity import Sensitivity
 from inlay.search.anchors import WEIGHTED
 from inlay.search.costmodel import CostModel
 from inlay.search.guided import Guided, Oracles
@@ -27,8 +26,6 @@ from inlay.targets.base import Fingerprint, KernelTime
 from inlay.trial import Trial
 from inlay.types import Placement
 from inlay.workbench import Candidates, Prepared
-
-_SENSITIVITY_SHARE = 0.1  # of the budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +62,18 @@ class Guide:
         }
         graph = self.prepared.graph
         structure = build_structure(graph, self.prepared.units)
-        probe = partial(self._sensitivity, structure, selection, progress)
+        seconds = SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
+        probes = Probes(self.prepared, self.candidates.table, selection, self.journal, seconds, spent=self.probing)
+
+        def sensitivity() -> Sensitivity:
+            if self.journal.fact("sensitivity") is None:
+                progress.stage("probe how much noise each value's quantization makes")
+            return probes.sensitivity()
+
         least = self.config.bound.min_sqnr_db
         return Guided(
             structure,
-            Oracles(self._profile, probe, self.prepared.label),
+            Oracles(self._profile, sensitivity, probes.noise, self.prepared.label),
             anchors,
             chosen,
             [v for v in graph.outputs if graph.is_float(v)],
@@ -99,32 +103,6 @@ class Guide:
     def _profile(self, placement: Placement) -> list[KernelTime]:
         write = partial(self.candidates.write, placement)
         return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns)
-
-    def _sensitivity(self, structure: Structure, selection: Sequence[Feed], progress: Progress) -> Noise:
-        """Noise of every value alone; none where the probe model does not run."""
-        known = self.journal.fact("sensitivity")
-        if known is None:
-            progress.stage("probe how much noise each value's quantization makes")
-            seconds = _SENSITIVITY_SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
-            prepared = self.prepared
-            begun = time.monotonic()
-            try:
-                known = sensitivity(
-                    prepared.emitter.base,
-                    prepared.store,
-                    prepared.graph,
-                    prepared.units,
-                    [e.value for e in structure.edges],
-                    prepared.rules,
-                    self.candidates.table,
-                    selection,
-                    seconds,
-                )
-            except TargetError:
-                known = {}
-            self.probing.append(time.monotonic() - begun)
-            self.journal.record_fact("sensitivity", known)
-        return {value: tuple(noise) for value, noise in known.items()}
 
 
 def learned(guided: Guided) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from inlay.quant.observers import METHODS, Method
 from inlay.quant.probe import RangeProbe
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.quant.ranges import Ranges, choose_ranges
-from inlay.quant.sensitivity import quiet_units, sensitivity
+from inlay.quant.sensitivity import plan, quiet_units, sensitivity
 from inlay.quant.sharing import flip_sharing
+from inlay.quant.switched import NoiseProbe
 from inlay.types import Placement, QParams, QType
 from inlay.workbench import Prepared, choose_method, classes_of, sharing, table_from
 
@@ -263,18 +264,12 @@ class _Trial:
     def within(self, least_db: float, shifts: Shifts, seconds: float, measure: Callable[[Placement], float]) -> _Trial:
         """The same for the units whose noise is about what the bound allows; for all where none would be left."""
         prepared, graph = self.prepared, self.prepared.graph
-        noise = sensitivity(
-            prepared.emitter.base,
-            prepared.store,
-            graph,
-            prepared.units,
-            [v for v in self.observed.histograms if graph.is_float(v)],
-            prepared.rules,
-            self.table(self.method, shifts),
-            self.feeds,
-            seconds,
-            self.clock,
-        )
+        table = self.table(self.method, shifts)
+        begun = self.clock()
+        probe = NoiseProbe(prepared.emitter.base, prepared.store, graph, prepared.units, prepared.rules, table)
+        samples, questions = plan(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
+        probe.use(self.feeds[:samples])
+        noise = sensitivity(probe.switches, prepared.selectable, probe.noise, questions).values
         found, limit_db = self.placement, least_db
         for _ in range(_TRIES):
             part = prepared.label(quiet_units(graph, prepared.selectable, noise, 10.0 ** (-limit_db / 10.0)))

@@ -189,9 +189,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def pareto(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Points (``latency_ms``, ``sqnr_db``) that no other beats in both, fastest first."""
+    """Points (``speedup``, ``sqnr_db``) that no other beats in both, fastest first.
+
+    Speedups and not latencies are compared: they come from blocks in which the given model ran beside the candidate,
+    so that a machine that slows down between two measurements makes no difference.
+    """
     front: list[dict[str, Any]] = []
-    for point in sorted(points, key=lambda p: (p["latency_ms"], -p["sqnr_db"])):
+    for point in sorted(points, key=lambda p: (-p["speedup"], -p["sqnr_db"])):
         if not front or point["sqnr_db"] > front[-1]["sqnr_db"]:
             front.append(point)
     return front

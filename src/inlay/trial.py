@@ -110,11 +110,13 @@ class Proposal:
         placement: what is to be judged.
         origin: where it comes from, for people.
         anchor: it is timed even where it is outside the accuracy bound, since the result is compared with it.
+        timed: so is this one, as a point of the front of speed and accuracy; but only while the budget lasts.
     """
 
     placement: Placement
     origin: str
     anchor: bool = False
+    timed: bool = False
 
 
 @dataclass(frozen=True)

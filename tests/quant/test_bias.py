@@ -15,7 +15,7 @@ from inlay.model.reference import Session
 from inlay.quant.bias import bias_errors
 from inlay.quant.extract import extract
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
-from inlay.quant.sensitivity import SWITCHES, probe_model
+from inlay.quant.switched import SWITCHES, find_switches, probe_model
 from inlay.testing import run_reference
 from inlay.types import Placement, Port, QType
 from inlay.workbench import table_from
@@ -202,12 +202,14 @@ def test_probes_of_sensitivity_see_corrected_biases(space: Workspace) -> None:
     p = space.prepared
     off, means = [], []
     for table in (space.table, corrected(space)):
-        probe = probe_model(p.emitter.base, p.graph, p.units, ["c1"], p.rules, table)
+        switches = find_switches(p.graph, p.units, p.rules, table)
+        probe = probe_model(p.emitter.base, p.graph, switches, table)
+        mine = np.array([s.constant and s.ports[0].node == "second" for s in switches])
         del probe.graph.output[:]
-        probe.graph.output.extend([helper.make_empty_tensor_value_info("c1/raw")])
+        probe.graph.output.extend([helper.make_empty_tensor_value_info("c1")])
         session = Session(probe, p.store)
         for switch, kept in ((False, off), (True, means)):
-            runs = [session.run({**f, SWITCHES: np.array([switch])})["c1/raw"] for f in space.feeds]
+            runs = [session.run({**f, SWITCHES: mine & switch})["c1"] for f in space.feeds]
             kept.append(np.mean(runs, axis=(0, 1, 3, 4)))
     assert np.array_equal(off[0], off[1])
     plain, better = (np.abs(m - off[0]).max() for m in means)

@@ -1,4 +1,4 @@
-"""One session answers every probe: off it is the model, and what values add alone foretells what they add together."""
+"""Switches off, a probe model is the model; on, it is the written Q/DQ model. Probes go where the noise is."""
 
 from __future__ import annotations
 
@@ -6,85 +6,106 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
-from inlay.quant.sensitivity import SWITCHES, probe_model, quiet_units, sensitivity
-from inlay.search.structure import build_structure
+from inlay.quant.qparams import QParamsTable
+from inlay.quant.sensitivity import quiet_units, sensitivity
+from inlay.quant.switched import SWITCHES, NoiseProbe, Switch, find_switches, probe_model
+from inlay.space.units import Unit
 from inlay.targets.onnxruntime.rules import rules_for
+from inlay.types import Placement, Port, QType
 from inlay.workbench import Prepared, observe, prepare, table_from
 
 
-def _prepared(folder: Path) -> tuple[Prepared, list[dict[str, np.ndarray]]]:
+def _prepared(folder: Path) -> tuple[Prepared, list[dict[str, np.ndarray]], QParamsTable]:
+    """Three convolutions; the value between the first two is read by an Add and a graph output as well."""
     rng = np.random.default_rng(0)
     weights = [numpy_helper.from_array(rng.normal(0, 0.3, (8, 8, 3, 3)).astype(np.float32), f"w{i}") for i in range(3)]
     nodes = [
         helper.make_node("Conv", [f"v{i}" if i else "x", f"w{i}"], [f"v{i + 1}"], f"c{i}", pads=[1, 1, 1, 1])
         for i in range(3)
     ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 6, 6]) for n in ("x", "v3")]
+    nodes += [helper.make_node("Add", ["v1", "v3"], ["y"], "add"), helper.make_node("Sin", ["v1"], ["z"], "sin")]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 6, 6]) for n in ("x", "y", "z", "v1")]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "m.onnx")
     feeds = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype(np.float32)} for _ in range(6)]
-    return prepare(load(folder / "m.onnx"), rules_for(), feeds[0], folder), feeds
+    prepared = prepare(load(folder / "m.onnx"), rules_for(), feeds[0], folder)
+    table = table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax")
+    return prepared, feeds, table
+
+
+@pytest.mark.parametrize("low", [(), ("c0",), ("c1",), ("c0", "c1"), ("add",), ("c0", "c1", "c2", "add")])
+def test_the_probe_computes_what_the_written_model_does(tmp_path: Path, low: tuple[str, ...]) -> None:
+    prepared, feeds, table = _prepared(tmp_path)
+    switches = find_switches(prepared.graph, prepared.units, prepared.rules, table)
+    session = Session(probe_model(prepared.emitter.base, prepared.graph, switches, table), prepared.store)
+    placement = prepared.label(frozenset(low))
+    on = np.array([s.ports[0] in placement for s in switches])
+    assert on.any() == bool(low)
+    got = session.run({**feeds[0], SWITCHES: on})
+    want = Session(prepared.emitter.emit(placement, table), prepared.store).run(feeds[0])
+    assert got.keys() == want.keys()
+    for name in want:
+        step = np.abs(want[name]).max() / 100  # a value on the brink between two steps of the grid may fall either way
+        assert np.abs(got[name] - want[name]).max() <= (step if low else 1e-5)
+        assert np.mean(np.abs(got[name] - want[name]) > 1e-4) < 0.05
 
 
 def test_noise_alone_adds_up_to_noise_together(tmp_path: Path) -> None:
-    prepared, feeds = _prepared(tmp_path)
-    table = table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax")
-    values = [e.value for e in build_structure(prepared.graph, prepared.units).edges]
-    model = probe_model(prepared.emitter.base, prepared.graph, prepared.units, values, prepared.rules, table)
-    session = Session(model, prepared.store)
-    off = np.zeros(len(values), bool)
-    plain = Session(prepared.emitter.base, prepared.store).run(feeds[0])["v3"]
-    np.testing.assert_allclose(session.run({**feeds[0], SWITCHES: off})["v3"], plain, rtol=1e-5, atol=1e-6)
-
-    alone = sensitivity(
-        prepared.emitter.base,
-        prepared.store,
-        prepared.graph,
-        prepared.units,
-        values,
-        prepared.rules,
-        table,
-        feeds,
-        seconds=5.0,
-    )
-    assert set(alone) == {"x", "v1", "v2", "v3"}
-    assert all(noise[0] > 0.0 for noise in alone.values())
-    together = session.run({**feeds[0], SWITCHES: ~off})["v3"]
-    measured = float(((together - plain) ** 2).sum() / (plain**2).sum())
-    predicted = sum(noise[0] for noise in alone.values())
-    assert 0.4 < measured / predicted < 2.5
+    prepared, feeds, table = _prepared(tmp_path)
+    probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
+    probe.use(feeds[:3])
+    units = [u for u in prepared.units if u.selectable]
+    found = sensitivity(probe.switches, units, probe.noise, most=100)
+    assert set(found.values) >= {"x", "v1", "v2", "v3", "y"}
+    assert set(found.constants) == {"c0", "c1", "c2"}
+    at = probe.outputs.index("y")
+    everything = probe.noise(Placement((p, s.qtype) for s in probe.switches for p in s.ports))
+    predicted = sum(n[at] for n in (*found.values.values(), *found.constants.values()))
+    assert 0.4 < everything[at] / predicted < 2.5
+    assert max(probe.noise(Placement())) < 1e-9
 
 
-def test_probes_are_grouped_when_time_is_short(tmp_path: Path) -> None:
-    prepared, feeds = _prepared(tmp_path)
-    table = table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax")
-    ticks = iter(range(1000))  # a clock on which each call takes a second
-    found = sensitivity(
-        prepared.emitter.base,
-        prepared.store,
-        prepared.graph,
-        prepared.units,
-        ["x", "v1", "v2", "v3"],
-        prepared.rules,
-        table,
-        feeds,
-        seconds=2.0,
-        clock=lambda: float(next(ticks)),
-    )
-    assert found["x"] == found["v1"]
-    assert found["v2"] == found["v3"]
-    assert found["x"] != found["v2"]
+class _Planted:
+    """A hundred values, of which three make all the noise; counts the questions."""
+
+    def __init__(self) -> None:
+        self.loud = {17: 5.0, 18: 1.0, 80: 2.0}
+        self.switches = [Switch(f"v{i}", (Port(f"n{i}", 0),), QType.UINT8) for i in range(100)]
+        self.units: list[Unit] = []
+        self.asked = 0
+
+    def ask(self, placement: Placement) -> tuple[float, ...]:
+        self.asked += 1
+        return (sum(self.loud.get(int(port.node[1:]), 1e-6) for port, _ in placement),)
+
+
+def test_few_questions_find_the_values_that_matter() -> None:
+    planted = _Planted()
+    found = sensitivity(planted.switches, planted.units, planted.ask, most=45)
+    assert planted.asked <= 45 + 4
+    for i, noise in planted.loud.items():
+        assert found.values[f"v{i}"] == pytest.approx((noise,), rel=1e-3)
+    assert max(found.values[f"v{i}"][0] for i in range(100) if i not in planted.loud) < 1e-3
+    assert len(found.values) == 100
+
+
+def test_with_time_enough_every_value_is_asked_alone() -> None:
+    planted = _Planted()
+    found = sensitivity(planted.switches, planted.units, planted.ask, most=100)
+    assert planted.asked == 100
+    assert found.values["v3"] == (1e-6,)
 
 
 def test_the_loudest_units_are_left_out_until_the_rest_keeps_the_limit(tmp_path: Path) -> None:
-    prepared, _ = _prepared(tmp_path)
-    units = prepared.selectable
+    prepared, _, _ = _prepared(tmp_path)
+    units = [u for u in prepared.selectable if u.name != "add"]
     noise = {"x": (0.001,), "v1": (0.002,), "v2": (0.5,), "v3": (0.001,)}
     assert quiet_units(prepared.graph, units, noise, 1.0) == {"c0", "c1", "c2"}
     assert quiet_units(prepared.graph, units, noise, 0.01) == {"c0"}  # both units around v2 go

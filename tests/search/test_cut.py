@@ -74,6 +74,16 @@ def test_a_limit_is_kept_at_least_cost() -> None:
     assert found.tolist() == [False, True, True]  # 7 saved within the limit, against 5 by the first alone
 
 
+def test_a_limit_counts_values_quantized_behind_float_producers() -> None:
+    # quantizing the value loads the limit, unless its producer is low, which costs more
+    problem = Problem(np.array([0.0, 5.0]), np.array([3.0, 0.0]), [Term(0, (1,))], np.ones(2, bool))
+    free, bound = solve(problem), solve(problem, [Limit(np.array([2.0]), np.zeros(2), 1.0)])
+    assert free is not None
+    assert bound is not None
+    assert free.tolist() == [False, True]
+    assert bound.tolist() == [True, True]
+
+
 def test_a_hundred_thousand_units_in_seconds() -> None:
     rng = np.random.default_rng(0)
     n = 100_000

@@ -1,91 +1,151 @@
-"""How much noise each value's quantization puts on the outputs, from one session that serves every probe.
+"""How much noise each value's quantization puts on the outputs, and each unit's rounded constants.
 
-Each value gets a switch: the model computes ``Where(switch, DQ(Q(v)), v)``, and the weights of the operator behind a
-value follow its switch. The switches are one more input of the graph, so that one build answers every question "what if
-this were quantized alone". Noise powers of different values add up, as rounding errors are nearly independent.
+One build with switches answers every probe (see :mod:`inlay.quant.switched`). Where one run for each does not fit into
+the time, neighbours are probed together, and the groups that make the most noise are split first: time goes where it
+matters, and what is never split makes little noise, so that sharing it out evenly misleads little.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 
 from inlay.data import Feed
 from inlay.model.graph import Graph
-from inlay.model.reference import Session
-from inlay.model.store import WeightStore, tensor_proto
-from inlay.quant.emit import ONNX_TYPE
-from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize
+from inlay.quant.switched import NoiseProbe, Switch
 from inlay.space.units import Unit
-from inlay.targets.base import Rules
-from inlay.types import Port
+from inlay.types import Placement
 
-SWITCHES = "inlay.switches"
-_WEIGHT_BYTES = 256_000_000  # dequantized copies of weights that a probe model may hold inline
+_FAN = 4  # parts that a group is split into
+_LEAST_QUESTIONS = 16
 _MOST_SAMPLES = 4
+_NEGLIGIBLE = 1e-3  # of the noise of everything together: such a group is not split
 
-Noise = Mapping[str, tuple[float, ...]]
-"""By value: noise power over signal power at each float output of the graph."""
+Powers = tuple[float, ...]
+"""Noise power over signal power at each float output of the graph."""
+
+Ask = Callable[[Placement], Powers]
+"""Noise of a placement."""
 
 
-def sensitivity(
-    base: onnx.ModelProto,
-    store: WeightStore,
-    graph: Graph,
-    units: Sequence[Unit],
-    values: Sequence[str],
-    rules: Rules,
-    table: QParamsTable,
-    feeds: Sequence[Feed],
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> Noise:
-    """Noise of every value of ``values`` that can be quantized, each alone.
+@dataclass(frozen=True)
+class Sensitivity:
+    """Noise of single sources, each alone.
 
-    Args:
-        base: the normalized model, its weights in ``store``.
-        store: weights.
-        graph: index of the model.
-        units: its units; weights of a unit follow the switch of its outputs.
-        values: what to probe.
-        rules: types.
-        table: numbers.
-        feeds: samples; as many are used as ``seconds`` allow, at least one.
-        seconds: rough limit. Where one run per value does not fit, neighbours are probed together and share the noise.
-        clock: tells seconds.
+    Attributes:
+        values: by value, where all its readers see it quantized.
+        constants: by unit, where its weight and its other constants are rounded.
+    """
+
+    values: Mapping[str, Powers] = field(default_factory=dict)
+    constants: Mapping[str, Powers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Source:
+    kind: str
+    name: str
+    switches: tuple[Switch, ...]
+
+
+@dataclass(order=True)
+class _Group:
+    """Sources with their noise together; ``priority`` is the negated loudest: the heap gives the noisiest first."""
+
+    priority: float
+    first: int
+    sources: tuple[_Source, ...] = field(compare=False)
+    noise: Powers = field(compare=False)
+
+
+def plan(
+    probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callable[[], float] = time.monotonic
+) -> tuple[int, int]:
+    """Samples and questions that fit: every source alone on as many samples as possible, else groups on one sample.
 
     Raises:
-        CompileFailed, RunFailed: the probe model does not run.
+        RunFailed: the model does not run.
     """
-    known = [v for v in dict.fromkeys(values) if table.knows(v) and not graph.is_constant(v)]
-    if not known or not feeds:
-        return {}
-    session = Session(probe_model(base, graph, units, known, rules, table), store)
-    off = np.zeros(len(known), bool)
-    names = [v for v in graph.outputs if graph.is_float(v)]
-    start = clock()
-    references = [session.run({**feeds[0], SWITCHES: off})]
-    once = max(clock() - start, 1e-6)
-    count = int(np.clip(seconds / (once * (len(known) + 1)), 1, min(_MOST_SAMPLES, len(feeds))))
-    group = max(1, int(np.ceil(once * len(known) / max(seconds, once))))
-    references += [session.run({**feed, SWITCHES: off}) for feed in feeds[1:count]]
-    found: dict[str, tuple[float, ...]] = {}
-    for first in range(0, len(known), group):
-        members = known[first : first + group]
-        switches = off.copy()
-        switches[first : first + group] = True
-        outputs = [session.run({**feed, SWITCHES: switches}) for feed in feeds[:count]]
-        shared = tuple(_relative_noise(references, outputs, name) / len(members) for name in names)
-        found.update(dict.fromkeys(members, shared))
-    return found
+    probe.use(feeds[:1])
+    everything = Placement((port, s.qtype) for s in probe.switches for port in s.ports)
+    begun = clock()
+    probe.noise(everything)
+    once = max(clock() - begun, 1e-6)
+    runs = max(int(seconds / once), _LEAST_QUESTIONS)
+    samples = max(1, min(runs // max(1, len(probe.switches)), _MOST_SAMPLES, len(feeds)))
+    return samples, runs // samples
 
 
-def quiet_units(graph: Graph, units: Sequence[Unit], noise: Noise, limit: float) -> frozenset[str]:
+def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int) -> Sensitivity:
+    """Noise of every source alone, by at most about ``most`` questions.
+
+    Args:
+        switches: what can be quantized.
+        units: the units that the constants belong to.
+        ask: noise of a placement.
+        most: questions; a few more are asked where even the coarsest groups take as many.
+    """
+    sources = _sources(switches, units)
+    groups = _single(sources, ask) if len(sources) <= most else _split(sources, ask, most)
+    found: dict[str, dict[str, Powers]] = {"value": {}, "unit": {}}
+    for group in groups:
+        share = tuple(x / len(group.sources) for x in group.noise)
+        for source in group.sources:
+            found[source.kind][source.name] = share
+    return Sensitivity(found["value"], found["unit"])
+
+
+def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]:
+    """Values in topological order, then units with constants."""
+    owner = {port: u.name for u in units for port in (*u.activations, *u.weights, *u.biases)}
+    values: defaultdict[str, list[Switch]] = defaultdict(list)
+    constants: defaultdict[str, list[Switch]] = defaultdict(list)
+    for switch in switches:
+        if switch.constant:
+            constants[owner[switch.ports[0]]].append(switch)
+        else:
+            values[switch.value].append(switch)
+    order = {u.name: i for i, u in enumerate(units)}
+    found = [_Source("value", value, tuple(mine)) for value, mine in values.items()]
+    return found + [_Source("unit", n, tuple(constants[n])) for n in sorted(constants, key=lambda n: order[n])]
+
+
+def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> _Group:
+    sites = ((port, switch.qtype) for s in sources for switch in s.switches for port in switch.ports)
+    noise = ask(Placement(sites))
+    return _Group(-max(noise, default=0.0), first, tuple(sources), noise)
+
+
+def _single(sources: Sequence[_Source], ask: Ask) -> list[_Group]:
+    return [_measured([source], i, ask) for i, source in enumerate(sources)]
+
+
+def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[_Group]:
+    values = sum(s.kind == "value" for s in sources)
+    parts = [(0, sources[:values]), (values, sources[values:])]
+    heap = [_measured(part, first, ask) for first, part in parts if part]
+    floor = _NEGLIGIBLE * max(-group.priority for group in heap)
+    heapq.heapify(heap)
+    done: list[_Group] = []
+    asked = len(heap)
+    while heap and asked < most and -heap[0].priority > floor:
+        group = heapq.heappop(heap)
+        size = -(-len(group.sources) // _FAN)
+        if len(group.sources) == 1:
+            done.append(group)
+            continue
+        for start in range(0, len(group.sources), size):
+            heapq.heappush(heap, _measured(group.sources[start : start + size], group.first + start, ask))
+            asked += 1
+    return done + heap
+
+
+def quiet_units(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:
     """Names of the units that remain when the loudest are left out until the noise of the others adds up to ``limit``.
 
     Args:
@@ -110,127 +170,3 @@ def quiet_units(graph: Graph, units: Sequence[Unit], noise: Noise, limit: float)
             if not readers[value]:
                 total = total - np.array(noise[value])
     return frozenset(left)
-
-
-def _relative_noise(
-    wanted: Sequence[Mapping[str, np.ndarray]], got: Sequence[Mapping[str, np.ndarray]], name: str
-) -> float:
-    signal = noise = 0.0
-    for a, b in zip(wanted, got, strict=True):
-        finite = np.isfinite(a[name])
-        x, y = a[name][finite].astype(np.float64), b[name][finite].astype(np.float64)
-        signal += float(x @ x)
-        noise += float((x - y) @ (x - y))
-    return noise / max(signal, 1e-300) if np.isfinite(noise) else 1e6
-
-
-def probe_model(
-    base: onnx.ModelProto,
-    graph: Graph,
-    units: Sequence[Unit],
-    values: Sequence[str],
-    rules: Rules,
-    table: QParamsTable,
-) -> onnx.ModelProto:
-    """``base`` with one switch for each of ``values``; all off, it computes what ``base`` does."""
-    model = onnx.ModelProto()
-    model.CopyFrom(base)
-    proto = model.graph
-    nodes = list(proto.node)
-    del proto.node[:]
-    proto.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(values)]))
-    raw = {v: f"{v}/raw" if graph.producer(v) is not None else v for v in values}
-    read = {v: v if graph.producer(v) is not None else f"{v}/read" for v in values}
-    weights = _weights(graph, units, values, rules, table)
-    after: dict[str, list[onnx.NodeProto]] = {}
-    for i, value in enumerate(values):
-        made = _switch(proto, value, raw[value], read[value], i, rules, table)
-        producer = graph.producer(value)
-        after.setdefault("" if producer is None else producer.name, []).extend(made)
-    for weight, (value, array) in weights.items():
-        proto.initializer.append(tensor_proto(f"{weight}/rounded", array, TensorProto.FLOAT))
-        switch = f"{value}/switch"
-        after[""] = after.get("", [])
-        after[""].append(helper.make_node("Where", [switch, f"{weight}/rounded", weight], [f"{weight}/read"]))
-    switches = [n for made in after.values() for n in made if n.op_type == "Gather"]
-    proto.node.extend(switches)
-    proto.node.extend(n for n in after.get("", []) if n.op_type != "Gather")
-    for node in nodes:
-        bias = _corrected_bias(proto, graph, node, weights, rules, table)
-        if bias is not None:
-            proto.node.append(bias)
-        for slot, value in enumerate(node.input):
-            if value in weights:
-                node.input[slot] = f"{value}/read"
-            elif value in read and graph.producer(value) is None:
-                node.input[slot] = read[value]
-        for slot, value in enumerate(node.output):
-            if value in raw:
-                node.output[slot] = raw[value]
-        proto.node.append(node)
-        proto.node.extend(n for n in after.get(node.name, []) if n.op_type != "Gather")
-    return model
-
-
-def _corrected_bias(
-    proto: onnx.GraphProto,
-    graph: Graph,
-    node: onnx.NodeProto,
-    weights: Mapping[str, tuple[str, np.ndarray]],
-    rules: Rules,
-    table: QParamsTable,
-) -> onnx.NodeProto | None:
-    """A corrected bias follows the switch of the weight whose rounding it makes up for."""
-    rule = rules.rule(graph.node(node.name))
-    if rule is None or rule.bias is None or rule.weight is None or rule.bias >= len(node.input):
-        return None
-    weight, bias = node.input[rule.weight], node.input[rule.bias]
-    if weight not in weights or not table.corrects(node.name) or not graph.is_constant(bias):
-        return None
-    numbers = table.bias(Port(node.name, rule.bias))
-    assert numbers is not None
-    proto.initializer.append(tensor_proto(f"{node.name}/corrected", numbers.astype(np.float32), TensorProto.FLOAT))
-    node.input[rule.bias] = f"{node.name}/bias"
-    switch = f"{weights[weight][0]}/switch"
-    return helper.make_node("Where", [switch, f"{node.name}/corrected", bias], [f"{node.name}/bias"])
-
-
-def _switch(
-    proto: onnx.GraphProto, value: str, raw: str, read: str, index: int, rules: Rules, table: QParamsTable
-) -> list[onnx.NodeProto]:
-    params = table.params(value, rules.activation)
-    dtype = ONNX_TYPE[params.qtype]
-    proto.initializer.extend(
-        [
-            tensor_proto(f"{value}/scale", np.array(params.scale[0], np.float32), TensorProto.FLOAT),
-            tensor_proto(f"{value}/zero", np.array(params.zero_point[0], STORAGE[params.qtype]), dtype),
-            tensor_proto(f"{value}/index", np.array(index, np.int64), TensorProto.INT64),
-        ]
-    )
-    numbers = [f"{value}/scale", f"{value}/zero"]
-    return [
-        helper.make_node("Gather", [SWITCHES, f"{value}/index"], [f"{value}/switch"]),
-        helper.make_node("QuantizeLinear", [raw, *numbers], [f"{value}/q"]),
-        helper.make_node("DequantizeLinear", [f"{value}/q", *numbers], [f"{value}/dq"]),
-        helper.make_node("Where", [f"{value}/switch", f"{value}/dq", raw], [read]),
-    ]
-
-
-def _weights(
-    graph: Graph, units: Sequence[Unit], values: Sequence[str], rules: Rules, table: QParamsTable
-) -> dict[str, tuple[str, np.ndarray]]:
-    """By weight: the value whose switch it follows, and its numbers after rounding."""
-    switched = set(values)
-    found: dict[str, tuple[str, np.ndarray]] = {}
-    total = 0
-    for unit in units:
-        output = next((v for v in unit.outputs if v in switched), None)
-        for port in unit.weights:
-            name = graph.value_of(port)
-            array = graph.constant(name)
-            if output is None or array is None or name in found or total + array.nbytes > _WEIGHT_BYTES:
-                continue
-            total += array.nbytes
-            params = table.params(name, rules.weight)
-            found[name] = (output, dequantize(quantize(array, params), params))
-    return found

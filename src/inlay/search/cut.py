@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from inlay.search.program import Ceiling, Labelling, Value, solve_labels
 
 _FLOW_LIMIT = 1 << 30  # scipy's flows are 32-bit
 
@@ -85,9 +86,15 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A further constraint: ``sum of weights of touched values (by term) + unit weights of low units <= most``."""
+    """A further constraint: a weighted sum is at most ``most``.
 
-    terms: np.ndarray
+    Attributes:
+        up: weight of each term's value where its producer is float and some consumer is low, shape (terms,).
+        units: weight of each unit where it is low, shape (n,).
+        most: the limit.
+    """
+
+    up: np.ndarray
     units: np.ndarray
     most: float
 
@@ -195,95 +202,34 @@ def _source_side(net: _Network) -> np.ndarray:
 
 
 def solve(problem: Problem, limits: Sequence[Limit] = (), seconds: float = 5.0, gap: float = 1e-4) -> np.ndarray | None:
-    """The best labelling by an integer program (HiGHS): negative boundary costs and limits are allowed.
+    """The best labelling by the integer program of :mod:`inlay.search.program`, with two labels: float and low.
 
-    Args:
-        problem: costs.
-        limits: what must hold besides.
-        seconds: time limit; the best labelling found by then is returned.
-        gap: relative distance to the optimum that is good enough.
+    Negative boundary costs and limits are allowed; the arguments are those of
+    :func:`~inlay.search.program.solve_labels`.
 
     Returns:
-        Labels, or None when none was found in time or none exists.
+        Labels as booleans, or None when none was found in time or none exists.
     """
-    n, m = len(problem.float_cost), len(problem.terms)
-    # variables: y (units), then for each term: some reader float?, some consumer low?, down, up, touched
-    columns = n + 5 * m
-    rows: list[tuple[list[int], list[float], float, float]] = []
-    cost = np.zeros(columns)
-    cost[:n] = problem.low_cost - problem.float_cost
-    for k, term in enumerate(problem.terms):
-        f, w, d, u, t = (n + 5 * k + j for j in range(5))
-        cost[d], cost[u], cost[t] = term.down, term.up, term.touched
-        p = term.producer if term.producer >= 0 else None
-        c = list(term.consumers)
-        rows += _disjunction(f, [(-1.0, 1.0, i) for i in c] + ([(0.0, 1.0, None)] if term.float_reader else []))
-        rows += _disjunction(w, [(1.0, 0.0, i) for i in c])
-        rows += _disjunction(t, [(1.0, 0.0, i) for i in (*c, *([] if p is None else [p]))])
-        rows += _conjunction(d, [(1.0, 0.0, p), (1.0, 0.0, f)] if p is not None else [(0.0, 0.0, None)])
-        rows += _conjunction(u, [(1.0, 0.0, w), *([] if p is None else [(-1.0, 1.0, p)])])
-    for tie in problem.ties:
-        rows += [([a, b], [1.0, -1.0], 0.0, 0.0) for a, b in pairwise(tie)]
+    ceilings = []
     for limit in limits:
-        touched = [n + 5 * k + 4 for k in range(m)]
-        top = max(float(limit.most), 1e-300)
-        rows.append(
-            ([*range(n), *touched], [*(limit.units / top).tolist(), *(limit.terms / top).tolist()], -np.inf, 1.0)
+        convert = np.zeros((len(problem.terms), 2, 2))
+        convert[:, 0, 1] = limit.up
+        ceilings.append(Ceiling(np.stack([np.zeros_like(limit.units), limit.units], axis=1), convert, limit.most))
+    found = solve_labels(two_labels(problem), ceilings, seconds, gap)
+    return None if found is None else (found == 1) & problem.free
+
+
+def two_labels(problem: Problem) -> Labelling:
+    """The same with labels 0 (float) and 1 (low precision)."""
+    values = [
+        Value(
+            t.producer,
+            t.consumers,
+            t.float_reader,
+            np.array([[0.0, t.up], [t.down, 0.0]]),
+            np.array([0.0, t.touched]),
         )
-    constraint = _matrix(rows, columns)
-    upper = np.concatenate([problem.free.astype(float), np.ones(5 * m)])
-    integral = np.concatenate([np.ones(n), np.zeros(5 * m)])
-    scale = np.abs(cost).max(initial=0.0) or 1.0
-    found = milp(
-        cost / scale,
-        integrality=integral,
-        bounds=Bounds(np.zeros(columns), upper),
-        constraints=constraint,
-        options={"time_limit": seconds, "mip_rel_gap": gap},
-    )
-    return None if found.x is None else np.asarray(found.x[:n] > 0.5) & problem.free
-
-
-_Literal = tuple[float, float, int | None]  # value = factor * variable + constant
-
-
-def _disjunction(z: int, literals: Sequence[_Literal]) -> list[tuple[list[int], list[float], float, float]]:
-    """``z = max(literals)``; 0 without any."""
-    rows = []
-    total: tuple[list[int], list[float], float] = ([z], [1.0], 0.0)
-    for factor, constant, variable in literals:
-        if variable is None:
-            rows.append(([z], [1.0], constant, np.inf))
-            total[0].append(z)
-            total[1].append(0.0)
-        else:
-            rows.append(([z, variable], [1.0, -factor], constant, np.inf))
-            total[0].append(variable)
-            total[1].append(-factor)
-        total = (total[0], total[1], total[2] + constant)
-    rows.append((total[0], total[1], -np.inf, total[2]))
-    return rows
-
-
-def _conjunction(z: int, literals: Sequence[_Literal]) -> list[tuple[list[int], list[float], float, float]]:
-    """``z = min(literals)``."""
-    rows = []
-    columns, weights, constants = [z], [1.0], 0.0
-    for factor, constant, variable in literals:
-        if variable is None:
-            rows.append(([z], [1.0], -np.inf, constant))
-        else:
-            rows.append(([z, variable], [1.0, -factor], -np.inf, constant))
-            columns.append(variable)
-            weights.append(-factor)
-        constants += constant
-    rows.append((columns, weights, constants - (len(literals) - 1), np.inf))
-    return rows
-
-
-def _matrix(rows: Sequence[tuple[list[int], list[float], float, float]], columns: int) -> LinearConstraint:
-    at = np.array([r for r, row in enumerate(rows) for _ in row[0]], np.int64)
-    where = np.array([c for row in rows for c in row[0]], np.int64)
-    weight = np.array([w for row in rows for w in row[1]], np.float64)
-    matrix = coo_array((weight, (at, where)), shape=(len(rows), columns)).tocsr()
-    return LinearConstraint(matrix, np.array([r[2] for r in rows]), np.array([r[3] for r in rows]))
+        for t in problem.terms
+    ]
+    allowed = np.stack([np.ones(len(problem.free), bool), problem.free], axis=1)
+    return Labelling(np.stack([problem.float_cost, problem.low_cost], axis=1), values, allowed, problem.ties)

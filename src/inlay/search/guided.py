@@ -2,8 +2,10 @@
 
 Profiles of the anchors give a cost model; its minimum cut is the first guess, and each guess that is measured (and, if
 good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in the way, the noise
-of every value becomes a constraint of the same problem. After that, draws from the model (Thompson sampling) and
-changes around the incumbent are tried in the order of their expected gain, until it drowns in the noise.
+of every source becomes a constraint of the same problem, and each solution is probed before it is measured: what the
+probe says corrects the noise model, until solutions are what they were taken for. Solving for other bounds gives the
+front of speed and accuracy. After that, draws from the model (Thompson sampling) and changes around the incumbent are
+tried in the order of their expected gain, until it drowns in the noise.
 """
 
 from __future__ import annotations
@@ -15,28 +17,31 @@ from functools import partial
 import numpy as np
 from scipy.stats import norm
 
-from inlay.quant.sensitivity import Noise
+from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.costmodel import CostModel, Prediction
-from inlay.search.cut import Problem, Term, minimum_cut, solve
 from inlay.search.fusion import Disagreement, disagreements
-from inlay.search.noise import Allowance, NoiseModel
+from inlay.search.noise import Allowance
+from inlay.search.solver import Solver
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial
 from inlay.types import Placement
 
-_CUTS = 8
+_CUTS = 3
 _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile
 _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
-_INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
-_INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
+_VERIFIED = 8  # candidates that are probed in one round of exploring
+_FRONT_STEP_DB = 2.0
+_FRONT_GAP_DB = 2.0  # from measured points that is far enough
+_FRONT_TOP_DB = 45.0  # as good as float
+_FRONT_ROUNDS = 4  # of solving again with what the last round taught
+_FRONT_POINTS = 3  # to measure before exploring
 _TIGHTER_RETREAT = 0.7  # of the allowed noise, after an attempt that fell short
-_FRONT_DB = (3.0, 6.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,14 @@ class Oracles:
 
     Attributes:
         profile: kernel times of a placement; empty when it cannot be profiled.
-        sensitivity: noise of every value alone, at the float outputs.
+        sensitivity: noise of every source alone, at the float outputs.
+        noise: the same of a placement, by a probe; None where probes do not run.
         label: the placement in which the named units run in low precision.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
-    sensitivity: Callable[[], Noise]
+    sensitivity: Callable[[], Sensitivity]
+    noise: Callable[[Placement], Powers | None]
     label: Callable[[frozenset[str]], Placement]
 
 
@@ -95,15 +102,23 @@ class Guided(Scripted):
         self._oracles = oracles
         self._anchors = anchors
         self._chosen = chosen
-        self._outputs = outputs
         self._baseline_ns = baseline_ns
         self._rng = rng
         self.model = CostModel(structure, known)
         self.forecasts: list[Forecast] = []
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._allowance = Allowance(bound)
-        self._noise: NoiseModel | None = None
+        self._solver = Solver(
+            structure,
+            outputs,
+            self._allowance,
+            oracles.sensitivity,
+            lambda labels: oracles.noise(self._placement(labels)),
+            anchors,
+            chosen,
+        )
         self._told: dict[Placement, Trial] = {}
+        self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
         self._best_ns = float("inf")
 
@@ -114,6 +129,7 @@ class Guided(Scripted):
         if not self.model.profiled:
             return
         yield from self._cuts()
+        yield from self._front(_FRONT_POINTS)
         yield from self._explore()
         yield from self._front()
 
@@ -148,10 +164,11 @@ class Guided(Scripted):
         placement = trial.proposal.placement
         self._told[placement] = trial
         self._allowance.tell(trial)
-        if self._noise is not None and trial.accuracy is not None:
-            self._noise.learn(labels, trial.accuracy)
+        if trial.accuracy is not None:
+            self._solver.compare(labels, trial.accuracy)
         if not isinstance(trial.outcome, Measured):
             return
+        self._points.append((self._baseline_ns / trial.outcome.latency.speedup.value, trial.outcome.accuracy.sqnr_db))
         speedup = trial.outcome.latency.speedup
         ns = self._baseline_ns / speedup.value
         spread = np.log(speedup.high / speedup.low) / 4.0 if 0.0 < speedup.low < speedup.high < np.inf else 0.02
@@ -167,10 +184,12 @@ class Guided(Scripted):
         if better and ns < self._best_ns:
             self._best, self._best_ns = labels, ns
 
-    def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
+    def _try(
+        self, labels: np.ndarray, origin: str, anchor: bool = False, timed: bool = False
+    ) -> Generator[Proposal, Trial, Trial]:
         placement = self._placement(labels)
         forecast = self.model.predict(labels)
-        trial = yield Proposal(placement, origin, anchor=timed)
+        trial = yield Proposal(placement, origin, anchor, timed)
         if isinstance(trial.outcome, Measured):
             measured = self._baseline_ns / trial.outcome.latency.speedup.value
             self.forecasts.append(Forecast(placement.digest, forecast, measured))
@@ -186,69 +205,16 @@ class Guided(Scripted):
     # --- solving -------------------------------------------------------------------------------------------------
 
     def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
-        """The best labelling under these costs that is expected to keep the bound."""
-        problem = self.model.problem(parameters)
-        labels = self._unbounded(problem)
-        needless = most is None and self._noise is None and not self._allowance.active
-        most = self._allowance.most if most is None else most
-        if needless or not np.isfinite(most):
-            return labels
-        if self._noise is None:
-            self._noise = NoiseModel(self._structure, self._oracles.sensitivity(), self._outputs)
-            for name, trial in self._anchors.items():
-                if name in self._chosen and trial.accuracy is not None and self._chosen[name]:
-                    self._noise.learn(self._structure.labels(self._chosen[name]), trial.accuracy)
-        if self._quiet(labels, most):
-            return labels
-        if len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, self._noise.limits(most, len(problem.terms)))
-            if found is not None:
-                return found
-        return self._sweep(problem, most)
-
-    def _unbounded(self, problem: Problem) -> np.ndarray:
-        """The best labelling whatever its noise: a cut, or where that is not exact by much, an integer program."""
-        whole = float(np.minimum(problem.float_cost, problem.low_cost).sum())
-        if -problem.negative > _INEXACT * whole and len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem)
-            if found is not None:
-                return found
-        return minimum_cut(problem.clipped())
-
-    def _quiet(self, labels: np.ndarray, most: float | None = None) -> bool:
-        """Whether a labelling is expected to keep the bound."""
-        most = self._allowance.most if most is None else most
-        return self._noise is None or bool((self._noise.predict(labels) <= most).all())
-
-    def _sweep(self, problem: Problem, most: float) -> np.ndarray:
-        """The cheapest labelling within the limit that some price on noise gives: bisection on the price."""
-        assert self._noise is not None
-        problem = problem.clipped()
-        table = (self._noise.table * self._noise.factor).max(axis=1)
-        weights = np.zeros(len(problem.terms))
-        weights[len(weights) - len(table) :] = table  # the terms of values are the last
-        low, high = 0.0, float(np.abs(problem.low_cost - problem.float_cost).sum()) / max(most, 1e-30)
-        best = np.zeros(len(problem.float_cost), bool)
-        for _ in range(24):
-            price = np.sqrt(low * high) if low > 0.0 else high * 1e-6
-            terms = [
-                Term(t.producer, t.consumers, t.float_reader, t.up, t.down, t.touched + price * float(w))
-                for t, w in zip(problem.terms, weights, strict=True)
-            ]
-            labels = minimum_cut(Problem(problem.float_cost, problem.low_cost, terms, problem.free, problem.ties))
-            if self._quiet(labels, most):
-                best, high = labels, price
-            else:
-                low = price
-        return best
+        """The best labelling under these costs that keeps the bound."""
+        return self._solver.solve(self.model.problem(parameters), most)
 
     # --- phases --------------------------------------------------------------------------------------------------
 
     def _cuts(self) -> Dialogue:
         """Solve, measure, learn, until the solution is a model that was judged."""
-        free = self._unbounded(self.model.problem(self.model.mean()))
+        free = self._solver.unbounded(self.model.problem(self.model.mean()))
         if self._new(free):
-            yield from self._try(free, "cut without a bound", timed=True)
+            yield from self._try(free, "cut without a bound", anchor=True)
         failures = 0
         for number in range(_CUTS + _TIGHTENINGS):
             labels = self._solve(self.model.mean())
@@ -256,7 +222,7 @@ class Guided(Scripted):
                 break
             trial = yield from self._try(labels, f"cut {number + 1}")
             failures += isinstance(trial.outcome, Infeasible)
-            if failures > _TIGHTENINGS:
+            if failures > _TIGHTENINGS or number + 1 - failures >= _CUTS:
                 break
 
     def _explore(self) -> Dialogue:
@@ -273,17 +239,20 @@ class Guided(Scripted):
             idle = 0 if self._best_ns < before * (1.0 - _LEAST_GAIN) else idle + 1
 
     def _most_promising(self) -> tuple[np.ndarray, str] | None:
-        best: tuple[float, np.ndarray, str] | None = None
+        ranked: list[tuple[float, np.ndarray, str]] = []
         best_ns = self.model.predict(self._best).ns  # the measured figure may owe its place to luck
         for labels, origin in self._candidates():
-            if not self._quiet(labels) or not self._new(labels):
+            if not self._solver.quiet(labels) or not self._new(labels):
                 continue
             gain = _expected_gain(self.model.predict(labels), best_ns)
-            if best is None or gain > best[0]:
-                best = (gain, labels, origin)
-        if best is None or best[0] < _LEAST_GAIN * best_ns:
-            return None
-        return best[1], best[2]
+            if gain >= _LEAST_GAIN * best_ns:
+                ranked.append((gain, labels, origin))
+        ranked.sort(key=lambda item: -item[0])
+        for _, labels, origin in ranked[:_VERIFIED]:
+            self._solver.probe(labels)
+            if self._solver.quiet(labels):
+                return labels, origin
+        return None
 
     def _candidates(self) -> Iterator[tuple[np.ndarray, str]]:
         for _ in range(_DRAWS):
@@ -318,19 +287,59 @@ class Guided(Scripted):
                 what = name if len(key) == 2 else f"{len(key) - 1} units from {name}"
                 yield labels, f"flip: {what} to {'low precision' if changes[key] else 'float'}"
 
-    def _front(self) -> Dialogue:
-        """The fastest models that are more accurate than the bound asks for."""
-        best = self._seen_noise()
-        if best is None:
-            return
-        for step in _FRONT_DB:
-            labels = self._solve(self.model.mean(), best * 10.0 ** (-step / 10.0))
-            if labels.any() and self._new(labels):
-                yield from self._try(labels, f"front: {step:.0f} dB above the bound")
+    def _front(self, points: int | None = None) -> Dialogue:
+        """Measure what is predicted to lie on the front: the fastest first, then gaps in accuracy next to the bound.
 
-    def _seen_noise(self) -> float | None:
-        most = self._allowance.most
-        return most if np.isfinite(most) and self._best.any() else None
+        Args:
+            points: most to measure; None for all. Nothing happens where accuracy does not stand in the way of speed.
+        """
+        if not self._solver.bounded:
+            return
+        rounds = 1 if points is not None else _FRONT_ROUNDS
+        for _ in range(rounds):
+            left, before = self._predicted_front(), len(self._points)
+            whole = len(left)
+            while left and (points is None or points > 0):
+                fastest = len(left) == whole  # comes first: with what was learned since, it may be another one
+                labels = left.pop(0 if fastest else self._most_telling(left))
+                self._solver.probe(labels)
+                db, ns = self._solver.decibels(labels), self.model.predict(labels).ns
+                if self._new(labels) and not any(other <= ns and known >= db for other, known in self._points):
+                    yield from self._try(labels, f"front: about {db:.0f} dB", timed=True)
+                    points = None if points is None else points - 1
+            if len(self._points) == before:
+                return
+
+    def _most_telling(self, front: Sequence[np.ndarray]) -> int:
+        """The point that is farthest in accuracy from what was measured; among those far enough, next to the bound."""
+        bound = -10.0 * float(np.log10(self._allowance.most))
+
+        def worth(k: int) -> tuple[float, float]:
+            db = self._solver.decibels(front[k])
+            gap = min((abs(db - known) for _, known in self._points), default=np.inf)
+            return min(gap, _FRONT_GAP_DB), -abs(db - bound)
+
+        return max(range(len(front)), key=worth)
+
+    def _predicted_front(self) -> list[np.ndarray]:
+        """Labellings that no other is expected to beat in both latency and noise.
+
+        The allowance sweeps from the noise of the fastest labelling down to that of float.
+        """
+        problem = self.model.problem(self.model.mean())
+        fastest = self._solver.unbounded(problem)
+        self._solver.probe(fastest)
+        found = [fastest]
+        for db in np.arange(max(self._solver.decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):
+            labels = self._solver.within(problem, 10.0 ** (-float(db) / 10.0))
+            if not labels.any():
+                break
+            found.append(labels)
+        front: list[np.ndarray] = []
+        for labels in sorted(found, key=lambda y: self.model.predict(y).ns):
+            if not front or self._solver.decibels(labels) > self._solver.decibels(front[-1]):
+                front.append(labels)
+        return front
 
 
 def _noise_of(sqnr_db: float) -> float:
