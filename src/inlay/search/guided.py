@@ -124,8 +124,9 @@ class Guided(Scripted):
 
     def _take_in(self, labels: np.ndarray, trial: Trial, forecast: Prediction | None = None) -> None:
         """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
+        labels = self._structure.settled(labels)
         placement = trial.proposal.placement
-        self._seen.add(placement)
+        self._seen |= {placement, self._placement(labels)}
         self._allowance.tell(trial)
         if self._noise is not None and trial.accuracy is not None:
             self._noise.learn(labels, trial.accuracy)
@@ -147,6 +148,7 @@ class Guided(Scripted):
             self._best, self._best_ns = labels, ns
 
     def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
+        labels = self._structure.settled(labels)
         placement = self._placement(labels)
         forecast = self.model.predict(labels)
         trial = yield Proposal(placement, origin, anchor=timed)
@@ -157,7 +159,7 @@ class Guided(Scripted):
         return trial
 
     def _placement(self, labels: np.ndarray) -> Placement:
-        return self._oracles.label(self._structure.names(labels))
+        return self._oracles.label(self._structure.names(self._structure.settled(labels)))
 
     def _new(self, labels: np.ndarray) -> bool:
         return self._placement(labels) not in self._seen
