@@ -169,7 +169,8 @@ class CostModel:
         # what the runtime makes low whatever its label must not look cheap in float: more than all units can gain
         ruin = 2.0 * float(np.abs(np.concatenate([float_cost, low_cost])).sum())
         for producer, consumer, which in self.structure.forced:
-            terms.append(Term(producer, (consumer,), **({"down": ruin} if which == consumer else {"up": ruin})))
+            down = which == consumer
+            terms.append(Term(producer, (consumer,), up=0.0 if down else ruin, down=ruin if down else 0.0))
         for unit, before in enumerate(self.structure.before.tolist()):
             if before >= 0 and self.structure.free[before]:
                 (a, b), (c, d) = forms[unit].T  # by the label before, then by its own

@@ -147,8 +147,9 @@ class Structure:
 
         An operator whose inputs come as DQ and whose output goes to Q is fused like one that was chosen, where it has
         no weight or the target quantizes weights by itself. And where the target moves Q and DQ through an operator,
-        one side is enough, unless the other readers of the value on the other side disagree; what was moved no longer
-        is one Q with those of other readers, so nothing follows from it for a value with several readers. Different labels with one result run as one model; this gives the largest.
+        one side is enough, unless other readers of the value on the other side disagree; what was moved no longer is
+        one Q with those of other readers, so nothing follows from it for a value with several readers. Different labels
+        with one result run as one model; this gives the largest.
         """
         f = self._followers
         if not f.units.size:
