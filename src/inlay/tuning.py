@@ -243,6 +243,7 @@ class Run:
 
     def _reference(self, baseline: Artifact, feeds: Sequence[Path]) -> list[Outputs]:
         try:
+            self.worker.load(baseline, identify=True)
             return list(self.worker.run(baseline, feeds))
         except TargetError as error:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
@@ -430,6 +431,7 @@ class Run:
                 "measurements": evaluator.tally.measurements,
                 "compiles": evaluator.tally.compiles,
                 "failed": evaluator.tally.failed,
+                "equal_graphs": evaluator.tally.equal_graphs,
                 "replayed": evaluator.tally.replayed,
                 "trials": len(self.journal.trials()),
                 "wall_s": round(time.monotonic() - self.started, 3),

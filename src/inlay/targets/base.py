@@ -192,6 +192,9 @@ class Executable(Protocol):
 class Target(Protocol):
     """A runtime on a device, with its options.
 
+    A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
+    with a digest of what the runtime made of the model. Models with the same digest are then measured once.
+
     Attributes:
         name: as it stands in the entry point.
         deterministic: its times are estimates without noise, so one reading is enough.
