@@ -26,7 +26,7 @@ from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Worker
-from inlay.measure.race import Meter
+from inlay.measure.race import Meter, Protocol
 from inlay.model.load import ModelFile, load
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
@@ -45,6 +45,7 @@ from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, choose_method, observe, prepare, recipe_for, table_from
 
 _RANDOM_SAMPLES = 8
+_RACE_SHARE = 0.05  # of the budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +195,7 @@ class Run:
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
         candidates = self._candidates(prepared, judge, selection, imported)
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
-        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng)
+        meter = Meter(self.worker, self.journal, feed, self._protocol(), self.rng)
         evaluator = self._evaluator(meter, judge, selection, baseline)
         # on a deterministic target a run depends on its seed alone, not on what other runs learned
         config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
@@ -230,6 +231,12 @@ class Run:
         )
         self._write_recipe(prepared, confirmed)
         return self._write(evaluator, anchors, guided, confirmed, stopped, interrupted, notes)
+
+    def _protocol(self) -> Protocol:
+        """How to measure: no single race may take a large part of the budget."""
+        budget = self.config.budget_s
+        protocol = self.config.protocol
+        return protocol if budget is None else replace(protocol, race_s=min(protocol.race_s, _RACE_SHARE * budget))
 
     def _feeds(self, name: str, samples: Samples) -> list[Path]:
         folder = self.work / name

@@ -86,8 +86,8 @@ class Worker:
             TargetError: it cannot be built.
         """
         if artifact.digest not in self._resident or self._process is None:
-            where = {"key": artifact.digest, "path": str(artifact.path), "digest": artifact.digest}
-            answer = self._ask("load", **where, identify=identify)
+            more = {"identify": True} if identify else {}
+            answer = self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest, **more)
             self._resident.add(artifact.digest)
             self._graphs[artifact.digest] = str(answer.get("graph", "")) or self._graphs.get(artifact.digest, "")
         return self._graphs.get(artifact.digest, "")
