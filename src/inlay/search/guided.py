@@ -28,7 +28,8 @@ from inlay.types import Placement
 _CUTS = 8
 _TIGHTENINGS = 6
 _DRAWS = 4  # draws that may repeat what is known before a round of them is given up
-_NEAR = 1.05  # a measured model this close to the best is worth a profile
+_NEAR = 1.05  # a measured model this close to the best is worth a profile,
+_NEWS = 0.01  # if its forecast was this wrong
 _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
 _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
@@ -137,7 +138,8 @@ class Guided(Scripted):
         spread = np.log(speedup.high / speedup.low) / 4.0 if 0.0 < speedup.low < speedup.high < np.inf else 0.02
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
         surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
-        if forecast is None or better or surprise or ns < _NEAR * self._best_ns:
+        news = forecast is not None and abs(ns - forecast.ns) > _NEWS * ns and ns < _NEAR * self._best_ns
+        if forecast is None or better or surprise or news:
             kernels = self._oracles.profile(placement)
             self.model.learn(labels, kernels, ns, float(spread))
             self.disagreements.update(
