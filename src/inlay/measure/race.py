@@ -157,8 +157,8 @@ def hope(found: Interval, level: float, blocks: int, most: int) -> float:
     """Chance that an interval from ``most`` blocks will lie above 1, given that from the first ``blocks`` of them.
 
     The predictive power of group-sequential trials (Jennison and Turnbull, *Group Sequential Methods*, 10.3) with a
-    flat prior: with the standard error ``s`` now and ``f = s sqrt(blocks / most)`` in the end, the final estimate is normal
-    about the present one with variance ``s^2 - f^2``, and must exceed ``z f``. 1 where there is no interval yet.
+    flat prior: with the standard error ``s`` now and ``f = s sqrt(blocks / most)`` in the end, the final estimate is
+    normal about the present one with variance ``s^2 - f^2``, and must exceed ``z f``. 1 where there is no interval yet.
 
     Args:
         found: ratio, with its interval.
