@@ -45,6 +45,28 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
+class Rejected:
+    """A contender that fell outside the bound on unseen samples: as it was searched, and its accuracy there."""
+
+    candidate: Candidate
+    unseen: Accuracy
+
+    @property
+    def origin(self) -> str:
+        """Where it came from."""
+        return self.candidate.trial.proposal.origin
+
+    def least_db(self, bound_db: float | None) -> float:
+        """SQNR on the selection samples below which a model would fail on unseen ones, too, by what this one lacked.
+
+        Under a metric other than SQNR: half the noise of this one.
+        """
+        searched = self.candidate.trial.accuracy
+        assert searched is not None, "only what was judged is a contender"
+        return searched.sqnr_db + (3.0 if bound_db is None else max(0.1, bound_db - self.unseen.sqnr_db))
+
+
+@dataclass(frozen=True, eq=False)
 class Confirmed:
     """The decision.
 
@@ -53,14 +75,14 @@ class Confirmed:
         baseline_ms: median of the given model in the same blocks.
         file: the delivered model, still in the scratch folder (or the given file).
         placement: what it quantizes; None for a given file with Q/DQ of its own.
-        rejected: contenders that were faster but fell outside the bound on unseen samples: origin and reason.
+        rejected: contenders that were faster but fell outside the bound on unseen samples.
     """
 
     best: Best
     baseline_ms: float
     file: Path
     placement: Placement | None
-    rejected: tuple[tuple[str, str], ...]
+    rejected: tuple[Rejected, ...]
 
     def install(self, path: Path) -> None:
         """Copy the measured bytes to ``path`` atomically, external data beside it."""
@@ -88,6 +110,7 @@ def confirm(
     config: TuneConfig,
     folder: Path,
     rng: np.random.Generator,
+    least_db: float = -np.inf,
 ) -> Confirmed:
     """Decide what to deliver, in two rounds of fresh processes.
 
@@ -95,9 +118,10 @@ def confirm(
     anchors) among those that keep the bound on the verification samples. The second measures that one anew, beside the
     given model, float and the best anchor; only its blocks decide and are reported, so that no figure profits from
     having been chosen for being good. The chosen model is delivered where it beats both the given model and float with
-    an error of at most ``FALSE_ACCEPT``, and the best anchor is not clearly faster.
+    an error of at most ``FALSE_ACCEPT``, and the best anchor is not clearly faster. Quantized models below ``least_db``
+    on the selection samples are left out: an earlier look at the verification samples showed that these fail there.
     """
-    contenders = _contenders(judged, incumbent)
+    contenders = _contenders(judged, incumbent, least_db)
     entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
     measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng)
     base = Entry(judged[0], baseline, np.empty(0))
@@ -105,18 +129,21 @@ def confirm(
     floats = [e for e in entries if e.candidate.placement == Placement()]
     others = sorted((e for e in entries if e not in floats), key=lambda e: -_gain(base, e, worker).value)
 
-    rejected: list[tuple[str, str]] = []
+    rejected: list[Rejected] = []
     checked: dict[str, Accuracy | None] = {base.candidate.key: _exact(base, verification)}
     reference: list[Outputs] | None = None
 
     def kept(entry: Entry) -> bool:
         nonlocal reference
+        known = checked.get(entry.candidate.key)
+        if known is not None:
+            return known.feasible
         if verification is not None and reference is None:
             reference = list(worker.run(baseline, feeds))
         accuracy = _verify(entry, worker, feeds, reference, verification, metric, config)
         checked[entry.candidate.key] = accuracy
         if accuracy is not None and not accuracy.feasible:
-            rejected.append((entry.candidate.trial.proposal.origin, accuracy.reason))
+            rejected.append(Rejected(entry.candidate, accuracy))
             return False
         return True
 
@@ -168,13 +195,13 @@ def _gain(base: Entry, other: Entry, worker: Worker, level: float = LEVEL) -> In
     return speedup(base.ns, other.ns, level)
 
 
-def _contenders(judged: Sequence[Candidate], incumbent: Candidate) -> list[Candidate]:
-    feasible = [c for c in judged[1:] if c.trial.feasible]
+def _contenders(judged: Sequence[Candidate], incumbent: Candidate, least_db: float) -> list[Candidate]:
+    feasible = [c for c in judged[1:] if c.trial.feasible and _sqnr(c) >= least_db]
     # of models with one optimized graph, the first is enough: the others run alike
     fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -c.speedup)
     anchors = [c for c in fastest if c.trial.proposal.anchor]
     floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible]
-    wishes = [*floats, incumbent, *anchors[:1], *fastest[:3]]
+    wishes = [*floats, *([incumbent] if _sqnr(incumbent) >= least_db else []), *anchors[:1], *fastest[:3]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:MOST_CONTENDERS]
 
@@ -182,6 +209,11 @@ def _contenders(judged: Sequence[Candidate], incumbent: Candidate) -> list[Candi
 def _equal(candidate: Candidate) -> bool:
     outcome = candidate.trial.outcome
     return isinstance(outcome, Measured) and bool(outcome.equal_to)
+
+
+def _sqnr(candidate: Candidate) -> float:
+    accuracy = candidate.trial.accuracy
+    return -np.inf if accuracy is None else accuracy.sqnr_db
 
 
 def _final(candidate: Candidate, candidates: Candidates, folder: Path) -> Artifact:

@@ -46,6 +46,8 @@ from inlay.workbench import Candidates, Prepared, choose_method, observe, prepar
 
 _RANDOM_SAMPLES = 8
 _RACE_SHARE = 0.05  # of the budget
+_RETREATS = 3
+_SAFETY_DB = 1.0  # that a retreat aims above what it needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +212,7 @@ class Run:
         self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
-        confirmed = self._confirm(evaluator, candidates, prepared, baseline, interrupted)
+        confirmed = self._confirm(evaluator, candidates, guided, baseline, interrupted)
 
         def why_slow() -> str:
             full = anchors.trials["full-int8"].proposal.placement
@@ -365,26 +367,50 @@ class Run:
         return ""
 
     def _confirm(
-        self, evaluator: Evaluator, candidates: Candidates, prepared: Prepared, baseline: Artifact, quick: bool
+        self, evaluator: Evaluator, candidates: Candidates, guided: Guided, baseline: Artifact, quick: bool
     ) -> Confirmed:
+        """Confirm the winner; where all that was fast falls outside the bound on unseen samples, retreat and try again.
+
+        Every retreat asks for more accuracy than the last, by what was missing, so that the unseen samples are asked
+        few times, in an order that they do not choose.
+        """
         setting = self.setting
-        config = replace(self.config, confirm_processes=1) if quick else self.config
         verification = setting.parts.verification if setting.parts.verified else None
-        feeds = [] if verification is None else self._feeds("verification", verification)
-        return confirm(
+        decide = partial(
+            confirm,
             evaluator.judged,
-            evaluator.incumbent,
-            candidates,
-            baseline,
+            candidates=candidates,
+            baseline=baseline,
             worker=self.worker,
-            feeds=feeds,
+            feeds=[] if verification is None else self._feeds("verification", verification),
             latency_feed=self.work / "latency" / "0.npz",
             verification=verification,
             metric=setting.metric,
-            config=config,
+            config=replace(self.config, confirm_processes=1) if quick else self.config,
             folder=self.work,
             rng=self.rng,
         )
+        confirmed = decide(evaluator.incumbent)
+        rejected = confirmed.rejected
+        retreats = 0 if quick or self.config.strategy == "anchors" else _RETREATS
+        while retreats and confirmed.rejected and confirmed.best.is_float:
+            retreats -= 1
+            least_db = max(r.least_db(self.config.bound.min_sqnr_db) for r in confirmed.rejected)
+            self.progress.stage(
+                f"look for a model of {least_db + _SAFETY_DB:.1f} dB: faster ones fail on unseen samples"
+            )
+            self._drive(evaluator, candidates, guided.retreat(least_db + _SAFETY_DB))
+            confirmed = decide(evaluator.incumbent, least_db=least_db)
+            rejected += confirmed.rejected
+        return replace(confirmed, rejected=rejected)
+
+    def _drive(self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy) -> None:
+        """Judge all that a strategy asks for."""
+        while (proposal := strategy.ask()) is not None:
+            key = candidates.key(proposal.placement)
+            trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
+            strategy.tell(trial)
+            self.progress.trial(trial, evaluator, time.monotonic() - self.started, None)
 
     def _write(
         self,

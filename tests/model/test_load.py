@@ -38,6 +38,18 @@ def test_a_good_model(tmp_path: Path) -> None:
     assert load(path).sha256 == file.sha256
 
 
+def test_a_dimension_of_minus_one_is_unknown(tmp_path: Path) -> None:
+    model = residual_model()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    graph = load(path).model.graph
+    first = [value.shape[0] for value in (*graph.inputs, *graph.outputs) if value.shape is not None]
+    assert len(first) >= 2
+    assert not [d for d in first if isinstance(d, int)]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -98,6 +98,50 @@ def test_batch_normalization_that_must_stay(normalized: Run) -> None:
     assert ops(normalized(b.model())[0]) == ["Conv", "BatchNormalization"]
 
 
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("shape", [(), (1,), (8, 1, 1), (1, 8, 1, 1)], ids=str)
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm"])
+def test_arithmetic_on_channels_goes_into_the_weights(
+    op: str, slot: int, shape: tuple[int, ...], kind: str, normalized: Run
+) -> None:
+    b = Builder()
+    if kind == "Conv":
+        y = b.conv("conv", b.input("x", (2, 4, 6, 6)), 8, group=2)
+    elif kind == "ConvTranspose":
+        w = b.constant("w", b.rng.standard_normal((4, 4, 2, 2)))
+        y = b.node("up", "ConvTranspose", [b.input("x", (1, 4, 5, 5)), w], channels=8, group=2, strides=[2, 2])
+    else:
+        w = b.constant("w", b.rng.standard_normal((8, 4)))
+        y = b.node("dense", "Gemm", [b.input("x", (3, 4)), w], channels=8, transB=1)
+        shape = shape if shape in ((), (1,)) else (1, 8) if len(shape) == 4 else (8,)
+    operands = [y, b.constant("c", b.rng.uniform(0.5, 2.0, shape))]
+    b.output(b.node("relu", "Relu", [b.node("c1", op, operands if slot == 0 else operands[::-1], channels=8)]))
+    proto, done = normalized(b.model())
+    kept = op == "Div" and slot == 1  # a constant over what is computed is no scale
+    assert ops(proto) == [kind, "Div", "Relu"] if kept else [kind, "Relu"]
+    assert no_roll_backs(done)
+
+
+def test_a_chain_of_scales_and_shifts_folds_whole(normalized: Run) -> None:
+    b = Builder()
+    y = batch_norm(b, b.conv("conv", b.input("x", (1, 3, 6, 6)), 4), 4)
+    y = b.node("scale", "Mul", [b.constant("k", -1.5), y], channels=4)
+    b.output(b.node("shift", "Add", [y, b.constant("d", 0.25)], channels=4))
+    proto, done = normalized(b.model())
+    assert ops(proto) == ["Conv"]
+    assert no_roll_backs(done)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 6), (1, 4, 6, 6), (2, 1, 1, 1), (6,), (1, 1, 1, 1, 1)], ids=str)
+def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], normalized: Run) -> None:
+    """Negative control: such a constant is no number per channel, or it enlarges the result."""
+    b = Builder()
+    y = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4)
+    b.output(b.node("add", "Add", [y, b.constant("c", b.rng.standard_normal(shape))]))
+    assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
+
+
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_sum_becomes_add(count: int, normalized: Run) -> None:
     b = Builder()
@@ -112,7 +156,7 @@ def test_constants_and_initializers_among_the_inputs(normalized: Run) -> None:
     w = numpy_tensor(b.rng.standard_normal((4, 3, 1, 1)).astype(np.float32))
     weight = b.node("weight", "Constant", [], value=w)
     y = b.node("conv", "Conv", [b.input("x", (1, 3, 6, 6)), weight], channels=4)
-    b.output(b.node("add", "Add", [y, b.constant("c", np.ones((1, 4, 1, 1)))]))
+    b.output(b.node("max", "Max", [y, b.constant("c", np.ones((1, 4, 1, 1)))]))
     model = b.model()
     model.graph.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.FLOAT, [1, 4, 1, 1]))
     want = [i.name for i in model.graph.input if i.name != "c"]
@@ -120,7 +164,7 @@ def test_constants_and_initializers_among_the_inputs(normalized: Run) -> None:
     model_without.CopyFrom(model)
     proto, done = normalized(model)
     assert [i.name for i in proto.graph.input] == want
-    assert ops(proto) == ["Conv", "Add"]
+    assert ops(proto) == ["Conv", "Max"]
     assert {t.name for t in proto.graph.initializer} >= {"c"}
     assert no_roll_backs(done)
 
@@ -200,6 +244,23 @@ def test_bodies_of_if_are_left_alone(normalized: Run) -> None:
     proto, done = normalized(b.model())
     assert "If" in ops(proto)
     assert build_graph(done.model).captured == {x}
+
+
+def test_identities_go_around_an_if_and_stay_inside_it(normalized: Run) -> None:
+    """A branch that hands an outer value on cannot do without its Identity."""
+    b = Builder()
+    x = b.node("before", "Identity", [b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)])
+    flag = b.node("flag", "Greater", [b.node("sum", "ReduceSum", [x], keepdims=0), b.constant("zero", 0.0)])
+    out = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for n in ("t", "e")]
+    then = helper.make_graph([helper.make_node("Identity", [x], ["t"])], "then", [], out[:1])
+    other = helper.make_graph([helper.make_node("Neg", [x], ["e"])], "else", [], out[1:])
+    b.output(b.node("after", "Identity", [b.node("choose", "If", [flag], then_branch=then, else_branch=other)]))
+    proto, done = normalized(b.model())
+    assert "Identity" not in ops(proto)
+    assert not [r for r in done.reports if r.rolled_back]
+    assert [o.name for o in proto.graph.output] == ["after_out"]
+    inner = next(a.g for n in proto.graph.node if n.op_type == "If" for a in n.attribute if a.name == "then_branch")
+    assert [n.op_type for n in inner.node] == ["Identity"]
 
 
 def test_a_wrong_pass_is_rolled_back(normalized: Run, monkeypatch: pytest.MonkeyPatch) -> None:

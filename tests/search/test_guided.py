@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inlay.search.base import Strategy
 from inlay.search.guided import Guided, Oracles
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
@@ -61,8 +62,15 @@ class Bench:
         oracles = Oracles(self.profile, lambda: alone, self.label)
         rng = np.random.default_rng(0)
         guided = Guided(self.structure, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
-        while (proposal := guided.ask()) is not None:
-            guided.tell(self.judge(proposal))
+        self.answer(guided)
+        self.guided = guided
+
+    def answer(self, strategy: Strategy) -> list[Trial]:
+        told = []
+        while (proposal := strategy.ask()) is not None:
+            told.append(self.judge(proposal))
+            strategy.tell(told[-1])
+        return told
 
     def optimum(self) -> float:
         return max(self.base_ns / self.runtime.ns(y) for y in every(N) if self.made(y) <= self.bound)
@@ -90,3 +98,24 @@ def test_same_answers_same_questions() -> None:
     second.run()
     assert first.asked == second.asked
     assert len(set(first.asked)) == len(first.asked)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_retreat_finds_the_best_of_so_much_accuracy(seed: int) -> None:
+    noise = np.random.default_rng(seed).exponential(1.0, N + 1)
+    bench = Bench(seed, noise, float(noise.sum()))  # the search itself finds nothing outside the bound
+    bench.run()
+    least = noise.sum() / 3
+    told = bench.answer(bench.guided.retreat(float(-10 * np.log10(least))))
+    gains = [
+        bench.base_ns / bench.runtime.ns(bench.labels(p)) for p in bench.asked if bench.made(bench.labels(p)) <= least
+    ]
+    bench.bound = least
+    assert max(gains) >= 0.97 * bench.optimum()
+    assert len(told) <= 6
+
+
+def test_retreat_gives_up_where_only_float_is_accurate_enough() -> None:
+    bench = Bench(0, np.ones(N + 1), 20.0)
+    bench.run()
+    assert bench.answer(bench.guided.retreat(60.0)) == []

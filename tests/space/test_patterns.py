@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -174,3 +175,22 @@ def test_refinement_twins_are_told_apart() -> None:
 def test_thousands_of_equal_ends_are_ordered_in_time() -> None:
     count = 20_000
     assert len(canonical_order(LabelledDag([0] * count, [(0, i, 1) for i in range(1, count)]))) == count
+
+
+def captured(outside: bool) -> Build:
+    """An If whose bodies read a value that a region before it computes, or the graph's input."""
+
+    def build(b: GraphBuilder) -> None:
+        x = b.input((1, 8, 4, 4))
+        y = b.relu(b.conv(b.relu(b.conv(x, 8)), 8))
+        flag = b.node("ReduceSum", [y], (1, 1, 1, 1))
+        b.relu(b.conv(b.node("If", [flag], (1, 8, 4, 4)), 8))
+        at = next(i for i, n in enumerate(b.nodes) if n.op_type == "If")
+        b.nodes[at] = replace(b.nodes[at], captured=frozenset({x if outside else y}))
+
+    return build
+
+
+def test_what_a_subgraph_reads_is_part_of_the_pattern() -> None:
+    """It has no slot, and still is an input of the region; the graph's own input among them."""
+    assert root_of(captured(outside=True)) != root_of(captured(outside=False))

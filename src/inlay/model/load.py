@@ -6,6 +6,7 @@ Model files are data: nothing in them is executed, and no path in them is follow
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from google.protobuf.message import DecodeError
 from inlay.errors import ModelError
 
 _CHUNK = 1 << 20
+
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it says line by line what our errors say in one
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +66,20 @@ def load(path: str | Path) -> ModelFile:
         raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
     if not model.graph.outputs:
         raise ModelError(f"{path}: the model has no outputs")
+    _free_negative_dimensions(model)
     external = tuple(_external_files(path, model))
     return ModelFile(
         path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
     )
+
+
+def _free_negative_dimensions(model: ir.Model) -> None:
+    """Older exporters write an unknown dimension as -1; runtimes read that as unknown, and so do we."""
+    for graph in model.graphs():
+        computed = (v for node in graph for v in node.outputs)
+        for value in (*graph.inputs, *computed):
+            if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+                value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
 
 
 def _external_files(path: Path, model: ir.Model) -> Iterator[Path]:

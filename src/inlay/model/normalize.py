@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.errors import TargetError
-from inlay.model.passes.batchnorm import fold_batchnorm
+from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.constants import (
     Evaluate,
     drop_dead,
@@ -67,7 +67,7 @@ def passes(evaluate: Evaluate) -> Sequence[tuple[str, Pass]]:
         ("remove what is not used", drop_dead),
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
-        ("fold BatchNormalization", fold_batchnorm),
+        ("fold scales and shifts of channels", fold_affine),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
     )

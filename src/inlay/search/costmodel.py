@@ -25,6 +25,7 @@ _FORMS = 4  # of a unit: 2 * (it is low) + (the unit before it is low)
 _SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
 _ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
 _ELSEWHERE = 0.5  # of a unit's cost that was seen behind the other kind of unit
+_DOUBT = 2.0  # readings that the table counts for against what was seen at other units of an operator
 _GUESSED = 1.0  # of one that follows the trend over size
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
@@ -285,13 +286,22 @@ class CostModel:
         return {2: slower, 3: 1.0 / slower}.get(at % _FORMS, 1.0)
 
     def _changes(self) -> dict[tuple[str, int], float]:
-        """By operator and form: typical cost over that behind the other kind of unit, where both were seen."""
+        """By operator and form: typical cost over that behind the other kind of unit, where both were seen.
+
+        Few readings are drawn towards what the target's table says: one odd unit must not speak for all of its kind.
+        """
         found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        usual: dict[tuple[str, int], float] = {}
         for at in np.flatnonzero(self._count[: self._edges_at]):
             here, there = self._mean[at], self._mean[at ^ 1]
             if self._count[at ^ 1] and here > _FLOOR_NS and there > _FLOOR_NS:
-                found[self.structure.units[at // _FORMS].op_type, int(at) % _FORMS].append(float(here / there))
-        return {key: float(np.median(ratios)) for key, ratios in found.items()}
+                key = self.structure.units[at // _FORMS].op_type, int(at) % _FORMS
+                found[key].append(float(np.log(here / there)))
+                usual[key] = float(np.log(self._usual(int(at))))
+        return {
+            key: float(np.exp((len(logs) * np.median(logs) + _DOUBT * usual[key]) / (len(logs) + _DOUBT)))
+            for key, logs in found.items()
+        }
 
     def _rates(self) -> dict[tuple[str, int], float]:
         """By kind of value and state: typical nanoseconds per element, where some were seen."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.stats import norm
 
 from inlay.quant.sensitivity import Noise
-from inlay.search.base import Dialogue, Scripted
+from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.costmodel import CostModel, Prediction
 from inlay.search.cut import Problem, Term, minimum_cut, solve
 from inlay.search.fusion import Disagreement, disagreements
@@ -35,6 +36,7 @@ _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of 
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
+_TIGHTER_RETREAT = 0.7  # of the allowed noise, after an attempt that fell short
 _FRONT_DB = (3.0, 6.0, 10.0)
 
 
@@ -102,7 +104,7 @@ class Guided(Scripted):
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._allowance = Allowance(bound)
         self._noise: NoiseModel | None = None
-        self._seen: set[Placement] = set()
+        self._told: dict[Placement, Trial] = {}
         self._best = np.zeros(len(structure.units), bool)
         self._best_ns = float("inf")
 
@@ -116,6 +118,25 @@ class Guided(Scripted):
         yield from self._explore()
         yield from self._front()
 
+    def retreat(self, least_db: float) -> Strategy:
+        """A strategy that looks for the fastest model of at least ``least_db`` dB, until one is found."""
+        return Scripted("retreat", partial(self._retreat, least_db))
+
+    def _retreat(self, least_db: float) -> Dialogue:
+        if not self.model.profiled:
+            return
+        most = _noise_of(least_db)
+        for _ in range(_TIGHTENINGS):
+            labels = self._solve(self.model.mean(), most)
+            if not labels.any():
+                return
+            trial = self._told.get(self._placement(labels))
+            if trial is None:
+                trial = yield from self._try(labels, f"retreat to {least_db:.1f} dB")
+            if trial.accuracy is None or trial.accuracy.sqnr_db >= least_db:
+                return
+            most *= _TIGHTER_RETREAT
+
     # --- what is known -------------------------------------------------------------------------------------------
 
     def _learn_anchors(self) -> None:
@@ -127,7 +148,7 @@ class Guided(Scripted):
         """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
         labels = self._structure.settled(labels)
         placement = trial.proposal.placement
-        self._seen |= {placement, self._placement(labels)}
+        self._told[placement] = self._told[self._placement(labels)] = trial
         self._allowance.tell(trial)
         if self._noise is not None and trial.accuracy is not None:
             self._noise.learn(labels, trial.accuracy)
@@ -164,7 +185,7 @@ class Guided(Scripted):
         return self._oracles.label(self._structure.names(self._structure.settled(labels)))
 
     def _new(self, labels: np.ndarray) -> bool:
-        return self._placement(labels) not in self._seen
+        return self._placement(labels) not in self._told
 
     # --- solving -------------------------------------------------------------------------------------------------
 
@@ -172,8 +193,9 @@ class Guided(Scripted):
         """The best labelling under these costs that is expected to keep the bound."""
         problem = self.model.problem(parameters)
         labels = self._unbounded(problem)
+        needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
-        if not np.isfinite(most) or (self._noise is None and not self._allowance.active):
+        if needless or not np.isfinite(most):
             return labels
         if self._noise is None:
             self._noise = NoiseModel(self._structure, self._oracles.sensitivity(), self._outputs)
@@ -313,6 +335,10 @@ class Guided(Scripted):
     def _seen_noise(self) -> float | None:
         most = self._allowance.most
         return most if np.isfinite(most) and self._best.any() else None
+
+
+def _noise_of(sqnr_db: float) -> float:
+    return float(10.0 ** (-sqnr_db / 10.0))
 
 
 def _expected_gain(prediction: Prediction, best_ns: float) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Mean", "Max", "Min", "And", "Or",
 _SMALL = 64
 _WORDS = 12
 _IN_CHILD = 0xC411D
+_CAPTURED = -1  # in place of a slot
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +76,15 @@ class _Read(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What all regions that hold a node need to know of it, names aside."""
+    """What all regions that hold a node need to know of it, names aside.
+
+    ``captured`` are the values that its subgraphs read, which have no slot and therefore no point.
+    """
 
     digest: bytes
     exchangeable: bool
     reads: tuple[_Read, ...]
+    captured: tuple[_Read, ...] = ()
 
 
 class PatternMaker:
@@ -171,6 +176,7 @@ class PatternMaker:
                 else:
                     refs.append(f"x{place[read.value]}{flag}" if read.value in place else "c")
             child = ordinal[child_of[node.name]] if child_of else "-"
+            refs.extend(sorted(f"~{place.get(r.value, number.get(r.producer, '-'))}" for r in facts.captured))
             lines.append(f"{facts.digest.hex()} {marks} {child} {' '.join(refs)}")
         return lines
 
@@ -193,7 +199,15 @@ class PatternMaker:
         outputs = [self._describe(v) if v else "-" for v in node.outputs]
         text = f"{node.domain}|{node.op_type}|{sorted(node.attributes.items())!r}|{inputs}|{outputs}"
         digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        return _Facts(digest, exchangeable, tuple(reads))
+        return _Facts(digest, exchangeable, tuple(reads), tuple(self._gather_captured(node)))
+
+    def _gather_captured(self, node: Node) -> Iterator[_Read]:
+        for value in sorted(node.captured):
+            producer = self._graph.producer(value)
+            output = 0 if producer is None else producer.outputs.index(value)
+            name = "" if producer is None else producer.name
+            label = mix(_number(self._describe(value).encode()), output)
+            yield _Read(_CAPTURED, value, self._graph.is_constant(value), name, output, False, label, "")
 
     def _describe_input(self, node: Node, slot: int) -> str:
         """Shape and type of an input; whether it is constant; and its numbers where they are part of the operator."""
@@ -247,7 +261,7 @@ class _Drawing:
         self.vertex = {node.name: 0 for node in nodes}
         once: set[str] = set()
         for known in facts:
-            for read in known.reads:
+            for read in (*known.reads, *known.captured):
                 # a constant that one port reads is part of that port; a shared one ties its readers together
                 if read.constant and read.value not in once:
                     once.add(read.value)
@@ -258,7 +272,7 @@ class _Drawing:
         for node, known, mark in zip(nodes, facts, marks, strict=True):
             here = self.vertex[node.name] = len(self.labels)
             self.labels.append(_number(known.digest + mark.encode()))
-            for read in known.reads:
+            for read in (*known.reads, *known.captured):
                 start = self.vertex.get(read.producer, self.outside.get(read.value))
                 if start is not None:
                     self.edges.append((start, here, read.label))

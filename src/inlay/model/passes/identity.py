@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import IdentityEliminationPass, RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 
 def remove_identities(model: ir.Model) -> tuple[ir.Model, int]:
-    """Bypass no-op nodes. A no-op between a graph input and a graph output has to stay."""
+    """Bypass no-op nodes of the main graph; bodies of subgraphs stay as they are.
+
+    A no-op between a graph input (or a constant, or another graph output) and a graph output has to stay.
+    """
     before = model.graph.num_nodes()
     for node in list(model.graph):
-        if _does_nothing(node) and not node.outputs[0].is_graph_output():
-            source = node.inputs[0]
-            assert source is not None
-            node.outputs[0].replace_all_uses_with(source)
+        if _does_nothing(node):
+            _bypass(model.graph, node)
     RemoveUnusedNodesPass()(model)
-    IdentityEliminationPass()(model)
     return model, before - model.graph.num_nodes()
+
+
+def _bypass(graph: ir.Graph, node: ir.Node) -> None:
+    source, output = node.inputs[0], node.outputs[0]
+    assert source is not None, "a no-op passes something on"
+    if not output.is_graph_output():
+        output.replace_all_uses_with(source)
+        return
+    if source.producer() is None or source.is_graph_output():
+        return
+    name = output.name
+    source.shape = output.shape if output.shape is not None else source.shape
+    output.replace_all_uses_with(source, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    source.name = name
 
 
 def _does_nothing(node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
         return False
+    if node.op_type == "Identity":
+        return True
     if node.op_type == "Dropout":
         mask_is_read = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
         training = len(node.inputs) > 2 and node.inputs[2] is not None and not _is_false(node.inputs[2])
