@@ -28,7 +28,7 @@ from inlay.types import Placement
 
 _CUTS = 8
 _TIGHTENINGS = 6
-_DRAWS = 4  # draws that may repeat what is known before a round of them is given up
+_DRAWS = 2  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile,
 _NEWS = 0.01  # if its forecast was this wrong
 _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
