@@ -217,12 +217,18 @@ def _promise(base: Entry, other: Entry, worker: Worker) -> float:
 
 def _contenders(judged: Sequence[Candidate], incumbent: Candidate, least_db: float) -> list[Candidate]:
     feasible = [c for c in judged[1:] if c.trial.feasible and _sqnr(c) >= least_db]
-    fastest = sorted(feasible, key=lambda c: -c.speedup)
+    # of models with one optimized graph, the first is enough: the others run alike
+    fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -c.speedup)
     anchors = [c for c in fastest if c.trial.proposal.anchor]
     floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible]
     wishes = [*floats, *([incumbent] if _sqnr(incumbent) >= least_db else []), *anchors[:1], *fastest[:3]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:MOST_CONTENDERS]
+
+
+def _equal(candidate: Candidate) -> bool:
+    outcome = candidate.trial.outcome
+    return isinstance(outcome, Measured) and bool(outcome.equal_to)
 
 
 def _sqnr(candidate: Candidate) -> float:

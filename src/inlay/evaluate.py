@@ -48,9 +48,10 @@ class Candidate:
 
 @dataclass
 class Tally:
-    """How much work the search did."""
+    """How much work the search did; ``equal_graphs`` counts models that another one was measured for."""
 
     compiles: int = 0
+    equal_graphs: int = 0
     measurements: int = 0
     failed: int = 0
     replayed: int = 0
@@ -85,9 +86,12 @@ class Evaluator:
         self._feeds = feeds
         self._baseline_file = baseline_file
         self._incumbent_file = baseline_file
+        self._last: Artifact | None = None  # stays built until the next one comes: whoever asked may want its profile
         self.incumbent = baseline
         self.judged: list[Candidate] = [baseline]
         self._by_key = {baseline.key: baseline}
+        self._by_graph: dict[str, Candidate] = {}
+        self._remember(baseline, worker.load(baseline_file, identify=True))
         self.tally = Tally()
 
     def evaluate(
@@ -123,6 +127,9 @@ class Evaluator:
         if isinstance(trial.outcome, Failed):
             self.tally.failed += 1
         candidate = Candidate(key, trial, write, None if source else proposal.placement, source)
+        if not isinstance(trial.outcome, Failed):
+            self.tally.equal_graphs += bool(trial.outcome.equal_to)
+            self._remember(candidate, self._journal.fact(f"graph {key}") or "")
         self.judged.append(candidate)
         self._by_key[key] = candidate
         if trial.accepted:
@@ -141,16 +148,38 @@ class Evaluator:
             except TargetError:
                 known = []
             finally:
-                if key != self._incumbent_file.digest:
-                    self._drop(artifact)
+                self._keep(artifact)
             self._journal.record_fact(f"profile {key}", known)
         return kernel_times(known)
+
+    def _remember(self, candidate: Candidate, graph: str) -> None:
+        if graph:
+            self._by_graph.setdefault(graph, candidate)
+
+    def _equal(self, proposal: Proposal, graph: str) -> Trial | None:
+        """The verdict on a model with the same optimized graph; None where there is none that serves."""
+        known = self._by_graph.get(graph)
+        if known is None or isinstance(known.trial.outcome, Failed):
+            return None
+        if proposal.anchor and isinstance(known.trial.outcome, Infeasible):  # an anchor is timed all the same
+            return None
+        return Trial(proposal, replace(known.trial.outcome, equal_to=known.key))
 
     def _promote(self, candidate: Candidate, write: Callable[[], Artifact]) -> None:
         previous = self._incumbent_file
         self.incumbent, self._incumbent_file = candidate, write()
+        if self._last is not None and self._last.digest == self._incumbent_file.digest:
+            self._last = None
         if previous.digest != self._baseline_file.digest:
             self._drop(previous)
+
+    def _keep(self, artifact: Artifact) -> None:
+        """Let ``artifact`` be the one that stays built, besides baseline and incumbent."""
+        last, self._last = self._last, None
+        if last is not None and last.digest not in (artifact.digest, self._incumbent_file.digest):
+            self._drop(last)
+        if artifact.digest not in (self._incumbent_file.digest, self._baseline_file.digest):
+            self._last = artifact
 
     def _judge_new(self, proposal: Proposal, key: str, write: Callable[[], Artifact]) -> Trial:
         try:
@@ -158,25 +187,24 @@ class Evaluator:
         except (InlayError, OSError, ValueError) as error:
             return Trial(proposal, Failed("emit", str(error)))
         stage: Stage = "compile"
-        keep = False
+        self._keep(artifact)
         try:
-            self._worker.load(artifact)
+            graph = self._worker.load(artifact, identify=True)
             self.tally.compiles += 1
+            self._journal.record_fact(f"graph {key}", graph)
+            equal = self._equal(proposal, graph)
+            if equal is not None:
+                return equal
             stage = "accuracy"
             accuracy = self._judge.judge(self._worker.run(artifact, self._feeds))
             if not accuracy.feasible and not (proposal.anchor or proposal.timed):
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"
-            trial = self._race(proposal, artifact, accuracy)
-            keep = trial.accepted
+            return self._race(proposal, artifact, accuracy)
         except (CompileFailed, RunFailed, TimedOut) as error:
             return Trial(proposal, Failed(_stage(error, stage), str(error)))
         except TargetError as error:
             return Trial(proposal, Failed("worker", str(error)))
-        finally:
-            if not keep and key != self._incumbent_file.digest:
-                self._drop(artifact)
-        return trial
 
     def _race(self, proposal: Proposal, artifact: Artifact, accuracy: Accuracy) -> Trial:
         race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact)

@@ -192,7 +192,7 @@ def _outcome(data: dict[str, Any]) -> Outcome:
     accuracy = data["accuracy"]
     accuracy["outputs"] = tuple(OutputError(**o) for o in accuracy["outputs"])
     if kind == "Infeasible":
-        return Infeasible(Accuracy(**accuracy))
+        return Infeasible(Accuracy(**accuracy), data.get("equal_to", ""))
     latency = data["latency"]
     latency["speedup"] = Interval(**latency["speedup"])
-    return Measured(Latency(**latency), Accuracy(**accuracy))
+    return Measured(Latency(**latency), Accuracy(**accuracy), data.get("equal_to", ""))

@@ -78,17 +78,25 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Measured:
-    """A model that was built, ran, and was timed. ``accuracy.feasible`` says whether it may be delivered."""
+    """A model that was built, ran, and was timed. ``accuracy.feasible`` says whether it may be delivered.
+
+    Attributes:
+        latency: its time.
+        accuracy: its error.
+        equal_to: key of the model that was measured in its place: the runtime makes the same graph of both.
+    """
 
     latency: Latency
     accuracy: Accuracy
+    equal_to: str = ""
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """A model outside the accuracy bound; it was not timed."""
+    """A model outside the accuracy bound; it was not timed. ``equal_to`` as in :class:`Measured`."""
 
     accuracy: Accuracy
+    equal_to: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from inlay.guide import Guide, learned
 from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Lab, Worker
-from inlay.measure.race import Meter
+from inlay.measure.race import Meter, Protocol
 from inlay.model.load import ModelFile, load
 from inlay.numbers import DEFAULT_S, SHARE, Fixed, Numbers, Ticks, choose_numbers, flip
 from inlay.progress import Progress, Silent
@@ -48,6 +48,7 @@ from inlay.workbench import Candidates, Prepared, observe, prepare, recipe_for
 
 _RANDOM_SAMPLES = 8
 _BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
+_RACE_SHARE = 0.05  # of the budget
 _RETREATS = 3
 _SAFETY_DB = 1.0  # that a retreat aims above what it needs
 
@@ -208,7 +209,7 @@ class Run:
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
         candidates = self._candidates(prepared, judge, selection, imported)
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
-        meter = Meter(self.worker, self.journal, feed, self.config.protocol, self.rng, self.lab.sleep)
+        meter = Meter(self.worker, self.journal, feed, self._protocol(), self.rng, self.lab.sleep, self.lab.clock)
         evaluator = self._evaluator(meter, judge, selection, baseline)
         # on a deterministic target a run depends on its seed alone, not on what other runs learned
         config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
@@ -244,6 +245,12 @@ class Run:
         self._write_recipe(prepared, confirmed)
         return self._write(evaluator, anchors, guided, confirmed, stopped, interrupted, notes)
 
+    def _protocol(self) -> Protocol:
+        """How to measure: no single race may take a large part of the budget."""
+        budget = self.config.budget_s
+        protocol = self.config.protocol
+        return protocol if budget is None else replace(protocol, race_s=min(protocol.race_s, _RACE_SHARE * budget))
+
     def _feeds(self, name: str, samples: Samples) -> list[Path]:
         folder = self.work / name
         folder.mkdir()
@@ -256,6 +263,7 @@ class Run:
 
     def _reference(self, baseline: Artifact, feeds: Sequence[Path]) -> list[Outputs]:
         try:
+            self.worker.load(baseline, identify=True)
             return list(self.worker.run(baseline, feeds))
         except TargetError as error:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
@@ -512,6 +520,7 @@ class Run:
                 "compiles": evaluator.tally.compiles,
                 "builds": self.builds,
                 "failed": evaluator.tally.failed,
+                "equal_graphs": evaluator.tally.equal_graphs,
                 "replayed": evaluator.tally.replayed,
                 "trials": len(self.journal.trials()),
                 "wall_s": round(self.lab.clock() - self.started, 3),

@@ -13,9 +13,10 @@ from inlay.confirm import LATER_LOOK, LOOK_LEVEL, is_open
 from inlay.journal import Journal
 from inlay.measure.blocks import reading, run_block
 from inlay.measure.client import Timing
-from inlay.measure.race import Meter, Protocol
+from inlay.measure.race import Meter, Protocol, hope
 from inlay.measure.stats import hodges_lehmann, speedup
 from inlay.targets.base import Artifact, Feed
+from inlay.trial import Interval
 
 RUNS = 300
 
@@ -169,3 +170,43 @@ def test_fresh_workers_draw_fresh_noise(tmp_path: Path) -> None:
             readings.append(worker.time([Artifact(path, "a")], tmp_path / "feed.npz", 4, 1_000_000, seed).ns)
     assert not np.isin(readings[0], readings[1]).any()
     assert (readings[0] == readings[2]).all(), "the same job gives the same readings"
+
+
+def test_hope_is_the_share_of_races_that_would_still_show_a_gain() -> None:
+    """Against simulation: the truth drawn from what the first blocks say, the remaining blocks from the truth."""
+    rng = np.random.default_rng(5)
+    level, blocks, most, noise = 0.95, 7, 28, 0.02
+    z = 1.959964
+    for estimate in (-0.01, 0.0, 0.01, 0.02):
+        now = noise / np.sqrt(blocks)
+        found = Interval(*(float(np.exp(estimate + d * z * now)) for d in (0, -1, 1)))
+        truth = rng.normal(estimate, now, 200_000)
+        rest = rng.normal(truth, noise / np.sqrt(most - blocks))
+        final = (blocks * estimate + (most - blocks) * rest) / most
+        share = float((final > z * noise / np.sqrt(most)).mean())
+        assert abs(hope(found, level, blocks, most) - share) < 0.01
+    assert hope(Interval(1.0, 0.0, float("inf")), level, blocks, most) == 1.0
+
+
+def test_a_race_without_hope_is_short_and_one_with_hope_goes_on(tmp_path: Path) -> None:
+    counts: dict[float, list[int]] = {}
+    for truth in (1.0, 1.02):
+        for seed in range(30):
+            folder = tmp_path / str(truth)
+            folder.mkdir(exist_ok=True)
+            made, files = meter({"base": 1e6, "best": 1e6, "new": 1e6 / truth}, seed, folder)
+            found = made.race("race", files["base"], files["best"], files["new"])
+            counts.setdefault(truth, []).append(found.blocks)
+    assert np.median(counts[1.0]) < np.median(counts[1.02])
+
+
+def test_a_race_ends_when_its_time_is_spent(tmp_path: Path) -> None:
+    for race_s, blocks in ((float("inf"), 28), (1.0, 7)):
+        folder = tmp_path / str(race_s)
+        folder.mkdir()
+        made, files = meter({"base": 1e6, "best": 1e6, "new": 1e6 / 1.01}, 3, folder)
+        ticks = iter(range(1000))
+        made._clock = lambda ticks=ticks: float(next(ticks))  # type: ignore[misc]  # every look takes a second
+        made._protocol = Protocol(race_s=race_s, worth=0.0, discards=0.0, least_gain=10.0)
+        made._interval = lambda base, new, level: Interval(1.01, 1.005, 1.03)  # type: ignore[method-assign]
+        assert made.race("race", files["base"], files["best"], files["new"]).blocks == blocks

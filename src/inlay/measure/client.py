@@ -69,6 +69,7 @@ class Worker:
         self._limit = limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._resident: set[str] = set()
+        self._graphs: dict[str, str] = {}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self._buffer = b""
         self.busy_s = 0.0
@@ -81,12 +82,26 @@ class Worker:
             self.close()
             raise
 
-    def load(self, artifact: Artifact) -> None:
-        """Build a model, unless it is resident. Raises TargetError."""
+    def load(self, artifact: Artifact, identify: bool = False) -> str:
+        """Build a model, unless it is resident.
+
+        Args:
+            artifact: the model.
+            identify: ask for the digest of what the runtime makes of it.
+
+        Returns:
+            That digest; empty where it is not known.
+
+        Raises:
+            TargetError: it cannot be built.
+        """
         if artifact.digest not in self._resident or not self._alive:
             self.builds += 1
-            self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest)
+            more = {"identify": True} if identify else {}
+            answer = self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest, **more)
             self._resident.add(artifact.digest)
+            self._graphs[artifact.digest] = str(answer.get("graph", "")) or self._graphs.get(artifact.digest, "")
+        return self._graphs.get(artifact.digest, "")
 
     def drop(self, artifact: Artifact) -> None:
         """Free a model."""

@@ -1,9 +1,10 @@
 """Race a candidate against the incumbent, with the baseline in every block.
 
-Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, and gets twice the
-blocks as long as the matter is open. Each of the (at most) three looks spends a third of the error that the decision is
-allowed, as the readings decide when to stop. Blocks in which the machine's speed drifted are thrown away and measured
-again after a pause.
+Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, or as more blocks
+would most likely not show one either, and gets twice the blocks as long as the matter is open and the time that one
+race may take is not spent. Each of the (at most) three looks spends a third of the error that the decision is allowed,
+as the readings decide when to stop. Blocks in which the machine's speed drifted are thrown away and measured again
+after a pause.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import norm
 
 from inlay.journal import Journal
 from inlay.measure.client import Worker
@@ -31,6 +33,7 @@ DRIFT = 0.02
 """Log-ratio of the two passes through a block beyond which it is discarded."""
 
 _LOST_FIRST, _LOST = 0.93, 0.97  # estimates of a first and a later look below which the matter is not pursued
+_HOPE = 0.2  # chance that all blocks together show a gain, below which they are not measured
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Protocol:
         least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
         worth: ratio; once the upper bound is below it, the rest of the blocks are spared.
         discards: share of blocks that may be discarded for drift before all are kept: a machine that never is quiet.
+        race_s: seconds after which a race asks for no further look.
     """
 
     first_blocks: int = 7
@@ -52,6 +56,7 @@ class Protocol:
     least_gain: float = 1.0
     worth: float = 1.005
     discards: float = 0.5
+    race_s: float = math.inf
 
     @property
     def level(self) -> float:
@@ -70,6 +75,7 @@ class Meter:
         protocol: how.
         rng: seeds the order of models within blocks.
         sleep: waits a number of seconds.
+        clock: seconds.
 
     Attributes:
         waited_s: seconds waited for the machine to be quiet.
@@ -83,6 +89,7 @@ class Meter:
         protocol: Protocol,
         rng: np.random.Generator,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._journal = journal
@@ -90,6 +97,7 @@ class Meter:
         self._protocol = protocol
         self._rng = rng
         self._sleep = sleep
+        self._clock = clock
         self.waited_s = 0.0
 
     def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
@@ -128,7 +136,7 @@ class Meter:
         """
         artifacts = list(dict.fromkeys([baseline, incumbent, candidate]))
         at = {a.digest: i for i, a in enumerate(artifacts)}
-        blocks = self._protocol.first_blocks
+        blocks, begun = self._protocol.first_blocks, self._clock()
         while True:
             ns = self.measure(kind, artifacts, blocks)
             base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
@@ -136,15 +144,39 @@ class Meter:
             over_base = self._interval(base, new, REPORTED)
             decided = versus.excludes_gain(self._protocol.worth) or versus.shows_gain(self._protocol.least_gain)
             decided |= versus.value < (_LOST_FIRST if len(ns) < 2 * self._protocol.first_blocks else _LOST)
-            if decided or len(ns) >= self._protocol.most_blocks or self._worker.deterministic:
+            most = self._protocol.most_blocks
+            decided |= len(ns) >= most or hope(versus, self._protocol.level, len(ns), most) < _HOPE
+            spent = self._clock() - begun  # the next look would take as long again
+            if decided or self._worker.deterministic or 2.0 * spent > self._protocol.race_s:
                 return Race(float(np.median(new)), over_base, versus, len(ns))
-            blocks = min(2 * len(ns), self._protocol.most_blocks)
+            blocks = min(2 * len(ns), most)
 
     def _interval(self, base: np.ndarray, new: np.ndarray, level: float) -> Interval:
         if self._worker.deterministic:
             ratio = float(base[0] / new[0])
             return Interval(ratio, ratio, ratio)
         return speedup(base, new, level)
+
+
+def hope(found: Interval, level: float, blocks: int, most: int) -> float:
+    """Chance that an interval from ``most`` blocks will lie above 1, given that from the first ``blocks`` of them.
+
+    The predictive power of group-sequential trials (Jennison and Turnbull, *Group Sequential Methods*, 10.3) with a
+    flat prior: with the standard error ``s`` now and ``f = s sqrt(blocks / most)`` in the end, the final estimate is
+    normal about the present one with variance ``s^2 - f^2``, and must exceed ``z f``. 1 where there is no interval yet.
+
+    Args:
+        found: ratio, with its interval.
+        level: of the interval.
+        blocks: that it rests on.
+        most: blocks in the end.
+    """
+    if not 0.0 < found.low <= found.high < math.inf or blocks >= most:
+        return 1.0
+    z = float(norm.ppf(0.5 + level / 2.0))
+    now = max(math.log(found.high / found.low) / (2.0 * z), 1e-12)
+    final = now * math.sqrt(blocks / most)
+    return float(norm.cdf((math.log(found.value) - z * final) / math.sqrt(now**2 - final**2)))
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,18 @@ class Service:
         print_ = self._target.fingerprint()
         return {"target": print_.target, "facts": dict(print_.facts), "deterministic": self._target.deterministic}
 
-    def on_load(self, key: str, path: str, digest: str) -> dict[str, Any]:
-        """Build a model and keep it."""
+    def on_load(self, key: str, path: str, digest: str, identify: bool = False) -> dict[str, Any]:
+        """Build a model and keep it. The answer holds the digest of what the runtime made of it, where it can tell."""
         assert self._target is not None
+        graph = ""
         if key not in self._resident:
-            self._resident[key] = self._target.compile(Artifact(Path(path), digest))
-        return {}
+            artifact = Artifact(Path(path), digest)
+            identified = getattr(self._target, "compile_identified", None) if identify else None
+            if identified is None:
+                self._resident[key] = self._target.compile(artifact)
+            else:
+                self._resident[key], graph = identified(artifact)
+        return {"graph": graph}
 
     def on_unload(self, key: str) -> dict[str, Any]:
         """Free a model."""

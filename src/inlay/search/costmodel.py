@@ -25,8 +25,8 @@ _FORMS = 4  # of a unit: 2 * (it is low) + (the unit before it is low)
 _SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
 _ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
 _ELSEWHERE = 0.5  # of a unit's cost that was seen behind the other kind of unit
+_DOUBT = 2.0  # readings that the table counts for against what was seen at other units of an operator
 _GUESSED = 1.0  # of one that follows the trend over size
-_INTEGERS = frozenset({"uint8", "int8"})
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
 _TOTAL = 0.03  # relative error of a profile's total
@@ -79,7 +79,8 @@ class CostModel:
         return bool(self._count.any())
 
     def parameters(self, labels: np.ndarray) -> np.ndarray:
-        """Indices of the parameters that a labelling pays; shape (units + edges,)."""
+        """Indices of the parameters that a labelling pays, once settled; shape (units + edges,)."""
+        labels = self.structure.settled(labels)
         forms = 2 * labels.astype(np.int64) + self.structure.contexts(labels)
         units = np.arange(len(self.structure.units)) * _FORMS + forms
         edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(labels)
@@ -91,6 +92,7 @@ class CostModel:
         Kernel times are scaled to add up to it: profiling slows a model down. Where the whole-model time is uncertain,
         the sum of the kernels, scaled as in the other profiles, has its say too.
         """
+        labels = self.structure.settled(labels)
         total = sum(k.ns for k in kernels)
         if not total > 0.0:
             return
@@ -158,12 +160,18 @@ class CostModel:
 
         A cost ``(a, b, c, d)`` by the labels (00, 01, 10, 11) of a producer and its consumer is
         ``a + (c - a) p + (d - c) u + (b + c - a - d) (1 - p) u``: unit costs, and one boundary cost. It is exact; the
-        boundary cost is negative where equal labels cost more than different ones, which a cut cannot take.
+        boundary cost is negative where equal labels cost more than different ones, which a cut cannot take. Labels that
+        are not settled cost more than what they settle to.
         """
         forms = parameters[: self._edges_at].reshape(-1, 2, 2)
         edges = parameters[self._edges_at :].reshape(-1, _STATES)
         float_cost, low_cost = forms[:, 0, 0].copy(), forms[:, 1, 0].copy()
         terms = []
+        # what the runtime makes low whatever its label must not look cheap in float: more than all units can gain
+        ruin = 2.0 * float(np.abs(np.concatenate([float_cost, low_cost])).sum())
+        for producer, consumer, which in self.structure.forced:
+            down = which == consumer
+            terms.append(Term(producer, (consumer,), up=0.0 if down else ruin, down=ruin if down else 0.0))
         for unit, before in enumerate(self.structure.before.tolist()):
             if before >= 0 and self.structure.free[before]:
                 (a, b), (c, d) = forms[unit].T  # by the label before, then by its own
@@ -200,12 +208,6 @@ class CostModel:
         owner = next((self.structure.index[n] for n in kernel.nodes if n in self.structure.index), None)
         if owner is None:
             return None
-        if kernel.precision in _INTEGERS and not labels[owner]:
-            # the runtime moved a Q before an operator that only moves elements: the boundary behind it is the cause
-            for value in self.structure.units[owner].outputs:
-                k = self.structure.edge_of.get(value)
-                if k is not None and states[k] == State.UP:
-                    return self._edges_at + k * _STATES + int(State.UP)
         return _FORMS * owner + 2 * int(labels[owner]) + int(contexts[owner])
 
     def _see(self, at: int, value: float) -> None:
@@ -269,21 +271,37 @@ class CostModel:
         """Cost of a unit's form, and its relative deviation, from the forms that were seen."""
         elsewhere = self._mean[at ^ 1]
         if np.isfinite(elsewhere):
-            usual = changes.get((self.structure.units[at // _FORMS].op_type, at % _FORMS), 1.0)
+            unit = self.structure.units[at // _FORMS]
+            usual = changes.get((unit.op_type, at % _FORMS), self._usual(at))
             return float(elsewhere) * usual, _ELSEWHERE
-        factor = ratio if at & 2 else 1.0 / ratio
+        factor = ratio * self._usual(at) if at & 2 else 1.0 / ratio
         others = [self._mean[at ^ 2], self._mean[at ^ 3]]
         seen = [float(v) * factor for v in others if np.isfinite(v)]
         return (seen[0], _GUESSED) if seen else (_FLOOR_NS, _GUESSED)
 
+    def _usual(self, at: int) -> float:
+        """What the target's table says of a unit's form, over the same label behind the other kind of unit."""
+        rule = self.structure.units[at // _FORMS].rule
+        slower = 1.0 if rule is None else rule.behind_float
+        return {2: slower, 3: 1.0 / slower}.get(at % _FORMS, 1.0)
+
     def _changes(self) -> dict[tuple[str, int], float]:
-        """By operator and form: typical cost over that behind the other kind of unit, where both were seen."""
+        """By operator and form: typical cost over that behind the other kind of unit, where both were seen.
+
+        Few readings are drawn towards what the target's table says: one odd unit must not speak for all of its kind.
+        """
         found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        usual: dict[tuple[str, int], float] = {}
         for at in np.flatnonzero(self._count[: self._edges_at]):
             here, there = self._mean[at], self._mean[at ^ 1]
             if self._count[at ^ 1] and here > _FLOOR_NS and there > _FLOOR_NS:
-                found[self.structure.units[at // _FORMS].op_type, int(at) % _FORMS].append(float(here / there))
-        return {key: float(np.median(ratios)) for key, ratios in found.items()}
+                key = self.structure.units[at // _FORMS].op_type, int(at) % _FORMS
+                found[key].append(float(np.log(here / there)))
+                usual[key] = float(np.log(self._usual(int(at))))
+        return {
+            key: float(np.exp((len(logs) * np.median(logs) + _DOUBT * usual[key]) / (len(logs) + _DOUBT)))
+            for key, logs in found.items()
+        }
 
     def _rates(self) -> dict[tuple[str, int], float]:
         """By kind of value and state: typical nanoseconds per element, where some were seen."""

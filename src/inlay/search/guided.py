@@ -30,8 +30,9 @@ from inlay.types import Placement
 
 _CUTS = 3
 _TIGHTENINGS = 6
-_DRAWS = 4  # draws that may repeat what is known before a round of them is given up
-_NEAR = 1.05  # a measured model this close to the best is worth a profile
+_DRAWS = 2  # draws that may repeat what is known before a round of them is given up
+_NEAR = 1.05  # a measured model this close to the best is worth a profile,
+_NEWS = 0.01  # if its forecast was this wrong
 _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
@@ -161,8 +162,9 @@ class Guided(Scripted):
 
     def _take_in(self, labels: np.ndarray, trial: Trial, forecast: Prediction | None = None) -> None:
         """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
+        labels = self._structure.settled(labels)
         placement = trial.proposal.placement
-        self._told[placement] = trial
+        self._told[placement] = self._told[self._placement(labels)] = trial
         self._allowance.tell(trial)
         if trial.accuracy is not None:
             self._solver.compare(labels, trial.accuracy)
@@ -174,7 +176,8 @@ class Guided(Scripted):
         spread = np.log(speedup.high / speedup.low) / 4.0 if 0.0 < speedup.low < speedup.high < np.inf else 0.02
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
         surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
-        if forecast is None or better or surprise or ns < _NEAR * self._best_ns:
+        news = forecast is not None and abs(ns - forecast.ns) > _NEWS * ns and ns < _NEAR * self._best_ns
+        if forecast is None or better or surprise or news:
             kernels = self._oracles.profile(placement)
             self.model.learn(labels, kernels, ns, float(spread))
             self.disagreements.update(
@@ -187,6 +190,7 @@ class Guided(Scripted):
     def _try(
         self, labels: np.ndarray, origin: str, anchor: bool = False, timed: bool = False
     ) -> Generator[Proposal, Trial, Trial]:
+        labels = self._structure.settled(labels)
         placement = self._placement(labels)
         forecast = self.model.predict(labels)
         trial = yield Proposal(placement, origin, anchor, timed)
@@ -197,7 +201,7 @@ class Guided(Scripted):
         return trial
 
     def _placement(self, labels: np.ndarray) -> Placement:
-        return self._oracles.label(self._structure.names(labels))
+        return self._oracles.label(self._structure.names(self._structure.settled(labels)))
 
     def _new(self, labels: np.ndarray) -> bool:
         return self._placement(labels) not in self._told

@@ -16,6 +16,7 @@ import numpy as np
 
 from inlay.model.graph import Graph
 from inlay.space.units import Unit
+from inlay.targets.base import Needs
 
 
 class State(enum.IntEnum):
@@ -96,6 +97,88 @@ class Structure:
         """Names of the units in low precision."""
         return frozenset(self.units[i].name for i in np.flatnonzero(labels & self.free))
 
+    @cached_property
+    def _followers(self) -> _Followers:
+        reads: dict[int, list[int]] = {}
+        hands: dict[int, list[int]] = {}
+        for k, edge in enumerate(self.edges):
+            hands.setdefault(edge.producer, []).append(k)
+            for c in edge.consumers:
+                reads.setdefault(c, []).append(k)
+        found = []
+        for i in np.flatnonzero(self.free).tolist():
+            unit = self.units[i]
+            weighted = bool(unit.weights or unit.biases)
+            whole = len(reads.get(i, ())) == len(unit.activations) > 0  # a constant among them needs a Q of its own
+            if whole and i in hands and (not weighted or (unit.rule is not None and unit.rule.takes_weight)):
+                found.append(i)
+        rules = [self.units[i].rule for i in found]
+        strict = [e.producer >= 0 and _output(self.units[e.producer]) is Needs.QUANTIZED for e in self.edges]
+        either = [_output(self.units[i]) is Needs.EITHER and not self.units[i].weights for i in found]
+        return _Followers(
+            np.array(found, np.int64),
+            np.array([r is not None and r.passes for r in rules], bool),
+            np.array(either, bool),
+            np.array([(f, k) for f, i in enumerate(found) for k in reads[i]], np.int64).reshape(-1, 2),
+            np.array([(f, k) for f, i in enumerate(found) for k in hands[i]], np.int64).reshape(-1, 2),
+            np.array(strict, bool),
+            np.array([len(e.consumers) + e.float_reader == 1 for e in self.edges], bool),
+        )
+
+    @cached_property
+    def forced(self) -> Sequence[tuple[int, int, int]]:
+        """Pairs of neighbours that settle together: ``(producer, consumer, which)``.
+
+        The unit ``which`` (one of the two) runs in low precision whenever the other one does.
+        """
+        followers = self._followers
+        passing = set(followers.units[followers.passes].tolist())
+        found = []
+        for k, edge in enumerate(self.edges):
+            if edge.producer >= 0 and self.free[edge.producer]:
+                if followers.strict[k]:
+                    found += [(edge.producer, c, c) for c in edge.consumers if c in passing]
+                if edge.producer in passing and len(edge.consumers) == 1 and not edge.float_reader:
+                    found.append((edge.producer, edge.consumers[0], edge.producer))
+        return found
+
+    def settled(self, labels: np.ndarray) -> np.ndarray:
+        """What really runs in low precision under ``labels``: the units chosen, and those that their neighbours imply.
+
+        An operator whose inputs come as DQ and whose output goes to Q is fused like one that was chosen, where it has
+        no weight or the target quantizes weights by itself. And where the target moves Q and DQ through an operator,
+        one side is enough, unless other readers of the value on the other side disagree; what was moved no longer is
+        one Q with those of other readers, so nothing follows from it for a value with several readers. Different labels
+        with one result run as one model; this gives the largest.
+        """
+        f = self._followers
+        if not f.units.size:
+            return labels
+        producer, owner, consumer, floats = self._flat
+        labels, moved = labels.copy(), np.zeros(len(labels), bool)
+        while True:
+            some_low, some_float, some_moved = np.zeros(len(self.edges), bool), floats.copy(), floats & False
+            np.logical_or.at(some_low, owner, labels[consumer])
+            np.logical_or.at(some_float, owner, ~labels[consumer])
+            np.logical_or.at(some_moved, owner, moved[consumer])
+            low_producer = (producer >= 0) & labels[producer]
+            given = low_producer & (f.strict | some_low) & (~moved[producer] | f.single)
+            wanted = some_low & ~some_float & (~some_moved | f.single)
+            before, behind, alone, agreed = (np.ones(f.units.size, bool) for _ in range(4))
+            np.logical_and.at(before, f.reads[:, 0], given[f.reads[:, 1]])
+            np.logical_and.at(behind, f.hands[:, 0], wanted[f.hands[:, 1]])
+            np.logical_and.at(alone, f.reads[:, 0], ~some_low[f.reads[:, 1]])
+            np.logical_and.at(agreed, f.hands[:, 0], ~(some_low & some_float)[f.hands[:, 1]])
+            fused = before & (behind | f.either)
+            through = f.passes & ((before & agreed) | (behind & alone))
+            fresh = (fused | through) & ~labels[f.units]
+            if not fresh.any():
+                return labels
+            if (fused & ~labels[f.units]).any():  # first what the placement itself says
+                fresh &= fused
+            labels[f.units[fresh]] = True
+            moved[f.units[fresh & ~fused]] = True
+
     def contexts(self, labels: np.ndarray) -> np.ndarray:
         """Whether the unit before each is in low precision, shape (units,)."""
         return np.asarray((self.before >= 0) & labels[self.before])
@@ -109,6 +192,33 @@ class Structure:
         np.logical_or.at(some_float, owner, ~labels[consumer])
         states = np.where(some_low, int(State.UP), int(State.FLOAT))
         return np.where(low_producer, np.where(some_float, int(State.DOWN), int(State.LOW)), states)
+
+
+@dataclass(frozen=True, eq=False)
+class _Followers:
+    """Units whose precision can follow from their neighbours'.
+
+    Attributes:
+        units: their indices, shape (followers,).
+        passes: the target moves Q and DQ through, shape (followers,).
+        either: they can hand out float, shape (followers,).
+        reads: follower and edge of each value read, shape (n, 2).
+        hands: follower and edge of each value handed out, shape (n, 2).
+        strict: of every edge: its producer in low precision hands out low precision, whoever reads it; shape (edges,).
+        single: of every edge: it has one reader; shape (edges,).
+    """
+
+    units: np.ndarray
+    passes: np.ndarray
+    either: np.ndarray
+    reads: np.ndarray
+    hands: np.ndarray
+    strict: np.ndarray
+    single: np.ndarray
+
+
+def _output(unit: Unit) -> Needs | None:
+    return None if unit.rule is None else unit.rule.output
 
 
 def build_structure(graph: Graph, units: Sequence[Unit]) -> Structure:

@@ -41,6 +41,12 @@ class OpRule:
         bias: input slot of the bias, or None.
         output: what it needs of its output.
         moves: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
+        passes: the target moves a DQ from before it to behind it, and a Q from behind it to before it: it runs in low
+            precision as soon as what it reads was handed out in low precision, or all its readers want it so.
+        takes_weight: between DQ and Q the target quantizes a float weight by itself (and less well).
+        behind_float: how many times as long it takes in low precision behind a float unit as behind an integer one,
+            roughly (its fast integer kernel wants a layout that only integer units hand out): believed until the
+            target was seen doing it.
         conditions: further checks of the very node, each naming its reason.
         source: where the rule is known from.
     """
@@ -51,6 +57,9 @@ class OpRule:
     bias: int | None = None
     output: Needs = Needs.QUANTIZED
     moves: bool = False
+    passes: bool = False
+    takes_weight: bool = False
+    behind_float: float = 1.0
     conditions: tuple[Condition, ...] = ()
     source: str = ""
 
@@ -194,6 +203,9 @@ class Simulated(Protocol):
 
 class Target(Protocol):
     """A runtime on a device, with its options.
+
+    A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
+    with a digest of what the runtime made of the model. Models with the same digest are then measured once.
 
     Attributes:
         name: as it stands in the entry point.

@@ -57,7 +57,7 @@ def read_events(events: Sequence[Mapping[str, Any]], runs: int) -> list[Event]:
         times[key].append(float(event["dur"]) * 1000.0)
         shapes = args.get("input_type_shape") or []
         if key not in precision and shapes:
-            precision[key] = _largest(shapes)
+            precision[key] = _largest(shapes, key[1])
     found = []
     for (name, op_type), values in times.items():
         whole = len(values) % runs == 0  # in a loop's body the number of calls may vary
@@ -66,10 +66,19 @@ def read_events(events: Sequence[Mapping[str, Any]], runs: int) -> list[Event]:
     return found
 
 
-def _largest(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
-    """Element type of the largest input: what a kernel computes in (a QLinearConcat's first input is a scale)."""
+def _largest(shapes: Sequence[Mapping[str, Sequence[int]]], op_type: str) -> str:
+    """Element type of the largest input: what a kernel computes in (a QLinearConcat's first input is a scale).
+
+    A shape or an index may be larger than the data, and a vector of scales larger than a small image: an integer kernel
+    computes in its 8-bit input's type, and 64-bit integers count only where there is nothing else.
+    """
     sized = [(int(np.prod(dims, dtype=np.int64)), dtype) for entry in shapes for dtype, dims in entry.items()]
-    return max(sized, key=lambda s: s[0], default=(0, ""))[1]
+    integer = op_type.startswith(("QLinear", "QGemm"))
+
+    def rank(found: tuple[int, str]) -> tuple[bool, bool, int]:
+        return integer and found[1] in ("uint8", "int8"), found[1] != "int64", found[0]
+
+    return max(sized, key=rank, default=(0, ""))[1]
 
 
 class Attribution:

@@ -62,12 +62,12 @@ def _compute(op_type: str, **details: object) -> OpRule:
     return OpRule(op_type, source="QDQ selectors, asked of 1.31.1", **details)  # type: ignore[arg-type]
 
 
-def _move(op_type: str, *conditions: object) -> OpRule:
-    return _compute(op_type, moves=True, conditions=(_reads_activation, *conditions))
+def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
+    return _compute(op_type, moves=True, conditions=(_reads_activation, *conditions), **details)
 
 
 _ROWS: Iterable[OpRule] = (
-    _compute("Conv", weight=1, bias=2, conditions=(_constant_weight, _bias_is_channel_vector)),
+    _compute("Conv", weight=1, bias=2, takes_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
     _compute(
         "Gemm",
@@ -80,23 +80,25 @@ _ROWS: Iterable[OpRule] = (
     _compute("Mul", activations=(0, 1)),
     _compute("Where", activations=(1, 2)),
     _compute("Concat", activations=None),
-    _compute("AveragePool"),
+    _compute("AveragePool", behind_float=1.6),
     _compute("GlobalAveragePool"),
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
     _compute("Softmax"),
     # ops that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal qparams
-    _move("MaxPool", _no_mask),
+    # (`passes`: Q/DQ propagation. An integer MaxPool in NCHW walks its windows one number at a time; the vectorized
+    # kernel is the NHWC one, which the runtime takes only where the value arrives in NHWC, from an integer convolution)
+    _move("MaxPool", _no_mask, passes=True, behind_float=75.0),
     _move("ReduceMax"),
     _move("ReduceMin"),
-    _move("Reshape"),
+    _move("Reshape", passes=True),
     _move("Flatten"),
-    _move("Squeeze"),
-    _move("Unsqueeze"),
-    _move("Transpose"),
+    _move("Squeeze", passes=True),
+    _move("Unsqueeze", passes=True),
+    _move("Transpose", passes=True),
     _move("Expand"),
     _move("Tile"),
-    _move("Slice"),
+    _move("Slice", passes=True),
     _move("Gather"),
     _move("Split"),
     _move("DepthToSpace"),

@@ -18,6 +18,7 @@ import onnxruntime as ort
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.reference import one_line
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.rules import cpu_flags, rules_for
 
@@ -63,6 +64,31 @@ class OrtCpuTarget:
         """Build a session. Raises CompileFailed."""
         return OrtExecutable(model, self.threads)
 
+    def compile_identified(self, model: Artifact) -> tuple[OrtExecutable, str]:
+        """Build a session, and say what it executes: models with the same digest run alike.
+
+        The digest is empty where it cannot be told: for large models, or where the graph cannot be written.
+
+        Raises:
+            CompileFailed: the runtime does.
+        """
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "optimized.onnx"
+            try:
+                small = weight_bytes(model.path) <= LIMIT_BYTES
+            except Exception:  # whatever is wrong with the file, the runtime's own message is the one to show
+                small = False
+            if not small:
+                return self.compile(model), ""
+            try:
+                executable = OrtExecutable(model, self.threads, path)
+            except CompileFailed:
+                return self.compile(model), ""  # a provider that compiles nodes cannot write its graph
+            try:
+                return executable, graph_digest(path)
+            except (OSError, ValueError, KeyError):
+                return executable, ""
+
     def optimized(self, model: Artifact, path: Path) -> None:
         """Write the graph as the runtime rewrites it to ``path``. Raises CompileFailed."""
         options = _options(self.threads)
@@ -70,11 +96,15 @@ class OrtCpuTarget:
         _session(model, options)
 
 
-def _options(threads: int) -> Any:
+def _options(threads: int, optimized: Path | None = None) -> Any:
+    """Settings of a session, which writes its graph to ``optimized`` with the weights in a file of their own."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
     return options
 
 
@@ -88,10 +118,10 @@ def _session(model: Artifact, options: Any) -> Any:
 class OrtExecutable:
     """One session."""
 
-    def __init__(self, model: Artifact, threads: int) -> None:
+    def __init__(self, model: Artifact, threads: int, optimized: Path | None = None) -> None:
         self._model = model
         self._threads = threads
-        self._session: Any = _session(model, _options(threads))
+        self._session: Any = _session(model, _options(threads, optimized))
         self._outputs = [o.name for o in self._session.get_outputs()]
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
@@ -117,12 +147,9 @@ class OrtExecutable:
             raise RunFailed("the model was closed")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            options = _options(self._threads)
+            options = _options(self._threads, folder / "optimized.onnx")
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "profile")
-            options.optimized_model_filepath = str(folder / "optimized.onnx")
-            # weights go to a file of their own, so that the graph is read in no time
-            options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
             session = _session(self._model, options)
             for _ in range(_WARM_UP + repeats):
                 _run(session, feed)
