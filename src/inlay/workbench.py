@@ -104,7 +104,9 @@ def prepare(
     model = file.model if extraction is None else extraction.model
     scratch = WeightStore(_fresh(folder, "normalize"))
     try:
-        normalized = normalize(model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed))
+        normalized = normalize(
+            model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed), spell_out=rules.spelled_out
+        )
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
     scratch.path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from onnx import helper
 from inlay.model import normalize as module
 from inlay.model.graph import build_graph
 from inlay.model.normalize import Normalized, normalize
+from inlay.model.passes.lrn import window
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
@@ -140,6 +142,39 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     y = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4)
     b.output(b.node("add", "Add", [y, b.constant("c", b.rng.standard_normal(shape))]))
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
+
+
+@pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.6])
+@pytest.mark.parametrize("size", [1, 3, 5, 9])
+@pytest.mark.parametrize("channels", [1, 4, 9])
+def test_lrn_spelled_out_computes_the_same(beta: float, size: int, channels: int, tmp_path: Path) -> None:
+    """Against ONNX Runtime's own operator: every window, cut at both ends, and every way to take the power."""
+    b = Builder()
+    x = b.input("x", (2, channels, 3, 4))
+    b.output(b.node("lrn", "LRN", [x], channels=channels, size=size, alpha=0.3, beta=beta, bias=1.5))
+    model, store = b.model(), WeightStore(tmp_path)
+    feed = {"x": np.random.default_rng(0).normal(0, 3, (2, channels, 3, 4)).astype(np.float32)}
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, spell_out=frozenset({"LRN"}))
+    assert "LRN" not in [n.op_type for n in done.model.graph]
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_allclose(got, wanted, rtol=2e-6)
+    kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    assert "LRN" in [n.op_type for n in kept.model.graph], "it is for targets that ask for it"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_window_of_a_channel(size: int) -> None:
+    """The operator's definition, channel by channel; an even window has its extra channel behind."""
+    for i, row in enumerate(window(7, size)):
+        low, high = max(0, i - math.floor((size - 1) / 2)), min(6, i + math.ceil((size - 1) / 2))
+        assert np.flatnonzero(row).tolist() == list(range(low, high + 1))
+
+
+def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:
+    b = Builder()
+    b.output(b.node("lrn", "LRN", [b.input("x", (1, "c", 3, 4))], size=3))
+    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, spell_out=frozenset({"LRN"}))
+    assert [n.op_type for n in done.model.graph] == ["LRN"]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -276,7 +311,9 @@ def test_a_wrong_pass_is_rolled_back(normalized: Run, monkeypatch: pytest.Monkey
         raise RuntimeError("a bug")
 
     whole = module.passes
-    monkeypatch.setattr(module, "passes", lambda evaluate: [("spoil", spoil), ("explode", explode), *whole(evaluate)])
+    monkeypatch.setattr(
+        module, "passes", lambda evaluate, spell_out: [("spoil", spoil), ("explode", explode), *whole(evaluate)]
+    )
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4, relu=True)
     b.output(b.node("sum", "Sum", [x, x, x]))

@@ -23,6 +23,7 @@ from inlay.model.passes.constants import (
     lift_constants,
 )
 from inlay.model.passes.identity import remove_identities
+from inlay.model.passes.lrn import spell_out_lrn
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.sums import split_sums
@@ -36,6 +37,10 @@ Run = Callable[[ir.Model], Outputs]
 
 Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 """Edits a model (in place, or a new one) and counts its edits."""
+
+
+EXPANSIONS: Mapping[str, Pass] = {"LRN": spell_out_lrn}
+"""Passes that spell an operator out, by its type; a target's rules say which it asks for."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,14 @@ class Normalized:
     reports: tuple[PassReport, ...]
 
 
-def passes(evaluate: Evaluate) -> Sequence[tuple[str, Pass]]:
-    """Every pass by name, in the order in which they run; ``evaluate`` computes constants."""
+def passes(evaluate: Evaluate, spell_out: frozenset[str] = frozenset()) -> Sequence[tuple[str, Pass]]:
+    """Every pass by name, in the order in which they run.
+
+    Args:
+        evaluate: computes constants.
+        spell_out: operator types that the target runs faster as several plainer operators.
+    """
+    expansions = tuple((f"spell {op} out", step) for op, step in EXPANSIONS.items() if op in spell_out)
     return (
         ("name nodes and values", fix_names),
         ("take initializers off the inputs", drop_initializer_inputs),
@@ -67,13 +78,20 @@ def passes(evaluate: Evaluate) -> Sequence[tuple[str, Pass]]:
         ("remove what is not used", drop_dead),
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
+        *expansions,
         ("fold scales and shifts of channels", fold_affine),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
     )
 
 
-def normalize(model: ir.Model, evaluate: Evaluate, run: Run | None, expected: Outputs | None = None) -> Normalized:
+def normalize(
+    model: ir.Model,
+    evaluate: Evaluate,
+    run: Run | None,
+    expected: Outputs | None = None,
+    spell_out: frozenset[str] = frozenset(),
+) -> Normalized:
     """Apply every pass that keeps the outputs.
 
     Args:
@@ -81,11 +99,12 @@ def normalize(model: ir.Model, evaluate: Evaluate, run: Run | None, expected: Ou
         evaluate: runs a model without inputs (for constants).
         run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
         expected: outputs of ``model`` on that feed, when known.
+        spell_out: operator types that the target runs faster as several plainer operators.
 
     Raises:
         TargetError: the original model itself does not run.
     """
-    steps = passes(evaluate)
+    steps = passes(evaluate, spell_out)
     result, reports = _apply(model, steps)
     if run is None or not any(r.edits for r in reports):
         return Normalized(result, reports)

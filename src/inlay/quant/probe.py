@@ -92,7 +92,9 @@ def _open(proto: onnx.ModelProto, graph: Graph, classes: Mapping[str, str], qtyp
         if node.op_type != QUANTIZE or types.get(node.input[2]) != ONNX_TYPE[qtype]:
             continue
         # an output of the graph hands its name to the DQ: the float value behind the Q has another
-        value = node.input[0] if node.input[0] in known else read[node.output[0]]
+        value = node.input[0] if node.input[0] in known else read.get(node.output[0], "")
+        if value not in known:
+            continue  # a bridge to the type that a model boundary is given in: its numbers are that boundary's
         index = position.setdefault(classes.get(value, value), len(position))
         replaced.update({node.input[1]: f"{_SCALES}/{index}", node.input[2]: f"{_ZEROS}/{index}"})
     if not position:

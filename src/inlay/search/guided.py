@@ -218,7 +218,7 @@ class Guided(Scripted):
         """Solve, measure, learn, until the solution is a model that was judged."""
         free = self._solver.unbounded(self.model.problem(self.model.mean()))
         if self._new(free):
-            yield from self._try(free, "cut without a bound", anchor=True)
+            yield from self._try(free, "cut without a bound", timed=True)
         failures = 0
         for number in range(_CUTS + _TIGHTENINGS):
             labels = self._solve(self.model.mean())

@@ -137,4 +137,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         weight_limit=127 if wide else 63,
         ops=OPS,
         other_activations=frozenset({QType.UINT8, QType.INT8}),
+        spelled_out=frozenset({"LRN"}),
     )
