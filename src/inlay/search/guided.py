@@ -187,13 +187,11 @@ class Guided(Scripted):
         if better and ns < self._best_ns:
             self._best, self._best_ns = labels, ns
 
-    def _try(
-        self, labels: np.ndarray, origin: str, anchor: bool = False, timed: bool = False
-    ) -> Generator[Proposal, Trial, Trial]:
+    def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
         labels = self._structure.settled(labels)
         placement = self._placement(labels)
         forecast = self.model.predict(labels)
-        trial = yield Proposal(placement, origin, anchor, timed)
+        trial = yield Proposal(placement, origin, timed=timed)
         if isinstance(trial.outcome, Measured):
             measured = self._baseline_ns / trial.outcome.latency.speedup.value
             self.forecasts.append(Forecast(placement.digest, forecast, measured))

@@ -7,7 +7,11 @@ form that some reader wants costs one conversion, however many readers share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -149,14 +153,36 @@ def solve_labels(
     cost = np.array(program.cost)
     upper, integral = np.ones(program.columns), np.zeros(program.columns, np.int64)
     upper[: n * labels], integral[: n * labels] = problem.allowed.ravel(), 1
-    found = milp(
-        cost / (np.abs(cost).max(initial=0.0) or 1.0),
-        integrality=integral,
-        bounds=Bounds(np.zeros(program.columns), upper),
-        constraints=_matrix(program.rows, program.columns),
-        options={"time_limit": seconds, "mip_rel_gap": gap},
-    )
+    with _silent():
+        found = milp(
+            cost / (np.abs(cost).max(initial=0.0) or 1.0),
+            integrality=integral,
+            bounds=Bounds(np.zeros(program.columns), upper),
+            constraints=_matrix(program.rows, program.columns),
+            options={"time_limit": seconds, "mip_rel_gap": gap},
+        )
     return None if found.x is None else np.asarray(found.x[: n * labels].reshape(n, labels).argmax(axis=1))
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing reaches standard output: HiGHS now and then prints a line of its own there, whatever ``disp`` says."""
+    try:
+        sys.stdout.flush()
+        kept = os.dup(1)
+    except (OSError, ValueError):  # there is no standard output to keep clean
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).fflush(None)  # what C has buffered goes the same way
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _add(
