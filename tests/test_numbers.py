@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
-from inlay import tuning
+from inlay import calibration
 from inlay.errors import RunFailed
 from inlay.model.reference import Session
 from inlay.numbers import Numbers, Ticks, choose_numbers
@@ -148,7 +148,7 @@ def test_a_run_that_is_continued_keeps_its_numbers(tmp_path: Path, monkeypatch: 
     def never(*_: object, **__: object) -> Numbers:
         raise AssertionError("decided twice")
 
-    monkeypatch.setattr(tuning, "choose_numbers", never)
+    monkeypatch.setattr(calibration, "choose_numbers", never)
     again = inlay.tune(path, max_measurements=8, **options)
     assert again.search["replayed"] >= first.search["measurements"]
 

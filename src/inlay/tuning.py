@@ -6,20 +6,21 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
 
+from inlay.assemble import assemble
 from inlay.cache import PatternCache
+from inlay.calibration import Calibration
 from inlay.compose import Plan, compose
 from inlay.config import TuneConfig
 from inlay.confirm import Confirmed, confirm
-from inlay.data import InputSpec, Samples, Split, input_specs, random_samples, save_feed, split
+from inlay.data import Samples, input_specs, random_samples, save_feed, split
 from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
 from inlay.guide import Guide, learned
@@ -27,16 +28,14 @@ from inlay.imported import Imported, import_baseline, read_baseline
 from inlay.journal import Journal
 from inlay.measure.client import Lab, Worker
 from inlay.measure.race import Meter, Protocol
-from inlay.model.load import ModelFile, load
-from inlay.numbers import DEFAULT_S, SHARE, Fixed, Numbers, Ticks, choose_numbers, flip
+from inlay.model.load import load
 from inlay.progress import Progress, Silent
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
-from inlay.quant.calibrate import Observed
-from inlay.quant.qparams import QParamsTable
-from inlay.result import AnchorResult, TuneResult, pareto, replacing, write_json
-from inlay.search.anchors import Anchors, anchor_placements
+from inlay.result import TuneResult, replacing, write_json
+from inlay.search.anchors import Anchors
 from inlay.search.base import Strategy
 from inlay.search.guided import Guided
+from inlay.setting import Setting
 from inlay.space.recipe_file import to_text
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import create
@@ -44,26 +43,13 @@ from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 from inlay.verdict import compare_profiles, notes_for
 from inlay.version import __version__
-from inlay.workbench import Candidates, Prepared, observe, prepare, recipe_for
+from inlay.workbench import Candidates, Prepared, prepare, recipe_for
 
 _RANDOM_SAMPLES = 8
 _BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
 _RACE_SHARE = 0.05  # of the budget
 _RETREATS = 3
 _SAFETY_DB = 1.0  # that a retreat aims above what it needs
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """What a run works with, once everything that can be wrong with the call has been ruled out."""
-
-    config: TuneConfig
-    file: ModelFile
-    specs: tuple[InputSpec, ...]
-    parts: Split
-    samples: Samples
-    metric: Metric | None
-    out: Path
 
 
 def tune(
@@ -207,7 +193,10 @@ class Run:
         progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
         imported = import_baseline(prepared, self.config)
         judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
-        candidates = self._candidates(prepared, judge, selection, imported)
+        begun, busy = self.lab.clock(), self.worker.busy_s
+        calibration = Calibration(self.config, setting.parts, self.worker, self.journal, progress, self.lab.clock)
+        candidates = calibration.candidates(prepared, judge, selection, imported)
+        self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
         feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
         meter = Meter(self.worker, self.journal, feed, self._protocol(), self.rng, self.lab.sleep, self.lab.clock)
         evaluator = self._evaluator(meter, judge, selection, baseline)
@@ -243,7 +232,26 @@ class Run:
             why_slow=why_slow,
         )
         self._write_recipe(prepared, confirmed)
-        return self._write(evaluator, anchors, guided, confirmed, stopped, interrupted, notes)
+        result = assemble(
+            setting,
+            self.worker.fingerprint,
+            self.journal,
+            evaluator,
+            anchors.trials,
+            confirmed,
+            search={
+                "builds": self.builds,
+                "wall_s": round(self.lab.clock() - self.started, 3),
+                "stopped_because": stopped,
+                **({} if self.worker.deterministic else {"overhead": self._overhead()}),
+                **learned(guided),
+            },
+            notes=notes,
+            interrupted=interrupted,
+        )
+        confirmed.install(setting.out / "model.onnx")
+        write_json(setting.out / "result.json", result.as_json())
+        return result
 
     def _protocol(self) -> Protocol:
         """How to measure: no single race may take a large part of the budget."""
@@ -267,74 +275,6 @@ class Run:
             return list(self.worker.run(baseline, feeds))
         except TargetError as error:
             raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
-
-    def _candidates(self, prepared: Prepared, judge: Judge, feeds: Sequence[Path], imported: Imported) -> Candidates:
-        begun, busy = self.lab.clock(), self.worker.busy_s
-        observed = observe(prepared, self.setting.parts.calibration, [p for _, p in imported.placements])
-        placement = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules)).get(
-            "full-int8", Placement()
-        )
-        some = feeds[:8]
-        part = Judge(
-            judge.reference[: len(some)], self.setting.parts.selection.part(range(len(some))), self.config.bound
-        )
-
-        def probe(table: QParamsTable, placement: Placement, timed: bool = False) -> tuple[float, float]:
-            """Latency in ns (0 where it is not wanted) and SQNR in dB."""
-            artifact = Candidates(prepared, table, "probe", "").write(placement)
-            try:
-                fidelity = part.judge(self.worker.run(artifact, some)).sqnr_db
-                ns = self.worker.time([artifact], some[0], 1, self.config.protocol.slot_ns, 0).ns if timed else None
-                return 0.0 if ns is None else float(ns[0, 0]), fidelity
-            finally:
-                self.worker.drop(artifact)
-
-        fixed = imported.qparams if self.config.keep_qparams else {}
-        numbers = self._numbers(prepared, observed, placement, probe, fixed)
-        calibration = hashlib.sha256(
-            f"{observed.digest} {numbers.identity} {sorted(map(str, fixed.items()))}".encode()
-        ).hexdigest()
-        table = numbers.table(prepared, observed, fixed)
-        self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
-        origin = {
-            "digest": calibration[:16],
-            "target": self.worker.fingerprint.digest,
-            "spec": asdict(self.config.target),
-        }
-        self.journal.record_fact("calibration", {**origin, "table": table.as_json()})
-        self.journal.record_feed("shapes", self.setting.parts.calibration.feeds[0])
-        return Candidates(prepared, table, calibration[:16], self.worker.fingerprint.digest)
-
-    def _numbers(
-        self,
-        prepared: Prepared,
-        observed: Observed,
-        placement: Placement,
-        probe: Callable[..., tuple[float, float]],
-        fixed: Fixed,
-    ) -> Numbers:
-        """How ranges are made; decided once in a run, however often that is continued."""
-        known = self.journal.fact("numbers")
-        if known is not None:
-            return Numbers.from_json(known)
-        timed = not self.worker.deterministic and self.lab.clock is time.monotonic
-        numbers = choose_numbers(
-            prepared,
-            observed,
-            placement,
-            () if self.setting.samples.kind == "random" else self.setting.parts.calibration.feeds,
-            lambda table, placement: probe(table, placement)[1],
-            DEFAULT_S if self.config.budget_s is None else SHARE * self.config.budget_s,
-            self.config.bound.min_sqnr_db,
-            self.config.methods,
-            fixed,
-            time.monotonic if timed else Ticks.of(prepared),
-        )
-        if self.worker.deterministic and len(placement) and not fixed:
-            numbers = flip(numbers, prepared, observed, lambda table: probe(table, placement, timed=True))
-        self.journal.record_fact("numbers", numbers.as_json())
-        self.progress.stage(str(numbers))
-        return numbers
 
     def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
         """The baseline is the first incumbent: by definition as fast as itself, and exact."""
@@ -465,77 +405,6 @@ class Run:
             strategy.tell(trial)
             self.progress.trial(trial, evaluator, self.lab.clock() - self.started, None)
         self.builds += self.worker.builds - before
-
-    def _write(
-        self,
-        evaluator: Evaluator,
-        anchors: Anchors,
-        guided: Guided,
-        confirmed: Confirmed,
-        stopped: str,
-        interrupted: bool,
-        notes: tuple[str, ...],
-    ) -> TuneResult:
-        setting = self.setting
-        imported = [c for c in evaluator.judged if c.source is not None]
-        named = [AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in imported]
-        named += [AnchorResult(name, trial.outcome) for name, trial in anchors.trials.items()]
-        parts, numbers = setting.parts, self.journal.fact("numbers")
-        front = pareto(
-            [
-                {
-                    "origin": c.trial.proposal.origin,
-                    "placement_digest": c.trial.proposal.placement.digest,
-                    "latency_ms": c.trial.outcome.latency.ns / 1e6,
-                    "speedup": c.trial.outcome.latency.speedup.value,
-                    "sqnr_db": c.trial.outcome.accuracy.sqnr_db,
-                    "metric": c.trial.outcome.accuracy.metric,
-                    "feasible": c.trial.outcome.accuracy.feasible,
-                }
-                for c in evaluator.judged
-                if isinstance(c.trial.outcome, Measured)
-            ]
-        )
-        result = TuneResult(
-            folder=setting.out,
-            model=(str(setting.file.path), setting.file.sha256),
-            target=(self.config.target.name, self.worker.fingerprint.digest),
-            facts=self.worker.fingerprint.facts,
-            data={
-                "kind": setting.samples.kind,
-                "samples": len(setting.samples),
-                "calibration_samples": len(parts.calibration),
-                "selection_samples": len(parts.selection),
-                "validation_samples": len(parts.verification) if parts.verified else 0,
-                "ranges": numbers["method"],
-                "ranges_sqnr_db": numbers["scores"],
-                "numbers": numbers["report"],
-            },
-            baseline_ms=confirmed.baseline_ms,
-            best=confirmed.best,
-            anchors=tuple(named),
-            pareto=tuple(front),
-            search={
-                "measurements": evaluator.tally.measurements,
-                "compiles": evaluator.tally.compiles,
-                "builds": self.builds,
-                "failed": evaluator.tally.failed,
-                "equal_graphs": evaluator.tally.equal_graphs,
-                "replayed": evaluator.tally.replayed,
-                "trials": len(self.journal.trials()),
-                "wall_s": round(self.lab.clock() - self.started, 3),
-                "stopped_because": stopped,
-                **({} if self.worker.deterministic else {"overhead": self._overhead()}),
-                **learned(guided),
-            },
-            bound=str(self.config.bound),
-            seed=self.config.seed,
-            notes=notes,
-            interrupted=interrupted,
-        )
-        confirmed.install(setting.out / "model.onnx")
-        write_json(setting.out / "result.json", result.as_json())
-        return result
 
 
 def _digest(path: Path | None) -> str:
