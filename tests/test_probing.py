@@ -16,6 +16,7 @@ from inlay.journal import Journal
 from inlay.model.load import load
 from inlay.probing import Probes
 from inlay.quant.qparams import QParamsTable
+from inlay.quant.sensitivity import Plan
 from inlay.quant.switched import NoiseProbe
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.workbench import Prepared, observe, prepare, table_from
@@ -42,19 +43,19 @@ class _Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.runs, self.builds = 0.0, 0, 0
-        noise, build = NoiseProbe.noise, NoiseProbe.__init__
+        run, build = NoiseProbe._energies, NoiseProbe.__init__
 
-        def slow_noise(probe: NoiseProbe, placement: object) -> tuple[float, ...]:
-            self.runs += len(probe._feeds)
-            self.now += 1.0 * len(probe._feeds)
-            return noise(probe, placement)  # type: ignore[arg-type]
+        def slow_run(probe: NoiseProbe, on: np.ndarray, count: int) -> np.ndarray:
+            self.runs += count
+            self.now += 1.0 * count
+            return run(probe, on, count)
 
         def slow_build(probe: NoiseProbe, *arguments: object) -> None:
             self.builds += 1
             self.now += 0.5
             build(probe, *arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(NoiseProbe, "noise", slow_noise)
+        monkeypatch.setattr(NoiseProbe, "_energies", slow_run)
         monkeypatch.setattr(NoiseProbe, "__init__", slow_build)
 
     def __call__(self) -> float:
@@ -85,8 +86,9 @@ def test_a_long_budget_takes_every_source_on_several_samples(
     prepared, table, feeds = made
     clock = _Counted(monkeypatch)
     Probes(prepared, table, feeds, journal, 150.0, clock).sensitivity()
-    assert journal.fact("probing")["samples"] == 3
-    assert clock.runs == 1 + 3 * 41
+    fits = Plan(**journal.fact("probing"))
+    assert (fits.samples, fits.loud) == (5, 3)
+    assert clock.runs == 1 + 5 + 3 * 41
 
 
 def test_answers_come_from_the_journal(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -267,9 +267,10 @@ class _Trial:
         table = self.table(self.method, shifts)
         begun = self.clock()
         probe = NoiseProbe(prepared.emitter.base, prepared.store, graph, prepared.units, prepared.rules, table)
-        samples, questions = plan(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
-        probe.use(self.feeds[:samples])
-        noise = sensitivity(probe.switches, prepared.selectable, probe.noise, questions).values
+        fits = plan(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
+        probe.use(self.feeds[: fits.samples])
+        ask = partial(probe.noise, samples=fits.loud)
+        noise = sensitivity(probe.switches, prepared.selectable, ask, fits.questions).values
         found, limit_db = self.placement, least_db
         for _ in range(_TRIES):
             part = prepared.label(quiet_units(graph, prepared.selectable, noise, 10.0 ** (-limit_db / 10.0)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from inlay.data import Feed
 from inlay.errors import TargetError
 from inlay.journal import Journal
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import Powers, Sensitivity, plan, sensitivity
+from inlay.quant.sensitivity import Plan, Powers, Sensitivity, plan, sensitivity
 from inlay.quant.switched import NoiseProbe
 from inlay.types import Placement
 from inlay.workbench import Prepared
@@ -70,7 +71,9 @@ class Probes:
             try:
                 probe = self._built()
                 units = [u for u in self.prepared.units if u.selectable]
-                found = sensitivity(probe.switches, units, probe.noise, self.journal.fact("probing")["questions"])
+                fits = Plan(**self.journal.fact("probing"))
+                ask = partial(probe.noise, samples=fits.loud)
+                found = sensitivity(probe.switches, units, ask, fits.questions)
             except TargetError:
                 found = Sensitivity()
             self.spent.append(self.clock() - begun)
@@ -106,5 +109,4 @@ class Probes:
     def _plan(self, probe: NoiseProbe, built: float) -> dict[str, int]:
         """Samples and questions for the time that building leaves."""
         seconds = max(self.seconds - built, (1.0 - _BUILD_SHARE) * self.seconds)
-        samples, questions = plan(probe, self.feeds, seconds, self.clock)
-        return {"samples": samples, "questions": questions}
+        return asdict(plan(probe, self.feeds, seconds, self.clock))

@@ -72,6 +72,26 @@ def test_noise_alone_adds_up_to_noise_together(tmp_path: Path) -> None:
     assert max(probe.noise(Placement())) < 1e-9
 
 
+def test_one_sample_stands_for_all_by_its_share_of_the_noise(tmp_path: Path) -> None:
+    """Noise is relative to the signal of all samples, and the sample that makes most of it is asked first."""
+    prepared, feeds, table = _prepared(tmp_path)
+    faint = [{k: v * 0.05 for k, v in feed.items()} for feed in feeds[:3]]
+    probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
+    everything = Placement((p, s.qtype) for s in probe.switches for p in s.ports)
+    probe.use([*faint, feeds[3]])
+    whole, one = np.array(probe.noise(everything)), np.array(probe.noise(everything, samples=1))
+    np.testing.assert_allclose(one, whole, rtol=1e-6)
+    probe.use([feeds[3], *faint])
+    np.testing.assert_allclose(probe.noise(everything), whole, rtol=1e-6)
+    np.testing.assert_allclose(
+        probe.noise(prepared.label(frozenset({"c0"})), samples=1),
+        np.array(probe.noise(prepared.label(frozenset({"c0"})))),
+        rtol=0.5,
+    )
+    probe.use(faint)
+    assert max(probe.noise(everything)) > 2.0 * max(whole), "alone, faint samples look worse than they matter"
+
+
 class _Planted:
     """A hundred values, of which three make all the noise; counts the questions."""
 

@@ -23,7 +23,9 @@ from inlay.types import Placement
 
 _FAN = 4  # parts that a group is split into
 _LEAST_QUESTIONS = 16
-_MOST_SAMPLES = 4
+_MOST_SAMPLES = 8
+_MOST_LOUD = 4
+_WHOLE_SHARE = 0.05  # of the time, for one question on all samples
 _NEGLIGIBLE = 1e-3  # of the noise of everything together: such a group is not split
 
 Powers = tuple[float, ...]
@@ -63,10 +65,23 @@ class _Group:
     noise: Powers = field(compare=False)
 
 
-def plan(
-    probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callable[[], float] = time.monotonic
-) -> tuple[int, int]:
-    """Samples and questions that fit: every source alone on as many samples as possible, else groups on one sample.
+@dataclass(frozen=True)
+class Plan:
+    """How much probing fits into the time.
+
+    Attributes:
+        samples: for the noise of a whole placement.
+        loud: of these, for the noise of single sources: those on which most of it arises.
+        questions: about single sources.
+    """
+
+    samples: int
+    loud: int
+    questions: int
+
+
+def plan(probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callable[[], float] = time.monotonic) -> Plan:
+    """What fits: every source alone on as many samples as possible, else groups on one sample.
 
     Raises:
         RunFailed: the model does not run.
@@ -76,9 +91,10 @@ def plan(
     begun = clock()
     probe.noise(everything)
     once = max(clock() - begun, 1e-6)
-    runs = max(int(seconds / once), _LEAST_QUESTIONS)
-    samples = max(1, min(runs // max(1, len(probe.switches)), _MOST_SAMPLES, len(feeds)))
-    return samples, runs // samples
+    samples = int(np.clip(_WHOLE_SHARE * seconds / once, 1, min(_MOST_SAMPLES, len(feeds))))
+    runs = max(int(seconds / once) - 2 * samples, _LEAST_QUESTIONS)
+    loud = max(1, min(runs // max(1, len(probe.switches)), _MOST_LOUD, samples))
+    return Plan(samples, loud, runs // loud)
 
 
 def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int) -> Sensitivity:

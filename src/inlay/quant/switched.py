@@ -174,6 +174,10 @@ def _branch(nodes: Sequence[onnx.NodeProto], output: str) -> onnx.GraphProto:
     return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
 
 
+_NONE = 1e-300
+_RUINED = 1e6  # noise where nothing finite comes out
+
+
 class NoiseProbe:
     """Noise of any placement, by running the switchable model on a few samples.
 
@@ -203,34 +207,61 @@ class NoiseProbe:
         self._session = Session(probe_model(base, graph, self.switches, table), store, optimize=True)
         self._feeds: tuple[Feed, ...] = ()
         self._reference: list[Mapping[str, np.ndarray]] = []
+        self._signal = np.zeros(len(self.outputs))
+        self._loudness = np.zeros((0, len(self.outputs)))
 
     def use(self, feeds: Sequence[Feed]) -> None:
-        """Take the samples that noise is measured on. Raises RunFailed."""
-        off = np.zeros(len(self.switches), bool)
-        self._feeds = tuple(feeds)
-        self._reference = [self._session.run({**feed, SWITCHES: off}) for feed in feeds]
+        """Take the samples that noise is measured on; the one on which most of it arises comes first.
 
-    def noise(self, placement: Placement) -> tuple[float, ...]:
+        Raises:
+            RunFailed: the model does not run.
+        """
+        off = np.zeros(len(self.switches), bool)
+        reference: list[Mapping[str, np.ndarray]] = [self._session.run({**feed, SWITCHES: off}) for feed in feeds]
+        self._signal = np.array([[_energy(r[n][np.isfinite(r[n])]) for n in self.outputs] for r in reference]).sum(
+            axis=0
+        )
+        self._feeds, self._reference = tuple(feeds), reference
+        if len(feeds) < 2:
+            self._loudness = np.ones((len(feeds), len(self.outputs)))
+            return
+        energies = self._energies(~off, len(feeds))
+        loudness = energies / np.maximum(energies.sum(axis=0), _NONE)
+        order = np.argsort(-loudness.max(axis=1, initial=0.0), kind="stable")
+        self._feeds = tuple(feeds[int(i)] for i in order)
+        self._reference = [reference[int(i)] for i in order]
+        self._loudness = loudness[order]
+
+    def noise(self, placement: Placement, samples: int | None = None) -> tuple[float, ...]:
         """Noise power over signal power at each float output when ``placement`` is quantized.
 
         Ports of the placement that no labelling of units quantizes are left alone.
+
+        Args:
+            placement: what is quantized.
+            samples: how many are run, the loudest first; all without it. The rest is taken to have the share of the
+                noise that it has where everything is quantized.
 
         Raises:
             RunFailed: the model does not run.
         """
         on = np.array([switch.ports[0] in placement for switch in self.switches], bool)
-        outputs = [self._session.run({**feed, SWITCHES: on}) for feed in self._feeds]
-        return tuple(relative_noise(self._reference, outputs, name) for name in self.outputs)
+        count = len(self._feeds) if samples is None else min(samples, len(self._feeds))
+        share = np.maximum(self._loudness[:count].sum(axis=0), _NONE) if count < len(self._feeds) else 1.0
+        noise = self._energies(on, count).sum(axis=0) / share / np.maximum(self._signal, _NONE)
+        return tuple(float(x) if np.isfinite(x) else _RUINED for x in noise)
+
+    def _energies(self, on: np.ndarray, count: int) -> np.ndarray:
+        """Energy of the difference that switches make, shape (count, outputs)."""
+        found = np.zeros((count, len(self.outputs)))
+        for i, (feed, wanted) in enumerate(zip(self._feeds[:count], self._reference, strict=False)):
+            got = self._session.run({**feed, SWITCHES: on})
+            for k, name in enumerate(self.outputs):
+                finite = np.isfinite(wanted[name])
+                found[i, k] = _energy(got[name][finite].astype(np.float64) - wanted[name][finite])
+        return found
 
 
-def relative_noise(
-    wanted: Sequence[Mapping[str, np.ndarray]], got: Sequence[Mapping[str, np.ndarray]], name: str
-) -> float:
-    """Energy of the difference over that of the signal, over all samples, where the reference is finite."""
-    signal = noise = 0.0
-    for a, b in zip(wanted, got, strict=True):
-        finite = np.isfinite(a[name])
-        x, y = a[name][finite].astype(np.float64), b[name][finite].astype(np.float64)
-        signal += float(x @ x)
-        noise += float((x - y) @ (x - y))
-    return noise / max(signal, 1e-300) if np.isfinite(noise) else 1e6
+def _energy(array: np.ndarray) -> float:
+    flat = array.astype(np.float64).ravel()
+    return float(flat @ flat)
