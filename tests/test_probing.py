@@ -87,7 +87,7 @@ def test_a_long_budget_takes_every_source_on_several_samples(
     clock = _Counted(monkeypatch)
     Probes(prepared, table, feeds, journal, 150.0, clock).sensitivity()
     fits = Plan(**journal.fact("probing"))
-    assert (fits.samples, fits.loud) == (5, 3)
+    assert (fits.samples, fits.whole, fits.loud) == (5, 5, 3)
     assert clock.runs == 1 + 5 + 3 * 41
 
 

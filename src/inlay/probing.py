@@ -56,7 +56,8 @@ class Probes:
         if known is None:
             begun = self.clock()
             try:
-                known = list(self._built().noise(placement))
+                probe = self._built()
+                known = list(probe.noise(placement, self._fits.whole))
             except TargetError:
                 known = []
             self.spent.append(self.clock() - begun)
@@ -71,9 +72,8 @@ class Probes:
             try:
                 probe = self._built()
                 units = [u for u in self.prepared.units if u.selectable]
-                fits = Plan(**self.journal.fact("probing"))
-                ask = partial(probe.noise, samples=fits.loud)
-                found = sensitivity(probe.switches, units, ask, fits.questions)
+                ask = partial(probe.noise, samples=self._fits.loud)
+                found = sensitivity(probe.switches, units, ask, self._fits.questions)
             except TargetError:
                 found = Sensitivity()
             self.spent.append(self.clock() - begun)
@@ -81,6 +81,10 @@ class Probes:
             self.journal.record_fact("sensitivity", known)
         values, constants = ({n: tuple(x) for n, x in known[kind].items()} for kind in ("values", "constants"))
         return Sensitivity(values, constants)
+
+    @property
+    def _fits(self) -> Plan:
+        return Plan(**self.journal.fact("probing"))
 
     def _built(self) -> NoiseProbe:
         """The probe model. Raises TargetError where it does not run."""

@@ -25,6 +25,7 @@ _FAN = 4  # parts that a group is split into
 _LEAST_QUESTIONS = 16
 _MOST_SAMPLES = 8
 _MOST_LOUD = 4
+_RANKING_SHARE = 0.4  # of the time, for finding the loudest samples: two runs of each
 _WHOLE_SHARE = 0.05  # of the time, for one question on all samples
 _NEGLIGIBLE = 1e-3  # of the noise of everything together: such a group is not split
 
@@ -70,12 +71,14 @@ class Plan:
     """How much probing fits into the time.
 
     Attributes:
-        samples: for the noise of a whole placement.
-        loud: of these, for the noise of single sources: those on which most of it arises.
+        samples: of which it is found out on which of them most noise arises.
+        whole: of these, the loudest, for the noise of a whole placement.
+        loud: the same for the noise of single sources.
         questions: about single sources.
     """
 
     samples: int
+    whole: int
     loud: int
     questions: int
 
@@ -91,10 +94,12 @@ def plan(probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callab
     begun = clock()
     probe.noise(everything)
     once = max(clock() - begun, 1e-6)
-    samples = int(np.clip(_WHOLE_SHARE * seconds / once, 1, min(_MOST_SAMPLES, len(feeds))))
-    runs = max(int(seconds / once) - 2 * samples, _LEAST_QUESTIONS)
+    fit = seconds / once
+    samples = int(np.clip(_RANKING_SHARE * fit / 2, 1, min(_MOST_SAMPLES, len(feeds))))
+    whole = int(np.clip(_WHOLE_SHARE * fit, 1, samples))
+    runs = max(int(fit) - 2 * samples, _LEAST_QUESTIONS)
     loud = max(1, min(runs // max(1, len(probe.switches)), _MOST_LOUD, samples))
-    return Plan(samples, loud, runs // loud)
+    return Plan(samples, whole, loud, runs // loud)
 
 
 def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int) -> Sensitivity:
