@@ -14,8 +14,8 @@ from inlay.trial import Accuracy, Trial
 
 _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
-_GAP = 5e-4  # part of the latency that a solution within a limit may miss: far below what can be measured
-_CORRECTIONS = 8  # solutions that are probed before one is taken
+_GAP = 2e-3  # part of the latency that a solution may miss: below what can be measured
+_CORRECTIONS = 5  # solutions that are probed before one is taken
 _CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
 _TIGHTER = 0.93  # of the limit where the probes refute a solution; twice where it is one that they refuted before
 
@@ -112,7 +112,7 @@ class Solver:
         """The best labelling whatever its noise: a cut, or where that is not exact by much, an integer program."""
         whole = float(np.minimum(problem.float_cost, problem.low_cost).sum())
         if -problem.negative > _INEXACT * whole and len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem)
+            found = solve(problem, gap=_GAP)
             if found is not None:
                 return found
         return minimum_cut(problem.clipped())
