@@ -34,6 +34,8 @@ _DRAWS = 2  # draws that may repeat what is known before a round of them is give
 _NEAR = 1.05  # a measured model this close to the best is worth a profile,
 _NEWS = 0.01  # if its forecast was this wrong
 _SURPRISE = 0.03  # a model this far from its forecast is worth one, too: it teaches most
+_GLANCES = 2  # corrections of a solution that is one candidate of many
+_SOLVE_EVERY = 3  # steps of exploring
 _NEIGHBOURS = 400
 _LEAST_GAIN = 0.0005
 _VERIFIED = 8  # candidates that are probed in one round of exploring
@@ -230,20 +232,29 @@ class Guided(Scripted):
     def _explore(self) -> Dialogue:
         """Draws and changes around the incumbent, in the order of expected improvement."""
         patience = int(np.clip(self._structure.free.sum() // 4, 12, 60))
-        idle = 0
+        idle = step = 0
         while idle < patience:
-            found = self._most_promising()
+            solve = step % _SOLVE_EVERY == 0
+            found = self._most_promising(solve)
+            if found is None and not solve:
+                found = self._most_promising(solve=True)
             if found is None:
                 return
+            step += 1
             labels, origin = found
             before = self._best_ns
             yield from self._try(labels, origin)
             idle = 0 if self._best_ns < before * (1.0 - _LEAST_GAIN) else idle + 1
 
-    def _most_promising(self) -> tuple[np.ndarray, str] | None:
+    def _most_promising(self, solve: bool) -> tuple[np.ndarray, str] | None:
+        """The candidate with the largest expected gain, if that is worth a measurement.
+
+        Args:
+            solve: solutions of drawn and of expected costs are candidates, too; they take most of the time.
+        """
         ranked: list[tuple[float, np.ndarray, str]] = []
         best_ns = self.model.predict(self._best).ns  # the measured figure may owe its place to luck
-        for labels, origin in self._candidates():
+        for labels, origin in (*(self._solutions() if solve else ()), *self._neighbours()):
             if not self._solver.quiet(labels) or not self._new(labels):
                 continue
             gain = _expected_gain(self.model.predict(labels), best_ns)
@@ -256,11 +267,12 @@ class Guided(Scripted):
                 return labels, origin
         return None
 
-    def _candidates(self) -> Iterator[tuple[np.ndarray, str]]:
-        for _ in range(_DRAWS):
-            yield self._solve(self.model.sample(self._rng)), "draw"
-        yield self._solve(self.model.mean()), "cut"
-        yield from self._neighbours()
+    def _solutions(self) -> Iterator[tuple[np.ndarray, str]]:
+        for parameters, origin in [
+            *((self.model.sample(self._rng), "draw") for _ in range(_DRAWS)),
+            (self.model.mean(), "cut"),
+        ]:
+            yield self._solver.solve(self.model.problem(parameters), corrections=_GLANCES), origin
 
     def _neighbours(self) -> Iterator[tuple[np.ndarray, str]]:
         """Single flips, flips of runs of units in topological order, and flips of both sides of a value."""

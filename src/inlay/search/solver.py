@@ -65,8 +65,14 @@ class Solver:
             self.probe(labels)
             self._noise.compare(labels, accuracy)
 
-    def solve(self, problem: Problem, most: float | None = None) -> np.ndarray:
-        """The best labelling that keeps the bound (or ``most`` noise), by the probes where there are some."""
+    def solve(self, problem: Problem, most: float | None = None, corrections: int = _CORRECTIONS) -> np.ndarray:
+        """The best labelling that keeps the bound (or ``most`` noise), by the probes where there are some.
+
+        Args:
+            problem: costs.
+            most: noise allowed; that of the bound without it.
+            corrections: solutions that are probed at most; float where the probes refute them all.
+        """
         labels = self.unbounded(problem)
         needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
@@ -74,7 +80,7 @@ class Solver:
             return labels
         self._find_noise()
         best, least, limit = np.zeros_like(labels), float("inf"), most
-        for _ in range(_CORRECTIONS):
+        for _ in range(corrections):
             if not self.quiet(labels, most):
                 labels = self.within(problem, limit)
             fresh = self.probe(labels)
