@@ -11,6 +11,7 @@ raised first, and where that fails too, weights get one scale each. The last lin
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -67,8 +68,19 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Quantize in this process: the first attempt whose model loads counts."""
-    model, samples, out = (Path(a) for a in sys.argv[1:4])
+    """Quantize in this process, which the quantizer's preprocessing makes leave files in its working folder."""
+    model, samples, out = (Path(a).resolve() for a in sys.argv[1:4])
+    home = Path.cwd()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)
+        try:
+            _quantize(model, samples, out)
+        finally:
+            os.chdir(home)
+
+
+def _quantize(model: Path, samples: Path, out: Path) -> None:
+    """The first attempt whose model loads counts."""
     failures = []
     for note, raised, per_channel in ATTEMPTS:
         try:

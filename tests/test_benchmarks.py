@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import paired, quality, render, subjects
+from benchmarks import paired, peer, quality, render, subjects
 
 from inlay.errors import ModelError
 from inlay.measure.stats import speedup
+from inlay.testing import random_feed, residual_model
 
 
 def test_the_readmes_comparison_is_the_committed_table() -> None:
@@ -118,3 +121,17 @@ def test_rows_that_are_done_are_kept_and_failures_are_rows(tmp_path: Path, monke
 def test_a_name_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="there is no model nothing"):
         subjects.chosen(None, ["nothing"])
+
+
+def test_the_runtimes_quantizer_leaves_nothing_but_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its preprocessing writes into the working folder (shapes that it infers, weights)."""
+    onnx.save(residual_model(), tmp_path / "model.onnx")
+    (name,) = (i.name for i in residual_model().graph.input)
+    np.savez(tmp_path / "samples.npz", **{name: np.stack([random_feed(residual_model())[name][0] for _ in range(4)])})
+    folder = tmp_path / "working"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(render.README.parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.chdir(folder)
+    found = peer.quantize(tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "out.onnx")
+    assert found.path is not None, found.note
+    assert [p.name for p in folder.iterdir()] == []
