@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.search import program
 from inlay.search.cut import minimum_cut, two_labels
 from inlay.search.program import Ceiling, Labelling, Value, solve_labels
 from tests.search.test_cut import problems
@@ -130,12 +127,3 @@ def test_one_conversion_serves_every_reader_and_forms_are_paid_separately() -> N
     again = solve_labels(Labelling(costs, [dearer], problem.allowed))
     assert again is not None
     assert again.tolist() == [0, 1, 1, 1]
-
-
-def test_the_solver_prints_nothing_and_what_was_printed_stays(capfd: pytest.CaptureFixture[str]) -> None:
-    print("before", flush=True)
-    with program._silent():
-        os.write(1, b"HiGHS says something")
-        ctypes.CDLL(None).printf(b"through C")
-    print("after", flush=True)
-    assert capfd.readouterr().out == "before\nafter\n"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnxruntime as ort
@@ -16,6 +13,7 @@ from inlay.lower.api import Lowered, Partition
 from inlay.lower.extras import require
 from inlay.lower.ir import Array, Place
 from inlay.lower.tosa import Port, TosaBinary
+from inlay.silence import silence
 
 
 def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
@@ -35,35 +33,13 @@ def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
     model = require("tosa_reference_model")
     stored = [_store(port, value) for port, value in zip(binary.inputs, values, strict=True)]
     try:
-        with _quiet():
+        with silence():  # it remarks on every TOSA 1.0 file that this is older than the model
             results, status = model.run(binary.data, stored, verbosity="NONE")
     except (ValueError, RuntimeError) as error:
         raise RunFailed(f"the TOSA reference model: {error}") from error
     if status != model.GraphStatus.TOSA_VALID:
         raise RunFailed(f"the TOSA reference model: {status}")
     return [_load(port, value) for port, value in zip(binary.outputs, results, strict=True)]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the reference model's remark on every TOSA 1.0 file (that it is older than the model) off standard output.
-
-    It comes from compiled code, past ``sys.stdout``: the file descriptor itself is turned away meanwhile.
-    """
-    sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-    except OSError:  # there is no standard output to protect
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _store(port: Port, value: Array) -> Array:

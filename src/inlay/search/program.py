@@ -7,17 +7,15 @@ form that some reader wants costs one conversion, however many readers share it.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
+
+from inlay.silence import silence
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +151,7 @@ def solve_labels(
     cost = np.array(program.cost)
     upper, integral = np.ones(program.columns), np.zeros(program.columns, np.int64)
     upper[: n * labels], integral[: n * labels] = problem.allowed.ravel(), 1
-    with _silent():
+    with silence():  # HiGHS prints a line of its own now and then, whatever ``disp`` says
         found = milp(
             cost / (np.abs(cost).max(initial=0.0) or 1.0),
             integrality=integral,
@@ -162,27 +160,6 @@ def solve_labels(
             options={"time_limit": seconds, "mip_rel_gap": gap},
         )
     return None if found.x is None else np.asarray(found.x[: n * labels].reshape(n, labels).argmax(axis=1))
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Nothing reaches standard output: HiGHS now and then prints a line of its own there, whatever ``disp`` says."""
-    try:
-        sys.stdout.flush()
-        kept = os.dup(1)
-    except (OSError, ValueError):  # there is no standard output to keep clean
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).fflush(None)  # what C has buffered goes the same way
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _add(
