@@ -23,7 +23,7 @@ from inlay.search.costmodel import CostModel
 from inlay.search.guided import Guided, Oracles
 from inlay.search.structure import Structure, build_structure
 from inlay.targets.base import Fingerprint, KernelTime
-from inlay.trial import Trial
+from inlay.trial import Trial, noise_of
 from inlay.types import Placement
 from inlay.workbench import Candidates, Prepared
 
@@ -77,7 +77,7 @@ class Guide:
             anchors,
             chosen,
             [v for v in graph.outputs if graph.is_float(v)],
-            None if least is None else 10.0 ** (-least / 10.0),
+            None if least is None else noise_of(least),
             self._baseline_ns,
             np.random.default_rng([self.config.seed, 1]),
             self._known(structure),

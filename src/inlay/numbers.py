@@ -25,6 +25,7 @@ from inlay.quant.ranges import Ranges, choose_ranges
 from inlay.quant.sensitivity import plan, quiet_units, sensitivity
 from inlay.quant.sharing import flip_sharing
 from inlay.quant.switched import NoiseProbe
+from inlay.trial import noise_of
 from inlay.types import Placement, QParams, QType
 from inlay.workbench import Prepared, choose_method, classes_of, sharing, table_from
 
@@ -273,7 +274,7 @@ class _Trial:
         noise = sensitivity(probe.switches, prepared.selectable, ask, fits.questions).values
         found, limit_db = self.placement, least_db
         for _ in range(_TRIES):
-            part = prepared.label(quiet_units(graph, prepared.selectable, noise, 10.0 ** (-limit_db / 10.0)))
+            part = prepared.label(quiet_units(graph, prepared.selectable, noise, noise_of(limit_db)))
             if not len(part):
                 break
             found, off = part, measure(part) - least_db

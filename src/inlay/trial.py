@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +41,16 @@ class Latency:
     ns: float
     speedup: Interval
     blocks: int
+
+
+def noise_of(sqnr_db: float) -> float:
+    """Noise power over signal power of an SQNR in dB."""
+    return float(10.0 ** (-sqnr_db / 10.0))
+
+
+def decibels(noise: float) -> float:
+    """SQNR in dB of noise power over signal power; 300 where there is none."""
+    return -10.0 * math.log10(max(float(noise), 1e-30))
 
 
 @dataclass(frozen=True)

@@ -212,13 +212,6 @@ class Context:
             raise Refused(f"its output is quantized with {len(found)} different sets of numbers")
         return next(iter(found))
 
-    def wanted_or(self, value: str, rep: Rep) -> QParams:
-        """:meth:`wanted`, or the input's own numbers where the readers do not agree on any."""
-        try:
-            return self.wanted(value)
-        except Refused:
-            return rep.numbers
-
     def q_params(self, node: Node) -> QParams:
         """Activation numbers of a QuantizeLinear or DequantizeLinear node, as signed 8 bit."""
         scale, zero = self.q_arrays(node)

@@ -20,6 +20,7 @@ from inlay.data import Feed
 from inlay.quant.accuracy import EXACT_DB
 from inlay.quant.observers import Method
 from inlay.quant.probe import RangeProbe
+from inlay.trial import decibels
 from inlay.types import QParams
 
 Outputs = Mapping[str, np.ndarray]
@@ -236,7 +237,7 @@ def _soft(errors: np.ndarray) -> np.ndarray:
 
 
 def _worst_db(errors: np.ndarray) -> float:
-    return float(-10.0 * np.log10(max(errors.mean(axis=0).max(), 1e-30)))
+    return decibels(errors.mean(axis=0).max())
 
 
 def _power(array: np.ndarray) -> float:

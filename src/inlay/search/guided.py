@@ -25,7 +25,7 @@ from inlay.search.noise import Allowance
 from inlay.search.solver import Solver
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
-from inlay.trial import Infeasible, Measured, Proposal, Trial
+from inlay.trial import Infeasible, Measured, Proposal, Trial, decibels, noise_of
 from inlay.types import Placement
 
 _CUTS = 3
@@ -143,7 +143,7 @@ class Guided(Scripted):
     def _retreat(self, least_db: float) -> Dialogue:
         if not self.model.profiled:
             return
-        most = _noise_of(least_db)
+        most = noise_of(least_db)
         for _ in range(_TIGHTENINGS):
             labels = self._solve(self.model.mean(), most)
             if not labels.any():
@@ -326,7 +326,7 @@ class Guided(Scripted):
 
     def _most_telling(self, front: Sequence[np.ndarray]) -> int:
         """The point that is farthest in accuracy from what was measured; among those far enough, next to the bound."""
-        bound = -10.0 * float(np.log10(self._allowance.most))
+        bound = decibels(self._allowance.most)
 
         def worth(k: int) -> tuple[float, float]:
             db = self._solver.decibels(front[k])
@@ -345,7 +345,7 @@ class Guided(Scripted):
         self._solver.probe(fastest)
         found = [fastest]
         for db in np.arange(max(self._solver.decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):
-            labels = self._solver.within(problem, 10.0 ** (-float(db) / 10.0))
+            labels = self._solver.within(problem, noise_of(float(db)))
             if not labels.any():
                 break
             found.append(labels)
@@ -354,10 +354,6 @@ class Guided(Scripted):
             if not front or self._solver.decibels(labels) > self._solver.decibels(front[-1]):
                 front.append(labels)
         return front
-
-
-def _noise_of(sqnr_db: float) -> float:
-    return float(10.0 ** (-sqnr_db / 10.0))
 
 
 def _expected_gain(prediction: Prediction, best_ns: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.cut import Limit, Problem, Term
 from inlay.search.structure import State, Structure
-from inlay.trial import Accuracy, Trial
+from inlay.trial import Accuracy, Trial, noise_of
 
 _FACTOR = (0.1, 10.0)
 _RECENT = 3
@@ -92,7 +92,7 @@ class NoiseModel:
 
     def compare(self, labels: np.ndarray, accuracy: Accuracy) -> None:
         """Take in the judge's verdict: real kernels and all samples make a little more or less noise than probes."""
-        measured = {o.name: 10.0 ** (-o.sqnr_db / 10.0) for o in accuracy.outputs}
+        measured = {o.name: noise_of(o.sqnr_db) for o in accuracy.outputs}
         predicted = self.predict(labels) / self.factor
         ratios = [
             np.clip(measured[o] / p, *_FACTOR) if o in measured and p > _LEAST else f
@@ -175,7 +175,7 @@ class Allowance:
         accuracy = trial.accuracy
         if accuracy is None:
             return
-        noise = 10.0 ** (-accuracy.sqnr_db / 10.0)
+        noise = noise_of(accuracy.sqnr_db)
         self._margin_db = max(self._margin_db * _FORGET, accuracy.margin_db)
         if accuracy.feasible:
             self._feasible = max(self._feasible, noise)
@@ -185,7 +185,7 @@ class Allowance:
     @property
     def _asked(self) -> float:
         """Noise that the bound allows, less what the judge asks for the spread between samples."""
-        return (self._bound or 0.0) * float(10.0 ** (-self._margin_db / 10.0))
+        return (self._bound or 0.0) * noise_of(self._margin_db)
 
     @property
     def active(self) -> bool:

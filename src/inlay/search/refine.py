@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from inlay.search.base import Dialogue, Scripted
 from inlay.space.units import Unit
-from inlay.trial import Proposal, Trial
+from inlay.trial import Proposal, Trial, noise_of
 from inlay.types import Placement
 
 Label = Callable[[frozenset[str]], Placement]
@@ -124,7 +124,7 @@ def _split(units: tuple[str, ...]) -> list[tuple[str, ...]]:
 def _noise(trial: Trial) -> float:
     """Noise power relative to the signal's, at the worst output; a failure counts as pure noise."""
     accuracy = trial.accuracy
-    return float(10.0 ** (-(accuracy.sqnr_db if accuracy is not None else -30.0) / 10.0))
+    return noise_of(accuracy.sqnr_db if accuracy is not None else -30.0)
 
 
 def _name(units: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.cut import Problem, minimum_cut, solve
 from inlay.search.noise import Allowance, NoiseModel
 from inlay.search.structure import Structure
-from inlay.trial import Accuracy, Trial
+from inlay.trial import Accuracy, Trial, decibels
 
 _INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
 _INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
@@ -158,4 +158,4 @@ class Solver:
 
     def decibels(self, labels: np.ndarray) -> float:
         """SQNR of the worst output, as known or predicted."""
-        return -10.0 * float(np.log10(max(float(self.predicted(labels).max(initial=0.0)), 1e-30)))
+        return decibels(self.predicted(labels).max(initial=0.0))
