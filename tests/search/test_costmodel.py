@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inlay.search.costmodel import CostModel
-from inlay.search.cut import solve
+from inlay.search.program import solve
 from inlay.search.structure import Edge, State, Structure
 from inlay.space.units import Unit
 from inlay.targets.base import KernelTime

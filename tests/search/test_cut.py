@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.search.cut import Limit, Problem, Term, minimum_cut, solve
+from inlay.search.cut import minimum_cut
+from inlay.search.problem import Limit, Problem, Term
+from inlay.search.program import solve
 
 
 @st.composite

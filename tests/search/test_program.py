@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.search.cut import minimum_cut, two_labels
-from inlay.search.program import Ceiling, Labelling, Value, solve_labels
+from inlay.search.cut import minimum_cut
+from inlay.search.program import Ceiling, Labelling, Value, solve_labels, two_labels
 from tests.search.test_cut import problems
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from inlay.search.costmodel import CostModel
-from inlay.search.cut import solve
 from inlay.search.fusion import disagreements
+from inlay.search.program import solve
 from inlay.search.structure import Structure, build_structure
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rules import OPS

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from inlay.search.cut import Problem, Term
+from inlay.search.problem import Problem, Term
 from inlay.search.structure import State, Structure
 from inlay.targets.base import KernelTime
 
@@ -30,6 +30,7 @@ _GUESSED = 1.0  # of one that follows the trend over size
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
 _FLOOR_NS = 300.0
 _TOTAL = 0.03  # relative error of a profile's total
+_LEAST_SD = 0.002  # relative deviation of a forecast, whatever is known
 _WHOLE = 0.01  # relative error of a whole-model time, beyond its interval
 _NEWEST = 0.5  # weight of the newest reading of a cost: it comes from the neighbourhood that matters now
 
@@ -71,6 +72,7 @@ class CostModel:
         self._observations: list[Observation] = []
         self._ratios: list[float] = []
         self._prior: tuple[np.ndarray, np.ndarray] | None = None
+        self._posterior: _Posterior | None = None
         self.outside = 0.0  # nanoseconds of kernels that belong to no unit and no value
 
     @property
@@ -78,12 +80,11 @@ class CostModel:
         """Whether any profile was taken in."""
         return bool(self._count.any())
 
-    def parameters(self, labels: np.ndarray) -> np.ndarray:
-        """Indices of the parameters that a labelling pays, once settled; shape (units + edges,)."""
-        labels = self.structure.settled(labels)
-        forms = 2 * labels.astype(np.int64) + self.structure.contexts(labels)
+    def parameters(self, settled: np.ndarray) -> np.ndarray:
+        """Indices of the parameters that settled labels pay; shape (units + edges,)."""
+        forms = 2 * settled.astype(np.int64) + self.structure.contexts(settled)
         units = np.arange(len(self.structure.units)) * _FORMS + forms
-        edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(labels)
+        edges = self._edges_at + np.arange(len(self.structure.edges)) * _STATES + self.structure.states(settled)
         return np.concatenate([units, edges])
 
     def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float, relative_sd: float = 0.0) -> None:
@@ -113,47 +114,54 @@ class CostModel:
         self.outside = outside
         for at, value in seen.items():
             self._see(at, value)
-        self._prior = None
+        self._prior = self._posterior = None
 
     def observe(self, labels: np.ndarray, ns: float, relative_sd: float) -> None:
         """Take in a whole-model time."""
         sd = ns * float(np.hypot(relative_sd, _WHOLE))
-        self._observations.append(Observation(self.parameters(labels), ns, sd))
+        self._observations.append(Observation(self.parameters(self.structure.settled(labels)), ns, sd))
+        self._posterior = None
 
     def predict(self, labels: np.ndarray) -> Prediction:
         """Latency of a labelling."""
-        mean, variance = self._base()
-        at = self.parameters(labels)
-        correction, gain = self._posterior(mean, variance)
-        ns = float(mean[at].sum() + correction[at].sum()) + self.outside
-        reduction = 0.0
-        if gain is not None:
-            cross = np.array([variance[at[at == o.parameters]].sum() for o in self._observations])
-            reduction = float(cross @ gain @ cross)
-        return Prediction(ns, float(np.sqrt(max(float(variance[at].sum()) - reduction, (0.002 * ns) ** 2))))
+        (ns,), (sd,) = self.predict_all(self.parameters(self.structure.settled(labels))[None])
+        return Prediction(float(ns), float(sd))
+
+    def predict_all(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Expected nanoseconds of labellings, and their standard deviations.
+
+        Args:
+            parameters: a row of :meth:`parameters` for each; shape (labellings, units + edges).
+        """
+        known = self._known_now()
+        ns = (known.mean + known.correction)[parameters].sum(axis=1) + self.outside
+        variance = known.variance[parameters].sum(axis=1)
+        if known.gain is not None:
+            # what each has in common with each observation: that of the first, and what the others differ by
+            first, rows = parameters[0], known.observed
+            which, where = np.nonzero(parameters != first)
+            own, base = parameters[which, where], first[where]
+            common = np.where(rows[:, where] == own, known.variance[own], 0.0)
+            common -= np.where(rows[:, where] == base, known.variance[base], 0.0)
+            cross = np.where(rows == first, known.variance[first], 0.0).sum(axis=1)[:, None]
+            cross = cross + np.array([np.bincount(which, row, len(parameters)) for row in common])
+            variance = variance - np.einsum("ib,ij,jb->b", cross, known.gain, cross)
+        return ns, np.sqrt(np.maximum(variance, (_LEAST_SD * ns) ** 2))
 
     def mean(self) -> np.ndarray:
         """Expected parameters given everything; shape (parameters,), ns."""
-        mean, variance = self._base()
-        return np.asarray(np.maximum(mean + self._posterior(mean, variance)[0], _LEAST * mean))
+        known = self._known_now()
+        return np.asarray(np.maximum(known.mean + known.correction, _LEAST * known.mean))
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """One draw of all parameters from what is known of them (Thompson sampling); ns."""
-        mean, variance = self._base()
-        drawn = mean + np.sqrt(variance) * rng.standard_normal(mean.size)
-        if not self._observations:
-            return np.asarray(np.maximum(drawn, _LEAST * mean))
-        noise = [o.sd * rng.standard_normal() for o in self._observations]
-        gap = np.array(
-            [
-                o.ns - self.outside - drawn[o.parameters].sum() - e
-                for o, e in zip(self._observations, noise, strict=True)
-            ]
-        )
-        weights = np.linalg.solve(self._gram(variance), gap)
-        for weight, o in zip(weights, self._observations, strict=True):
-            drawn[o.parameters] += variance[o.parameters] * weight
-        return np.asarray(np.maximum(drawn, _LEAST * mean))
+        known = self._known_now()
+        drawn = known.mean + np.sqrt(known.variance) * rng.standard_normal(known.mean.size)
+        if known.gain is not None:
+            noise = [o.sd * rng.standard_normal() for o in self._observations]
+            times = np.array([o.ns - e for o, e in zip(self._observations, noise, strict=True)])
+            drawn += known.explain(times - self.outside - drawn[known.observed].sum(axis=1))
+        return np.asarray(np.maximum(drawn, _LEAST * known.mean))
 
     def problem(self, parameters: np.ndarray) -> Problem:
         """The labelling problem under these costs.
@@ -329,26 +337,49 @@ class CostModel:
             found[state] = (base, max(slope, 0.0))
         return found
 
-    def _gram(self, variance: np.ndarray) -> np.ndarray:
-        """Covariance of the observed whole-model times."""
-        rows = self._observations
-        gram = np.empty((len(rows), len(rows)))
-        for i, a in enumerate(rows):
-            for j, b in enumerate(rows[: i + 1]):
-                shared = a.parameters[a.parameters == b.parameters]  # both are in unit and edge order
-                gram[i, j] = gram[j, i] = variance[shared].sum()
-        return np.asarray(gram + np.diag([o.sd**2 for o in rows]))
+    def _known_now(self) -> _Posterior:
+        """What profiles and whole-model times say together."""
+        if self._posterior is None:
+            mean, variance = self._base()
+            rows = np.array([o.parameters for o in self._observations], np.int64).reshape(-1, len(self._all()))
+            gain = None
+            if len(rows):
+                shared = [np.where(rows == row, variance[row], 0.0).sum(axis=1) for row in rows]
+                gain = np.linalg.inv(np.array(shared) + np.diag([o.sd**2 for o in self._observations]))
+            bare = _Posterior(mean, variance, np.zeros_like(mean), rows, gain)
+            times = np.array([o.ns for o in self._observations])
+            self._posterior = replace(bare, correction=bare.explain(times - self.outside - mean[rows].sum(axis=1)))
+        return self._posterior
 
-    def _posterior(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """What whole-model times add to the mean, and the inverse of their covariance."""
-        correction = np.zeros_like(mean)
-        if not self._observations:
-            return correction, None
-        gap = np.array([o.ns - self.outside - mean[o.parameters].sum() for o in self._observations])
-        inverse = np.linalg.inv(self._gram(variance))
-        for weight, o in zip(inverse @ gap, self._observations, strict=True):
-            correction[o.parameters] += variance[o.parameters] * weight
-        return correction, inverse
+    def _all(self) -> range:
+        return range(len(self.structure.units) + len(self.structure.edges))
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """Parameters given profiles, and what whole-model times add.
+
+    Attributes:
+        mean: by the profiles alone, shape (parameters,).
+        variance: of that, shape (parameters,).
+        correction: of the mean, by whole-model times; shape (parameters,).
+        observed: parameters of each whole-model time, shape (observations, units + edges).
+        gain: inverse of the covariance of whole-model times; None where there are none.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    correction: np.ndarray
+    observed: np.ndarray
+    gain: np.ndarray | None
+
+    def explain(self, gaps: np.ndarray) -> np.ndarray:
+        """What to add to the parameters, so that whole-model times change by ``gaps``; shape (parameters,)."""
+        added = np.zeros_like(self.mean)
+        if self.gain is not None:
+            for weight, row in zip(self.gain @ gaps, self.observed, strict=True):
+                added[row] += self.variance[row] * weight
+        return added
 
 
 def _text(signature: Hashable) -> str:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.stats import norm
 
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.costmodel import CostModel, Prediction
 from inlay.search.fusion import Disagreement, disagreements
+from inlay.search.moves import expected_gains, neighbours
 from inlay.search.noise import Allowance
+from inlay.search.relaxed import Relaxed
 from inlay.search.solver import Solver
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
@@ -71,6 +72,15 @@ class Forecast:
     digest: str
     predicted: Prediction
     measured_ns: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """Closed labels, the indices of the costs that they pay, and where they come from."""
+
+    labels: np.ndarray
+    parameters: np.ndarray
+    origin: str
 
 
 class Guided(Scripted):
@@ -124,6 +134,8 @@ class Guided(Scripted):
         self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
         self._best_ns = float("inf")
+        self._centre: np.ndarray | None = None  # what the changes below are changes of
+        self._changes: list[_Candidate] = []
 
     def _propose(self) -> Dialogue:
         if not self._structure.free.any():
@@ -166,7 +178,9 @@ class Guided(Scripted):
         """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
         labels = self._structure.settled(labels)
         placement = trial.proposal.placement
-        self._told[placement] = self._told[self._placement(labels)] = trial
+        self._told[placement] = trial
+        if (self._structure.closed(labels) == labels).all():  # the same model with everything stated
+            self._told[self._placement(labels)] = trial
         self._allowance.tell(trial)
         if trial.accuracy is not None:
             self._solver.compare(labels, trial.accuracy)
@@ -190,7 +204,7 @@ class Guided(Scripted):
             self._best, self._best_ns = labels, ns
 
     def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
-        labels = self._structure.settled(labels)
+        labels = self._structure.closed(labels)
         placement = self._placement(labels)
         forecast = self.model.predict(labels)
         trial = yield Proposal(placement, origin, timed=timed)
@@ -201,7 +215,7 @@ class Guided(Scripted):
         return trial
 
     def _placement(self, labels: np.ndarray) -> Placement:
-        return self._oracles.label(self._structure.names(self._structure.settled(labels)))
+        return self._oracles.label(self._structure.names(self._structure.closed(labels)))
 
     def _new(self, labels: np.ndarray) -> bool:
         return self._placement(labels) not in self._told
@@ -210,7 +224,7 @@ class Guided(Scripted):
 
     def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling under these costs that keeps the bound."""
-        return self._solver.solve(self.model.problem(parameters), most)
+        return self._solver.solve(self.model.problem(parameters), most, exact=True)
 
     # --- phases --------------------------------------------------------------------------------------------------
 
@@ -250,56 +264,42 @@ class Guided(Scripted):
         """The candidate with the largest expected gain, if that is worth a measurement.
 
         Args:
-            solve: solutions of drawn and of expected costs are candidates, too; they take most of the time.
+            solve: solutions of drawn and of expected costs are candidates, too.
         """
-        ranked: list[tuple[float, np.ndarray, str]] = []
         best_ns = self.model.predict(self._best).ns  # the measured figure may owe its place to luck
-        for labels, origin in (*(self._solutions() if solve else ()), *self._neighbours()):
-            if not self._solver.quiet(labels) or not self._new(labels):
-                continue
-            gain = _expected_gain(self.model.predict(labels), best_ns)
-            if gain >= _LEAST_GAIN * best_ns:
-                ranked.append((gain, labels, origin))
-        ranked.sort(key=lambda item: -item[0])
-        for _, labels, origin in ranked[:_VERIFIED]:
-            self._solver.probe(labels)
-            if self._solver.quiet(labels):
-                return labels, origin
+        candidates = [*(self._solutions() if solve else ()), *self._around(solve)]
+        gains = expected_gains(*self.model.predict_all(np.array([c.parameters for c in candidates])), best_ns)
+        verified = 0
+        for k in np.argsort(-gains, kind="stable").tolist():
+            labels = candidates[k].labels
+            if gains[k] < _LEAST_GAIN * best_ns or verified == _VERIFIED:
+                break
+            if self._solver.quiet(labels) and self._new(labels):
+                self._solver.probe(labels)
+                verified += 1
+                if self._solver.quiet(labels):
+                    return labels, candidates[k].origin
         return None
 
-    def _solutions(self) -> Iterator[tuple[np.ndarray, str]]:
+    def _candidate(self, labels: np.ndarray, origin: str) -> _Candidate:
+        labels = self._structure.closed(labels)
+        return _Candidate(labels, self.model.parameters(labels), origin)
+
+    def _solutions(self) -> Iterator[_Candidate]:
         for parameters, origin in [
             *((self.model.sample(self._rng), "draw") for _ in range(_DRAWS)),
             (self.model.mean(), "cut"),
         ]:
-            yield self._solver.solve(self.model.problem(parameters), corrections=_GLANCES), origin
+            yield self._candidate(self._solver.solve(self.model.problem(parameters), corrections=_GLANCES), origin)
 
-    def _neighbours(self) -> Iterator[tuple[np.ndarray, str]]:
-        """Single flips, flips of runs of units in topological order, and flips of both sides of a value."""
-        free = np.flatnonzero(self._structure.free)
-        changes: dict[tuple[int, ...], bool] = {}
-        for edge in self._structure.edges:
-            members = tuple(sorted(m for m in {edge.producer, *edge.consumers} if m >= 0 and self._structure.free[m]))
-            for label in (False, True):
-                if len(members) > 1:
-                    changes[(*members, int(label))] = label
-        size = 1
-        while size <= len(free) // 2 + 1:
-            for start in range(0, len(free), max(1, size // 2)):
-                run = tuple(free[start : start + size].tolist())
-                for label in (False, True):
-                    changes[(*run, int(label))] = label
-            size *= 2
-        keys = list(changes)
-        if len(keys) > _NEIGHBOURS:
-            keys = [keys[i] for i in self._rng.choice(len(keys), _NEIGHBOURS, replace=False)]
-        for key in keys:
-            labels = self._best.copy()
-            labels[list(key[:-1])] = changes[key]
-            if (labels != self._best).any():
-                name = self._structure.units[key[0]].name
-                what = name if len(key) == 2 else f"{len(key) - 1} units from {name}"
-                yield labels, f"flip: {what} to {'low precision' if changes[key] else 'float'}"
+    def _around(self, redraw: bool) -> list[_Candidate]:
+        """Changes of the incumbent, drawn again where that is asked for or it is a new one."""
+        if redraw or self._centre is not self._best:
+            self._centre = self._best
+            found = neighbours(self._structure, self._best, self._rng, _NEIGHBOURS)
+            distinct = {c.labels.tobytes(): c for c in (self._candidate(*change) for change in found)}
+            self._changes = list(distinct.values())
+        return self._changes
 
     def _front(self, points: int | None = None) -> Dialogue:
         """Measure what is predicted to lie on the front: the fastest first, then gaps in accuracy next to the bound.
@@ -340,12 +340,12 @@ class Guided(Scripted):
 
         The allowance sweeps from the noise of the fastest labelling down to that of float.
         """
-        problem = self.model.problem(self.model.mean())
-        fastest = self._solver.unbounded(problem)
+        relaxed = Relaxed(self.model.problem(self.model.mean()))
+        fastest = relaxed.free()
         self._solver.probe(fastest)
         found = [fastest]
         for db in np.arange(max(self._solver.decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):
-            labels = self._solver.within(problem, noise_of(float(db)))
+            labels = self._solver.within(relaxed, noise_of(float(db)))
             if not labels.any():
                 break
             found.append(labels)
@@ -354,10 +354,3 @@ class Guided(Scripted):
             if not front or self._solver.decibels(labels) > self._solver.decibels(front[-1]):
                 front.append(labels)
         return front
-
-
-def _expected_gain(prediction: Prediction, best_ns: float) -> float:
-    """Expected improvement over ``best_ns``, nanoseconds: ``sd (z cdf(z) + pdf(z))``."""
-    sd = max(prediction.sd, 1e-9)
-    z = (best_ns - prediction.ns) / sd
-    return float(sd * (z * norm.cdf(z) + norm.pdf(z)))

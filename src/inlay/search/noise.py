@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from inlay.quant.sensitivity import Powers, Sensitivity
-from inlay.search.cut import Limit, Problem, Term
+from inlay.search.problem import Limit
 from inlay.search.structure import State, Structure
 from inlay.trial import Accuracy, Trial, noise_of
 
@@ -131,15 +131,6 @@ class NoiseModel:
         """The constraint that no output exceeds ``most``, for a problem of so many terms, those of values last."""
         units, ups = self._split(terms)
         return [Limit(ups[:, k], units[:, k], most) for k in range(len(self.outputs))]
-
-    def priced(self, problem: Problem, price: float) -> Problem:
-        """``problem`` with a price on the noise of each source, that of its worst output."""
-        units, ups = (x.max(axis=1, initial=0.0) for x in self._split(len(problem.terms)))
-        terms = [
-            Term(t.producer, t.consumers, t.float_reader, t.up + price * float(w), t.down, t.touched)
-            for t, w in zip(problem.terms, ups, strict=True)
-        ]
-        return Problem(problem.float_cost, problem.low_cost + price * units, terms, problem.free, problem.ties)
 
     def _split(self, terms: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights of units, and of terms, shape (…, outputs)."""

@@ -1,4 +1,4 @@
-"""Exact labellings with any number of labels, as an integer program: every boundary cost, any sign, linear limits.
+"""Exact labellings as an integer program: any number of labels, every boundary cost, any sign, linear limits.
 
 A label is the form in which a unit computes: float, uint8, int8, … Label 0 is the form of everything that is not a
 unit (graph inputs and outputs, operators that cannot be quantized). A value is made in its producer's form; each other
@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from inlay.search.problem import Limit, Problem
 from inlay.silence import silence
 
 
@@ -202,3 +203,36 @@ def _matrix(rows: Sequence[_Row], columns: int) -> LinearConstraint:
     weight = np.array([w for row in rows for w in row[1]], np.float64)
     matrix = coo_array((weight, (at, where)), shape=(len(rows), columns)).tocsr()
     return LinearConstraint(matrix, np.array([r[2] for r in rows]), np.array([r[3] for r in rows]))
+
+
+def solve(problem: Problem, limits: Sequence[Limit] = (), seconds: float = 5.0, gap: float = 1e-4) -> np.ndarray | None:
+    """The best labelling with two labels, float and low. Negative boundary costs and limits are allowed.
+
+    The arguments are those of :func:`solve_labels`.
+
+    Returns:
+        Labels as booleans, or None when none was found in time or none exists.
+    """
+    ceilings = []
+    for limit in limits:
+        convert = np.zeros((len(problem.terms), 2, 2))
+        convert[:, 0, 1] = limit.up
+        ceilings.append(Ceiling(np.stack([np.zeros_like(limit.units), limit.units], axis=1), convert, limit.most))
+    found = solve_labels(two_labels(problem), ceilings, seconds, gap)
+    return None if found is None else (found == 1) & problem.free
+
+
+def two_labels(problem: Problem) -> Labelling:
+    """The same with labels 0 (float) and 1 (low precision)."""
+    values = [
+        Value(
+            t.producer,
+            t.consumers,
+            t.float_reader,
+            np.array([[0.0, t.up], [t.down, 0.0]]),
+            np.array([0.0, t.touched]),
+        )
+        for t in problem.terms
+    ]
+    allowed = np.stack([np.ones(len(problem.free), bool), problem.free], axis=1)
+    return Labelling(np.stack([problem.float_cost, problem.low_cost], axis=1), values, allowed, problem.ties)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from inlay.quant.sensitivity import Powers, Sensitivity
-from inlay.search.cut import Problem, minimum_cut, solve
+from inlay.search import program
 from inlay.search.noise import Allowance, NoiseModel
+from inlay.search.problem import Problem
+from inlay.search.relaxed import Relaxed
 from inlay.search.structure import Structure
 from inlay.trial import Accuracy, Trial, decibels
 
-_INTEGER_UNITS = 2500  # above, the constrained problem is solved by a sweep of multipliers instead
-_INEXACT = 0.002  # negative boundary costs beyond this part of the latency are not ignored
+_INTEGER_UNITS = 2500  # above, no integer program is tried
 _GAP = 2e-3  # part of the latency that a solution may miss: below what can be measured
 _CORRECTIONS = 5  # solutions that are probed before one is taken
 _CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
@@ -65,24 +66,28 @@ class Solver:
             self.probe(labels)
             self._noise.compare(labels, accuracy)
 
-    def solve(self, problem: Problem, most: float | None = None, corrections: int = _CORRECTIONS) -> np.ndarray:
+    def solve(
+        self, problem: Problem, most: float | None = None, corrections: int = _CORRECTIONS, exact: bool = False
+    ) -> np.ndarray:
         """The best labelling that keeps the bound (or ``most`` noise), by the probes where there are some.
 
         Args:
             problem: costs.
             most: noise allowed; that of the bound without it.
             corrections: solutions that are probed at most; float where the probes refute them all.
+            exact: by integer programs in the end, which take longer.
         """
-        labels = self.unbounded(problem)
+        relaxed = Relaxed(problem)
+        labels = free = self.unbounded(problem) if exact else relaxed.free()
         needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
         if needless or not np.isfinite(most):
-            return labels
+            return free
         self._find_noise()
-        best, least, limit = np.zeros_like(labels), float("inf"), most
+        best, least, limit = np.zeros_like(free), float("inf"), most
         for _ in range(corrections):
             if not self.quiet(labels, most):
-                labels = self.within(problem, limit)
+                labels = self.within(relaxed, limit)
             fresh = self.probe(labels)
             noise = float(self.predicted(labels).max(initial=0.0))
             if noise <= most and problem.cost(labels) < least:
@@ -91,7 +96,12 @@ class Solver:
                 limit *= _TIGHTER if fresh else _TIGHTER**2
             elif not fresh or noise >= _CLOSE * most:
                 break
-            labels = self.unbounded(problem)
+            labels = free
+        if exact and not self.quiet(free, most):
+            labels = self._exactly(problem, best, limit)
+            self.probe(labels)
+            if self.quiet(labels, most) and problem.cost(labels) < least:
+                return labels
         return best
 
     def _find_noise(self) -> None:
@@ -115,13 +125,16 @@ class Solver:
         return True
 
     def unbounded(self, problem: Problem) -> np.ndarray:
-        """The best labelling whatever its noise: a cut, or where that is not exact by much, an integer program."""
-        whole = float(np.minimum(problem.float_cost, problem.low_cost).sum())
-        if -problem.negative > _INEXACT * whole and len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, gap=_GAP)
-            if found is not None:
-                return found
-        return minimum_cut(problem.clipped())
+        """The best labelling whatever its noise."""
+        return self._exactly(problem, Relaxed(problem).free())
+
+    def _exactly(self, problem: Problem, good: np.ndarray, most: float | None = None) -> np.ndarray:
+        """The best labelling by an integer program where one finds better than ``good``, which keeps ``most`` noise."""
+        if len(problem.float_cost) > _INTEGER_UNITS or not (problem.negative or most is not None):
+            return good  # without negative costs and limits it is a minimum cut
+        limits = [] if most is None or self._noise is None else self._noise.limits(most, len(problem.terms))
+        found = program.solve(problem, limits, gap=_GAP)
+        return good if found is None or problem.cost(found) >= problem.cost(good) else found
 
     def predicted(self, labels: np.ndarray) -> np.ndarray:
         """Noise at each output, as known or predicted; shape (outputs,), empty without a noise model."""
@@ -132,29 +145,10 @@ class Solver:
         most = self._allowance.most if most is None else most
         return bool((self.predicted(labels) <= most).all())
 
-    def within(self, problem: Problem, most: float) -> np.ndarray:
-        """The best labelling whose noise is at most ``most`` by the noise model."""
+    def within(self, relaxed: Relaxed, most: float) -> np.ndarray:
+        """A good labelling whose noise is at most ``most`` by the noise model."""
         assert self._noise is not None
-        if len(problem.float_cost) <= _INTEGER_UNITS:
-            found = solve(problem, self._noise.limits(most, len(problem.terms)), gap=_GAP)
-            if found is not None:
-                return found
-        return self._sweep(problem, most)
-
-    def _sweep(self, problem: Problem, most: float) -> np.ndarray:
-        """The cheapest labelling within the limit that some price on noise gives: bisection on the price."""
-        assert self._noise is not None
-        problem = problem.clipped()
-        low, high = 0.0, float(np.abs(problem.low_cost - problem.float_cost).sum()) / max(most, 1e-30)
-        best = np.zeros(len(problem.float_cost), bool)
-        for _ in range(24):
-            price = np.sqrt(low * high) if low > 0.0 else high * 1e-6
-            labels = minimum_cut(self._noise.priced(problem, price))
-            if self.quiet(labels, most):
-                best, high = labels, price
-            else:
-                low = price
-        return best
+        return relaxed.within(self._noise.limits(most, relaxed.terms))
 
     def decibels(self, labels: np.ndarray) -> float:
         """SQNR of the worst output, as known or predicted."""

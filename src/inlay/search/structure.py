@@ -179,6 +179,18 @@ class Structure:
             labels[f.units[fresh]] = True
             moved[f.units[fresh & ~fused]] = True
 
+    def closed(self, labels: np.ndarray) -> np.ndarray:
+        """``labels`` with all that they imply chosen by name, and what that implies in turn: it settles to itself.
+
+        A Q that the target moved implies less than one that the placement states, so settling may go on once it is
+        stated. What is proposed is closed, so that a proposal is what its labels say.
+        """
+        while True:
+            settled = self.settled(labels)
+            if (settled == labels).all():
+                return labels
+            labels = settled
+
     def contexts(self, labels: np.ndarray) -> np.ndarray:
         """Whether the unit before each is in low precision, shape (units,)."""
         return np.asarray((self.before >= 0) & labels[self.before])
