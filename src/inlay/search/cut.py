@@ -111,7 +111,7 @@ class Network:
                 capacity[at] = -dearer[which]
             elif kind != _Kind.ENDLESS:
                 capacity[at] = weights[kind][which]
-        summed = np.bincount(self._slot, np.clip(capacity, 0.0, out) * (_FLOW_LIMIT / out), len(self._heads))
+        summed = np.bincount(self._slot, np.clip(capacity, 0.0, out) / out * _FLOW_LIMIT, len(self._heads))
         data = np.minimum(np.rint(summed), _FLOW_LIMIT).astype(np.int32)
         network = csr_array((data, self._heads, self._rows), shape=(self._nodes, self._nodes))
         residual = csr_array(network - maximum_flow(network, _SOURCE, _SINK).flow)
