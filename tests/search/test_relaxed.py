@@ -18,7 +18,7 @@ from tests.search.test_cut import brute_force, problems
 
 @st.composite
 def limited(draw: st.DrawFn) -> tuple[Problem, list[Limit]]:
-    problem = draw(problems(least=-3.0))
+    problem = draw(problems(least=-3.0, trapped=True))
     weight = st.floats(0.0, 3.0)
 
     def weights(count: int) -> np.ndarray:
@@ -38,6 +38,17 @@ def fits(problem: Problem, limits: list[Limit], labels: np.ndarray) -> bool:
 def best_within(problem: Problem, limits: list[Limit]) -> float:
     every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.float_cost)))
     return min((problem.cost(y) for y in every if fits(problem, limits, y)), default=float("inf"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(limited())
+def test_what_is_known_is_not_lost(case: tuple[Problem, list[Limit]]) -> None:
+    problem, limits = case
+    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.free)))
+    known = min((y for y in every if fits(problem, limits, y)), key=problem.cost)
+    found = Relaxed(problem, [known]).within(limits)
+    assert fits(problem, limits, found)
+    assert problem.cost(found) <= problem.cost(known) + 1e-6
 
 
 def start(problem: Problem, draw: st.DataObject) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from inlay.search.costmodel import CostModel
 from inlay.search.fusion import disagreements
 from inlay.search.program import solve
+from inlay.search.relaxed import Relaxed
 from inlay.search.structure import Structure, build_structure
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rules import OPS
@@ -120,6 +122,45 @@ def test_any_labels_settle_to_what_runs(seed: int, tmp_path: Path) -> None:
     assert not (labels & ~settled).any()
     assert (asked.structure.settled(settled) == settled).all()
     assert asked.wrong(labels, settled) == []
+
+
+def test_units_that_are_fused_run_in_low_precision_whenever_all_around_them_do(tmp_path: Path) -> None:
+    asked = Asked(mixed(), tmp_path)
+    structure = asked.structure
+    named = {structure.units[i].name: {structure.units[c].name for c in around} for i, around in structure.fused}
+    assert named["mean"] == {"add", "c4"}
+    assert named["cat"] >= {"c1", "c2", "c3"}
+    for unit, around in structure.fused:
+        alone = np.zeros(len(structure.units), bool)
+        alone[list(around)] = True
+        assert structure.settled(alone)[unit]
+        assert asked.wrong(alone, structure.settled(alone)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_solutions_are_what_they_say(seed: int, tmp_path: Path) -> None:
+    """With any costs: no solution counts on a unit in float that the runtime would fuse between low ones."""
+    structure = Asked(mixed(), tmp_path).structure
+    model = CostModel(structure)
+    rng = np.random.default_rng(seed)
+    problem = model.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
+    for found in (solve(problem), Relaxed(problem).free()):
+        assert found is not None
+        assert not any(trap.sprung(found) for trap in problem.traps)
+        fused = [i for i, _ in structure.fused]
+        assert (structure.settled(found)[fused] == found[fused]).all()
+
+
+def test_without_traps_solutions_count_on_what_does_not_happen(tmp_path: Path) -> None:
+    """The negative control."""
+    structure = Asked(mixed(), tmp_path).structure
+    model, rng, sprung = CostModel(structure), np.random.default_rng(0), 0
+    for _ in range(20):
+        problem = model.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
+        found = solve(replace(problem, traps=()))
+        assert found is not None
+        sprung += any(trap.sprung(found) for trap in problem.traps)
+    assert sprung
 
 
 def test_a_convolution_between_integers_is_quantized_whatever_its_label(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from inlay.search.problem import Problem, Term
+from inlay.search.problem import Problem, Term, Trap
 from inlay.search.structure import State, Structure
 from inlay.targets.base import KernelTime
 
@@ -24,7 +24,7 @@ _STATES = len(State)
 _FORMS = 4  # of a unit: 2 * (it is low) + (the unit before it is low)
 _SEEN = 0.05  # relative deviation of a cost that was seen, between one labelling and the next
 _ALIKE = 0.25  # of one that was seen at another unit or value of the same signature
-_ELSEWHERE = 0.5  # of a unit's cost that was seen behind the other kind of unit
+_ELSEWHERE = (0.15, 0.5)  # of a unit's cost that was seen behind the other kind of unit: in float, in low precision
 _DOUBT = 2.0  # readings that the table counts for against what was seen at other units of an operator
 _GUESSED = 1.0  # of one that follows the trend over size
 _LEAST = 0.25  # no cost is corrected below this part of what profiles say
@@ -194,7 +194,8 @@ class CostModel:
             float_cost[edge.producer] += none
             low_cost[edge.producer] += low
             terms.append(Term(edge.producer, edge.consumers, edge.float_reader, float(up - none), float(down - low)))
-        return Problem(float_cost, low_cost, terms, self.structure.free)
+        traps = [Trap(unit, around, ruin) for unit, around in self.structure.fused]
+        return Problem(float_cost, low_cost, terms, self.structure.free, traps=traps)
 
     def signatures(self) -> set[str]:
         """Keys of :meth:`summary` that this model may ask for."""
@@ -281,7 +282,7 @@ class CostModel:
         if np.isfinite(elsewhere):
             unit = self.structure.units[at // _FORMS]
             usual = changes.get((unit.op_type, at % _FORMS), self._usual(at))
-            return float(elsewhere) * usual, _ELSEWHERE
+            return float(elsewhere) * usual, _ELSEWHERE[at // 2 % 2]
         factor = ratio * self._usual(at) if at & 2 else 1.0 / ratio
         others = [self._mean[at ^ 2], self._mean[at ^ 3]]
         seen = [float(v) * factor for v in others if np.isfinite(v)]

@@ -125,8 +125,8 @@ def minimum_cut(problem: Problem) -> np.ndarray:
     """The labelling of least cost, as booleans (low precision). Among equals it prefers float.
 
     Raises:
-        ValueError: a boundary cost is negative: use :func:`~inlay.search.program.solve`.
+        ValueError: a boundary cost is negative, or there are traps: use :func:`~inlay.search.program.solve`.
     """
-    if problem.negative < 0.0:
-        raise ValueError("boundary costs must not be negative in a cut")
+    if problem.negative < 0.0 or problem.traps:
+        raise ValueError("negative boundary costs and traps are no cut: they need an integer program")
     return Network(problem).cut(problem.low_cost - problem.float_cost, problem.weights)

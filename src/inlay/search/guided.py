@@ -224,13 +224,13 @@ class Guided(Scripted):
 
     def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling under these costs that keeps the bound."""
-        return self._solver.solve(self.model.problem(parameters), most, exact=True)
+        return self._solver.solve(self.model.problem(parameters), most, known=[self._best], exact=True)
 
     # --- phases --------------------------------------------------------------------------------------------------
 
     def _cuts(self) -> Dialogue:
         """Solve, measure, learn, until the solution is a model that was judged."""
-        free = self._solver.unbounded(self.model.problem(self.model.mean()))
+        free = self._solver.unbounded(self.model.problem(self.model.mean()), [self._best])
         if self._new(free):
             yield from self._try(free, "cut without a bound", timed=True)
         failures = 0
@@ -290,7 +290,9 @@ class Guided(Scripted):
             *((self.model.sample(self._rng), "draw") for _ in range(_DRAWS)),
             (self.model.mean(), "cut"),
         ]:
-            yield self._candidate(self._solver.solve(self.model.problem(parameters), corrections=_GLANCES), origin)
+            problem = self.model.problem(parameters)
+            labels = self._solver.solve(problem, corrections=_GLANCES, known=[self._best])
+            yield self._candidate(labels, origin)
 
     def _around(self, redraw: bool) -> list[_Candidate]:
         """Changes of the incumbent, drawn again where that is asked for or it is a new one."""
@@ -340,7 +342,7 @@ class Guided(Scripted):
 
         The allowance sweeps from the noise of the fastest labelling down to that of float.
         """
-        relaxed = Relaxed(self.model.problem(self.model.mean()))
+        relaxed = Relaxed(self.model.problem(self.model.mean()), [self._best])
         fastest = relaxed.free()
         self._solver.probe(fastest)
         found = [fastest]

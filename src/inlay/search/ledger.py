@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from inlay.search.problem import Limit, Problem
+from inlay.search.problem import Limit, Problem, Trap
 
 _PASSES = 6
 _ROUNDING = 1e-9
@@ -37,6 +37,10 @@ class Ledger:
         for k, term in enumerate(problem.terms):
             for member in {term.producer, *term.consumers} - {-1}:
                 self._near[member].append(k)
+        self._traps: list[list[int]] = [[] for _ in range(n)]
+        for k, trap in enumerate(problem.traps):
+            for member in (trap.unit, *trap.causes):
+                self._traps[member].append(k)
         tied = {i: tuple(tie) for tie in _joined(problem.ties) for i in tie}
         self._group = [tied.get(i, (i,)) for i in range(n)]
         self._movable = np.array([bool(problem.free[list(group)].all()) for group in self._group], bool)
@@ -123,6 +127,12 @@ class Ledger:
         cost = sign * self._dearer
         cost += np.bincount(flat.producer[own], (weights * by_producer).sum(axis=0)[own], n)
         cost += np.bincount(flat.consumer, (weights[:, flat.owner] * by_reader).sum(axis=0), n)
+        for trap in problem.traps:
+            holding = [m for m, need in _members(trap) if self._low[m] is not need]
+            if not holding:
+                cost[[trap.unit, *trap.causes]] -= trap.cost
+            elif len(holding) == 1:
+                cost[holding[0]] += trap.cost
         use = sign[:, None] * self._unit_uses
         for j in range(use.shape[1]):
             ups = self._up_uses[:, j]
@@ -144,10 +154,13 @@ class Ledger:
         changed = [i for i in dict.fromkeys(units) if self._low[i] is not low]
         near = dict.fromkeys(k for i in changed for k in self._near[i])
         before = [self._pays(k) for k in near]
+        traps = [self._problem.traps[k] for k in dict.fromkeys(k for i in changed for k in self._traps[i])]
+        self.cost -= sum(trap.cost for trap in traps if trap.sprung(self._low))
         sign = 1.0 if low else -1.0
         for i in changed:
             self._low[i] = low
             self.cost += sign * float(self._dearer[i])
+        self.cost += sum(trap.cost for trap in traps if trap.sprung(self._low))
         members = set(changed)
         used = sign * self._unit_uses[changed].sum(axis=0)
         for k, (cost, up) in zip(near, before, strict=True):
@@ -172,6 +185,11 @@ class Ledger:
 def _excess(used: np.ndarray) -> float:
     """How far limits are exceeded, together; rounding counts as nothing."""
     return float(np.maximum(used - 1.0 - _ROUNDING, 0.0).sum())
+
+
+def _members(trap: Trap) -> list[tuple[int, bool]]:
+    """Units of a trap, each with the label under which it does not hold the trap open."""
+    return [(trap.unit, False), *((cause, True) for cause in trap.causes)]
 
 
 def _joined(ties: Iterable[Sequence[int]]) -> list[list[int]]:

@@ -30,6 +30,19 @@ class Term:
     touched: float = 0.0
 
 
+@dataclass(frozen=True)
+class Trap:
+    """A cost that is paid where a unit is float although all ``causes`` are low."""
+
+    unit: int
+    causes: tuple[int, ...]
+    cost: float
+
+    def sprung(self, labels: np.ndarray | Sequence[bool]) -> bool:
+        """Whether it is paid."""
+        return not labels[self.unit] and all(labels[c] for c in self.causes)
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Which of ``n`` units to run in low precision.
@@ -40,6 +53,7 @@ class Problem:
         terms: costs of values.
         free: units that may be low; the others are float. Shape (n,).
         ties: groups of units that must have the same label.
+        traps: costs of units that do not stay in float between others.
     """
 
     float_cost: np.ndarray
@@ -47,6 +61,7 @@ class Problem:
     terms: Sequence[Term]
     free: np.ndarray
     ties: Sequence[Sequence[int]] = ()
+    traps: Sequence[Trap] = ()
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -63,6 +78,7 @@ class Problem:
         if bool((labels & ~self.free).any()) or any(len({bool(labels[i]) for i in tie}) > 1 for tie in self.ties):
             return float("inf")
         total = float(np.where(labels, self.low_cost, self.float_cost).sum())
+        total += sum(trap.cost for trap in self.traps if trap.sprung(labels))
         return total + float((self.weights * self.cases(labels)).sum())
 
     def cases(self, labels: np.ndarray) -> np.ndarray:

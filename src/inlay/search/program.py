@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from inlay.search.problem import Limit, Problem
+from inlay.search.problem import Limit, Problem, Trap
 from inlay.silence import silence
 
 
@@ -47,19 +47,22 @@ class Labelling:
         values: costs of what the units hand to each other.
         allowed: labels that each unit may have, at least one; shape (n, labels).
         ties: groups of units that must have the same label.
+        traps: costs of units that have label 0 although none of the causes has.
     """
 
     costs: np.ndarray
     values: Sequence[Value]
     allowed: np.ndarray
     ties: Sequence[Sequence[int]] = ()
+    traps: Sequence[Trap] = ()
 
     def cost(self, labels: np.ndarray) -> float:
         """Total cost of a labelling, integers of shape (n,); infinite where it breaks a tie or is not allowed."""
         n = len(self.costs)
         if not self.allowed[np.arange(n), labels].all() or any(len({int(labels[i]) for i in t}) > 1 for t in self.ties):
             return float("inf")
-        return float(self.costs[np.arange(n), labels].sum()) + sum(self._value_cost(v, labels) for v in self.values)
+        total = float(self.costs[np.arange(n), labels].sum()) + sum(self._value_cost(v, labels) for v in self.values)
+        return total + sum(trap.cost for trap in self.traps if trap.sprung(labels != 0))
 
     @staticmethod
     def _value_cost(value: Value, labels: np.ndarray) -> float:
@@ -146,6 +149,9 @@ def solve_labels(
     program.rows.append(([one], [1.0], 1.0, 1.0))
     for k, value in enumerate(problem.values):
         _add(program, k, value, labels, one, ceilings, weights)
+    for trap in problem.traps:
+        z, causes = program.column(trap.cost), [c * labels for c in trap.causes]
+        program.rows.append(([z, trap.unit * labels, *causes], [1.0, -1.0, *[1.0] * len(causes)], 0.0, np.inf))
     for ceiling, row in zip(ceilings, weights, strict=True):
         top = max(abs(float(ceiling.most)), 1e-300)
         program.rows.append((list(row), [w / top for w in row.values()], -np.inf, float(ceiling.most) / top))
@@ -235,4 +241,5 @@ def two_labels(problem: Problem) -> Labelling:
         for t in problem.terms
     ]
     allowed = np.stack([np.ones(len(problem.free), bool), problem.free], axis=1)
-    return Labelling(np.stack([problem.float_cost, problem.low_cost], axis=1), values, allowed, problem.ties)
+    costs = np.stack([problem.float_cost, problem.low_cost], axis=1)
+    return Labelling(costs, values, allowed, problem.ties, problem.traps)

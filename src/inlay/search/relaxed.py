@@ -30,10 +30,12 @@ class Relaxed:
 
     Args:
         problem: costs; negative boundary costs are allowed.
+        known: labels that are known to be good: what is found is at least as good.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, known: Sequence[np.ndarray] = ()) -> None:
         self._problem = problem
+        self._known = known
         self._network = Network(problem)
         self._dearer = problem.low_cost - problem.float_cost
         self._negative = np.flatnonzero((problem.weights < 0.0).any(axis=0)).tolist()
@@ -49,7 +51,7 @@ class Relaxed:
         nothing = np.zeros(units), np.zeros(len(self._problem.terms))
         starts = (np.zeros(units, bool), np.ones(units, bool), None)
         found = min((self._lower(*nothing, start) for start in starts), key=self._problem.cost)
-        return self._improved(found, ())[0]
+        return self._best([found, *self._known], ())
 
     def within(self, limits: Sequence[Limit]) -> np.ndarray:
         """A labelling of little cost that keeps ``limits``; float where none was found. Shape (n,)."""
@@ -78,8 +80,12 @@ class Relaxed:
             if high <= low * _NEAR:
                 break
             scale = float(np.sqrt(low * high)) if low > 0.0 and high < np.inf else scale * (_STEP if low else 1 / _STEP)
-        found = [(y, cost) for y, cost, fits in (self._improved(y, limits) for y in (inside, outside)) if fits]
-        return min(found, key=lambda item: item[1])[0] if found else np.zeros_like(labels)
+        return self._best([inside, outside, *self._known], limits)
+
+    def _best(self, starts: Sequence[np.ndarray], limits: Sequence[Limit]) -> np.ndarray:
+        """The cheapest that single changes make of ``starts``; float where none keeps the limits."""
+        found = [(y, cost) for y, cost, fits in (self._improved(y, limits) for y in starts) if fits]
+        return min(found, key=lambda item: item[1])[0] if found else np.zeros_like(starts[0])
 
     def _improved(self, labels: np.ndarray, limits: Sequence[Limit]) -> tuple[np.ndarray, float, bool]:
         ledger = Ledger(self._problem, limits, labels)

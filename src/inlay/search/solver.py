@@ -67,7 +67,12 @@ class Solver:
             self._noise.compare(labels, accuracy)
 
     def solve(
-        self, problem: Problem, most: float | None = None, corrections: int = _CORRECTIONS, exact: bool = False
+        self,
+        problem: Problem,
+        most: float | None = None,
+        corrections: int = _CORRECTIONS,
+        known: Sequence[np.ndarray] = (),
+        exact: bool = False,
     ) -> np.ndarray:
         """The best labelling that keeps the bound (or ``most`` noise), by the probes where there are some.
 
@@ -75,10 +80,11 @@ class Solver:
             problem: costs.
             most: noise allowed; that of the bound without it.
             corrections: solutions that are probed at most; float where the probes refute them all.
+            known: labels to improve on, besides.
             exact: by integer programs in the end, which take longer.
         """
-        relaxed = Relaxed(problem)
-        labels = free = self.unbounded(problem) if exact else relaxed.free()
+        relaxed = Relaxed(problem, known)
+        labels = free = self._exactly(problem, relaxed.free()) if exact else relaxed.free()
         needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
         if needless or not np.isfinite(most):
@@ -124,13 +130,13 @@ class Solver:
         self._noise.learn(labels, found)
         return True
 
-    def unbounded(self, problem: Problem) -> np.ndarray:
+    def unbounded(self, problem: Problem, known: Sequence[np.ndarray] = ()) -> np.ndarray:
         """The best labelling whatever its noise."""
-        return self._exactly(problem, Relaxed(problem).free())
+        return self._exactly(problem, Relaxed(problem, known).free())
 
     def _exactly(self, problem: Problem, good: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling by an integer program where one finds better than ``good``, which keeps ``most`` noise."""
-        if len(problem.float_cost) > _INTEGER_UNITS or not (problem.negative or most is not None):
+        if len(problem.float_cost) > _INTEGER_UNITS or not (problem.negative or problem.traps or most is not None):
             return good  # without negative costs and limits it is a minimum cut
         limits = [] if most is None or self._noise is None else self._noise.limits(most, len(problem.terms))
         found = program.solve(problem, limits, gap=_GAP)

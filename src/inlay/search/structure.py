@@ -142,6 +142,24 @@ class Structure:
                     found.append((edge.producer, edge.consumers[0], edge.producer))
         return found
 
+    @cached_property
+    def fused(self) -> Sequence[tuple[int, tuple[int, ...]]]:
+        """Units that run in low precision whenever all units around them do: each with those units."""
+        f = self._followers
+        reads: dict[int, list[int]] = {i: [] for i in range(f.units.size)}
+        hands: dict[int, list[int]] = {i: [] for i in range(f.units.size)}
+        for pairs, of in ((f.reads, reads), (f.hands, hands)):
+            for i, k in pairs.tolist():
+                of[i].append(k)
+        found = []
+        for i, (unit, either) in enumerate(zip(f.units.tolist(), f.either.tolist(), strict=True)):
+            behind = [] if either else [self.edges[k] for k in hands[i]]
+            around = [self.edges[k].producer for k in reads[i]] + [c for edge in behind for c in edge.consumers]
+            sure = all(f.strict[k] for k in reads[i]) and not any(e.float_reader or not e.consumers for e in behind)
+            if sure and all(m >= 0 and self.free[m] for m in around):
+                found.append((unit, tuple(dict.fromkeys(around))))
+        return found
+
     def settled(self, labels: np.ndarray) -> np.ndarray:
         """What really runs in low precision under ``labels``: the units chosen, and those that their neighbours imply.
 
