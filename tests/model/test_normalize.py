@@ -170,6 +170,40 @@ def test_window_of_a_channel(size: int) -> None:
         assert np.flatnonzero(row).tolist() == list(range(low, high + 1))
 
 
+def alone(shape: tuple[int | str, ...], seed: int = 0) -> Builder:
+    """A BatchNormalization behind a Concat, and a Mul and an Add behind it."""
+    b = Builder(seed=seed)
+    x = b.input("x", shape)
+    both = b.node("cat", "Concat", [x, x], axis=1)
+    factors = [("gamma", 0.5, 2.0), ("beta", -1.0, 1.0), ("mean", -1.0, 1.0), ("var", 0.1, 2.0)]
+    numbers = [b.constant(n, b.rng.uniform(low, high, 6).astype(np.float32)) for n, low, high in factors]
+    y = b.node("norm", "BatchNormalization", [both, *numbers], epsilon=1e-3)
+    along = (6, *[1] * (len(shape) - 2))
+    y = b.node("mul", "Mul", [y, b.constant("k", b.rng.uniform(0.5, 2.0, along).astype(np.float32))])
+    b.output(b.node("add", "Add", [y, b.constant("d", b.rng.uniform(-1.0, 1.0, along).astype(np.float32))]))
+    return b
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 5, 4), (1, 3, 4, 3, 2), ("n", 3, 5, 4)])
+def test_batchnorm_that_stands_alone_becomes_one_convolution(shape: tuple[int | str, ...], tmp_path: Path) -> None:
+    model, store = alone(shape).model(), WeightStore(tmp_path)
+    real = tuple(2 if isinstance(d, str) else d for d in shape)
+    feed = {"x": np.random.default_rng(0).normal(0, 3, real).astype(np.float32)}
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, spell_out=frozenset({"BatchNormalization"}))
+    assert [n.op_type for n in done.model.graph] == ["Concat", "Conv"]
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
+    kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    assert [n.op_type for n in kept.model.graph][1] == "BatchNormalization", "it is for targets that ask for it"
+
+
+def test_batchnorm_of_plain_vectors_stays(tmp_path: Path) -> None:
+    done = normalize(
+        ir.from_proto(alone((2, 3)).model()), EvaluateIn(tmp_path), None, spell_out=frozenset({"BatchNormalization"})
+    )
+    assert "BatchNormalization" in [n.op_type for n in done.model.graph]
+
+
 def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:
     b = Builder()
     b.output(b.node("lrn", "LRN", [b.input("x", (1, "c", 3, 4))], size=3))

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from inlay.errors import TargetError
 from inlay.model.passes.affine import fold_affine
+from inlay.model.passes.batchnorm import spell_out_batchnorm
 from inlay.model.passes.constants import (
     Evaluate,
     drop_dead,
@@ -39,7 +40,7 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 """Edits a model (in place, or a new one) and counts its edits."""
 
 
-EXPANSIONS: Mapping[str, Pass] = {"LRN": spell_out_lrn}
+EXPANSIONS: Mapping[str, Pass] = {"LRN": spell_out_lrn, "BatchNormalization": spell_out_batchnorm}
 """Passes that spell an operator out, by its type; a target's rules say which it asks for."""
 
 
@@ -68,6 +69,7 @@ def passes(evaluate: Evaluate, spell_out: frozenset[str] = frozenset()) -> Seque
         spell_out: operator types that the target runs faster as several plainer operators.
     """
     expansions = tuple((f"spell {op} out", step) for op, step in EXPANSIONS.items() if op in spell_out)
+    fold = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
         ("take initializers off the inputs", drop_initializer_inputs),
@@ -78,8 +80,8 @@ def passes(evaluate: Evaluate, spell_out: frozenset[str] = frozenset()) -> Seque
         ("remove what is not used", drop_dead),
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
-        *expansions,
-        ("fold scales and shifts of channels", fold_affine),
+        fold,
+        *([*expansions, fold] if expansions else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
     )

@@ -65,15 +65,18 @@ def _fold(node: ir.Node) -> bool:
 
 
 def _batchnorm(norm: ir.Node) -> Affine | None:
-    source = norm.inputs[0]
+    source, numbers = norm.inputs[0], batchnorm_numbers(norm)
+    return None if source is None or _channels(source) is None or numbers is None else (source, *numbers)
+
+
+def batchnorm_numbers(norm: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """Factor and shift of each channel, shapes (channels,), float64; None where they are not constant."""
     numbers = [_numbers(v) for v in norm.inputs[1:5]]
-    if source is None or _channels(source) is None or any(n is None for n in numbers):
-        return None
-    if any(v.uses() or v.is_graph_output() for v in norm.outputs[1:]):
+    if any(n is None for n in numbers) or any(v.uses() or v.is_graph_output() for v in norm.outputs[1:]):
         return None
     gamma, beta, mean, var = (np.asarray(n, np.float64) for n in numbers)
     k = gamma / np.sqrt(var + _float(norm, "epsilon", 1e-5))
-    return source, k, beta - mean * k
+    return k, beta - mean * k
 
 
 def _arithmetic(node: ir.Node) -> Affine | None:

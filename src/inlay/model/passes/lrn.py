@@ -12,6 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from inlay.model.passes.steps import Steps
+
 MOST_CHANNELS = 512
 """Beyond, the products of the band's zeros would cost as much as the kernel that they replace."""
 
@@ -31,43 +33,18 @@ def _replace(node: ir.Node) -> bool:
     channels = x.shape[1]
     if not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS or not isinstance(graph, ir.Graph):
         return False
-    steps = _Steps(node, graph, x)
+    steps = Steps(node, graph, x)
     squares = steps.add("Mul", [x, x], "squares")
     band = window(channels, int(node.attributes["size"].value)).reshape(channels, channels, *[1] * (len(x.shape) - 2))
     share = _number(node, "alpha", 1e-4) / int(node.attributes["size"].value)
     bias = np.full(channels, _number(node, "bias", 1.0))
     total = steps.add("Conv", [squares, steps.constant("band", band * share), steps.constant("bias", bias)], "total")
     power = _power(steps, total, _number(node, "beta", 0.75))
-    output = node.outputs[0]
-    result = steps.add("Div", [x, power], "")
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    result.name, result.shape = output.name, output.shape
+    steps.replace(steps.add("Div", [x, power], ""))
     return True
 
 
-class _Steps:
-    """Adds operators before ``node``, and constants to its graph, all named after it."""
-
-    def __init__(self, node: ir.Node, graph: ir.Graph, like: ir.Value) -> None:
-        self._node, self._graph, self._like = node, graph, like
-
-    def add(self, op_type: str, inputs: list[ir.Value], what: str) -> ir.Value:
-        """The result of a new operator, of the type and shape of the original's input."""
-        name = f"{self._node.name}_{what}" if what else str(self._node.name)
-        value = ir.Value(name=f"{name}_value", type=self._like.type, shape=self._like.shape)
-        self._graph.insert_before(self._node, ir.Node("", op_type, inputs, outputs=[value], name=name))
-        return value
-
-    def constant(self, what: str, array: np.ndarray) -> ir.Value:
-        """A float32 initializer."""
-        tensor = ir.tensor(array.astype(np.float32), name=f"{self._node.name}_{what}")
-        value = ir.Value(name=tensor.name, shape=ir.Shape(array.shape), type=self._like.type, const_value=tensor)
-        self._graph.register_initializer(value)
-        return value
-
-
-def _power(steps: _Steps, total: ir.Value, beta: float) -> ir.Value:
+def _power(steps: Steps, total: ir.Value, beta: float) -> ir.Value:
     """``total ^ beta``."""
     match beta:
         case 1.0:
