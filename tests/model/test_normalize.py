@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -202,6 +203,35 @@ def test_batchnorm_of_plain_vectors_stays(tmp_path: Path) -> None:
         ir.from_proto(alone((2, 3)).model()), EvaluateIn(tmp_path), None, spell_out=frozenset({"BatchNormalization"})
     )
     assert "BatchNormalization" in [n.op_type for n in done.model.graph]
+
+
+POOL = {"kernel_shape": [2, 3], "strides": [2, 1]}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "spelled"),
+    [
+        (POOL, True),
+        ({**POOL, "pads": [1, 1, 1, 1], "count_include_pad": 1}, True),
+        ({**POOL, "auto_pad": "VALID"}, True),
+        ({**POOL, "pads": [1, 1, 1, 1]}, False),
+        ({**POOL, "auto_pad": "SAME_UPPER"}, False),
+        ({**POOL, "ceil_mode": 1}, False),
+        ({"kernel_shape": [5, 5]}, False),
+        ({"kernel_shape": [1, 1]}, False),
+    ],
+)
+def test_averagepool_with_whole_windows_becomes_a_convolution(
+    attributes: dict[str, Any], spelled: bool, tmp_path: Path
+) -> None:
+    b = Builder()
+    b.output(b.node("pool", "AveragePool", [b.input("x", (2, 5, 7, 8))], channels=5, **attributes))
+    model, store = b.model(), WeightStore(tmp_path)
+    feed = {"x": np.random.default_rng(0).normal(0, 3, (2, 5, 7, 8)).astype(np.float32)}
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, spell_out=frozenset({"AveragePool"}))
+    assert [n.op_type for n in done.model.graph] == ["Conv" if spelled else "AveragePool"]
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
 
 
 def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def mixed() -> Builder:
     joined = b.node("cat", "Concat", [left, right], axis=1, channels=16)
     inner = b.conv("c3", joined, 16, relu=True)
     total = b.node("add", "Add", [inner, joined])
-    mean = b.node("mean", "AveragePool", [total], kernel_shape=[2, 2], strides=[2, 2])
+    mean = b.node("mean", "AveragePool", [total], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     flat = b.node("flat", "Reshape", [b.conv("c4", mean, 4), b.constant("shape", np.array([1, -1]))])
     b.output(b.node("soft", "Softmax", [flat], axis=1))
     return b

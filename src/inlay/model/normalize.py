@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from inlay.errors import TargetError
 from inlay.model.passes.affine import fold_affine
+from inlay.model.passes.averagepool import spell_out_averagepool
 from inlay.model.passes.batchnorm import spell_out_batchnorm
 from inlay.model.passes.constants import (
     Evaluate,
@@ -40,7 +41,11 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 """Edits a model (in place, or a new one) and counts its edits."""
 
 
-EXPANSIONS: Mapping[str, Pass] = {"LRN": spell_out_lrn, "BatchNormalization": spell_out_batchnorm}
+EXPANSIONS: Mapping[str, Pass] = {
+    "LRN": spell_out_lrn,
+    "BatchNormalization": spell_out_batchnorm,
+    "AveragePool": spell_out_averagepool,
+}
 """Passes that spell an operator out, by its type; a target's rules say which it asks for."""
 
 

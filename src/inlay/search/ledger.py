@@ -43,6 +43,7 @@ class Ledger:
                 self._traps[member].append(k)
         tied = {i: tuple(tie) for tie in _joined(problem.ties) for i in tie}
         self._group = [tied.get(i, (i,)) for i in range(n)]
+        self._tied = [group for i, group in enumerate(self._group) if len(group) > 1 and group[0] == i]
         self._movable = np.array([bool(problem.free[list(group)].all()) for group in self._group], bool)
         self.cost = problem.cost(labels)
 
@@ -108,9 +109,9 @@ class Ledger:
         return taken
 
     def _flips(self) -> tuple[np.ndarray, np.ndarray]:
-        """Additional cost of flipping each unit alone, and its use of the limits; shapes (n,) and (n, limits).
+        """Additional cost of flipping each unit, with those tied to it, and its use of the limits.
 
-        Where units are tied it is that of one of them.
+        Shapes (n,) and (n, limits).
         """
         problem, flat, n = self._problem, self._problem.flat, len(self._low)
         low = self.labels
@@ -138,6 +139,8 @@ class Ledger:
             ups = self._up_uses[:, j]
             use[:, j] += np.bincount(flat.producer[own], (ups * by_producer[0])[own], n)
             use[:, j] += np.bincount(flat.consumer, ups[flat.owner] * by_reader[0], n)
+        for group in self._tied:
+            cost[list(group)], use[list(group)] = self._preview(group, not self._low[group[0]])
         return cost, use
 
     def _preview(self, units: Sequence[int], low: bool) -> tuple[float, np.ndarray]:

@@ -147,5 +147,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
         other_activations=frozenset({QType.UINT8, QType.INT8}),
-        spelled_out=frozenset({"LRN", "BatchNormalization"}),
+        spelled_out=frozenset({"LRN", "BatchNormalization", "AveragePool"}),
     )

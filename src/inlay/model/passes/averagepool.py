@@ -1,0 +1,54 @@
+"""``AveragePool`` over small whole windows, as a depthwise ``Conv`` with equal weights.
+
+The mean of a window is a convolution whose weights are one over its size, as long as every window is whole: at a border
+that is not counted the divisor is another one. In float both take the same time; in 8 bits ONNX Runtime's convolution
+is more than ten times as fast (26 against 411 us for 2x2 over 1x128x56x56), and the weight is exact.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from inlay.model.passes.steps import Steps
+
+MOST_WINDOW = 16
+"""Elements of a window; beyond, the products cost as much as they save."""
+_KEPT = ("kernel_shape", "strides", "pads", "auto_pad")
+
+
+def spell_out_averagepool(model: ir.Model) -> tuple[ir.Model, int]:
+    """Replace each float32 ``AveragePool`` over a known number of channels whose windows are whole and small."""
+    found = [n for n in model.graph if n.op_type == "AveragePool" and n.domain in ("", "ai.onnx")]
+    if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
+        ShapeInferencePass()(model)
+    return model, sum(_replace(node) for node in found)
+
+
+def _replace(node: ir.Node) -> bool:
+    x, graph = node.inputs[0], node.graph
+    if x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or not isinstance(graph, ir.Graph):
+        return False
+    channels, window = x.shape[1], [int(k) for k in node.attributes["kernel_shape"].value]
+    if not isinstance(channels, int) or not 1 < math.prod(window) <= MOST_WINDOW or not _whole(node):
+        return False
+    steps = Steps(node, graph, x)
+    weight = steps.constant("mean", np.full((channels, 1, *window), 1.0 / math.prod(window)))
+    kept = [node.attributes[name] for name in _KEPT if name in node.attributes]
+    result = steps.add("Conv", [x, weight], "", [ir.AttrInt64("group", channels), *kept])
+    steps.replace(result)
+    return True
+
+
+def _whole(node: ir.Node) -> bool:
+    """Whether no window is cut off: nothing is padded, or what is padded counts."""
+
+    def value(name: str, default: object) -> object:
+        return node.attributes[name].value if name in node.attributes else default
+
+    padded = any(value("pads", ())) or value("auto_pad", "NOTSET") not in ("NOTSET", "VALID")  # type: ignore[arg-type]
+    dilated = any(d != 1 for d in value("dilations", ()))  # type: ignore[attr-defined]
+    return not value("ceil_mode", 0) and not dilated and (not padded or bool(value("count_include_pad", 0)))
