@@ -105,7 +105,7 @@ def prepare(
     scratch = WeightStore(_fresh(folder, "normalize"))
     try:
         normalized = normalize(
-            model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed), spell_out=rules.spelled_out
+            model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed), rewrites=rules.rewrites
         )
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error

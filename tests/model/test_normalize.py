@@ -145,6 +145,17 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
 
 
+LRN, NORM, MEAN, GATE = (
+    frozenset({name})
+    for name in (
+        "spell LRN out",
+        "turn BatchNormalization into Conv",
+        "turn AveragePool into Conv",
+        "gather HardSigmoid",
+    )
+)
+
+
 @pytest.mark.parametrize("beta", [0.25, 0.5, 0.75, 1.0, 0.6])
 @pytest.mark.parametrize("size", [1, 3, 5, 9])
 @pytest.mark.parametrize("channels", [1, 4, 9])
@@ -155,7 +166,7 @@ def test_lrn_spelled_out_computes_the_same(beta: float, size: int, channels: int
     b.output(b.node("lrn", "LRN", [x], channels=channels, size=size, alpha=0.3, beta=beta, bias=1.5))
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 3, (2, channels, 3, 4)).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, spell_out=frozenset({"LRN"}))
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=LRN)
     assert "LRN" not in [n.op_type for n in done.model.graph]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=2e-6)
@@ -190,7 +201,7 @@ def test_batchnorm_that_stands_alone_becomes_one_convolution(shape: tuple[int | 
     model, store = alone(shape).model(), WeightStore(tmp_path)
     real = tuple(2 if isinstance(d, str) else d for d in shape)
     feed = {"x": np.random.default_rng(0).normal(0, 3, real).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, spell_out=frozenset({"BatchNormalization"}))
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=NORM)
     assert [n.op_type for n in done.model.graph] == ["Concat", "Conv"]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
@@ -200,7 +211,10 @@ def test_batchnorm_that_stands_alone_becomes_one_convolution(shape: tuple[int | 
 
 def test_batchnorm_of_plain_vectors_stays(tmp_path: Path) -> None:
     done = normalize(
-        ir.from_proto(alone((2, 3)).model()), EvaluateIn(tmp_path), None, spell_out=frozenset({"BatchNormalization"})
+        ir.from_proto(alone((2, 3)).model()),
+        EvaluateIn(tmp_path),
+        None,
+        rewrites=NORM,
     )
     assert "BatchNormalization" in [n.op_type for n in done.model.graph]
 
@@ -228,16 +242,67 @@ def test_averagepool_with_whole_windows_becomes_a_convolution(
     b.output(b.node("pool", "AveragePool", [b.input("x", (2, 5, 7, 8))], channels=5, **attributes))
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 3, (2, 5, 7, 8)).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, spell_out=frozenset({"AveragePool"}))
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=MEAN)
     assert [n.op_type for n in done.model.graph] == ["Conv" if spelled else "AveragePool"]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
 
 
+def hard(b: Builder, form: str, low: float = 0.0, high: float = 6.0, by: float = 6.0) -> str:
+    """A hard sigmoid or swish in one of the forms that exporters write."""
+    x = b.input("x", (2, 3, 5))
+    three = b.constant("three", np.float32(3.0))
+    limits = [b.constant("low", np.float32(low)), b.constant("high", np.float32(high))]
+    whole, part = b.constant("by", np.array([by], np.float32)), b.constant("part", np.float32(1.0 / by))
+    clipped = b.node("clip", "Clip", [b.node("shift", "Add", [three, x]), *limits])
+    match form:
+        case "sigmoid":
+            return b.node("out", "Div", [clipped, whole])
+        case "scaled sigmoid":
+            return b.node("out", "Mul", [part, clipped])
+        case "swish":
+            return b.node("out", "Div", [b.node("mul", "Mul", [x, clipped]), whole])
+        case "scaled swish":
+            return b.node("out", "Mul", [b.node("mul", "Mul", [clipped, x]), part])
+        case "swish of a sixth":
+            return b.node("out", "Mul", [b.node("sixth", "Mul", [x, part]), clipped])
+        case _:
+            return b.node("out", "Add", [b.node("mul", "Div", [clipped, whole]), clipped])
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "scaled sigmoid", "swish", "scaled swish", "swish of a sixth"])
+def test_hard_sigmoids_are_gathered(form: str, tmp_path: Path) -> None:
+    b = Builder()
+    b.output(hard(b, form))
+    model, store = b.model(), WeightStore(tmp_path)
+    feed = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 5)).astype(np.float32)}
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=GATE)
+    assert [n.op_type for n in done.model.graph] == (["HardSigmoid"] if "sigmoid" in form else ["HardSigmoid", "Mul"])
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("form", "limits"),
+    [
+        ("read twice", {}),
+        ("swish", {"low": -1.0}),
+        ("swish", {"high": 4.0}),
+        ("sigmoid", {"by": 3.0}),
+        ("swish of a sixth", {"by": 5.0}),
+    ],
+)
+def test_what_is_no_hard_sigmoid_stays(form: str, limits: dict[str, float], tmp_path: Path) -> None:
+    b = Builder()
+    b.output(hard(b, form, **limits))
+    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=GATE)
+    assert "Clip" in [n.op_type for n in done.model.graph]
+
+
 def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:
     b = Builder()
     b.output(b.node("lrn", "LRN", [b.input("x", (1, "c", 3, 4))], size=3))
-    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, spell_out=frozenset({"LRN"}))
+    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=LRN)
     assert [n.op_type for n in done.model.graph] == ["LRN"]
 
 
@@ -376,7 +441,7 @@ def test_a_wrong_pass_is_rolled_back(normalized: Run, monkeypatch: pytest.Monkey
 
     whole = module.passes
     monkeypatch.setattr(
-        module, "passes", lambda evaluate, spell_out: [("spoil", spoil), ("explode", explode), *whole(evaluate)]
+        module, "passes", lambda evaluate, rewrites: [("spoil", spoil), ("explode", explode), *whole(evaluate)]
     )
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4, relu=True)

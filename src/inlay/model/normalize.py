@@ -24,6 +24,7 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
+from inlay.model.passes.hardsigmoid import gather_hardsigmoid
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.lrn import spell_out_lrn
 from inlay.model.passes.names import fix_names
@@ -41,12 +42,13 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 """Edits a model (in place, or a new one) and counts its edits."""
 
 
-EXPANSIONS: Mapping[str, Pass] = {
-    "LRN": spell_out_lrn,
-    "BatchNormalization": spell_out_batchnorm,
-    "AveragePool": spell_out_averagepool,
+REWRITES: Mapping[str, Pass] = {
+    "spell LRN out": spell_out_lrn,
+    "turn BatchNormalization into Conv": spell_out_batchnorm,
+    "turn AveragePool into Conv": spell_out_averagepool,
+    "gather HardSigmoid": gather_hardsigmoid,
 }
-"""Passes that spell an operator out, by its type; a target's rules say which it asks for."""
+"""Passes that make models faster on some targets only; a target's rules say which it asks for."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,14 @@ class Normalized:
     reports: tuple[PassReport, ...]
 
 
-def passes(evaluate: Evaluate, spell_out: frozenset[str] = frozenset()) -> Sequence[tuple[str, Pass]]:
+def passes(evaluate: Evaluate, rewrites: frozenset[str] = frozenset()) -> Sequence[tuple[str, Pass]]:
     """Every pass by name, in the order in which they run.
 
     Args:
         evaluate: computes constants.
-        spell_out: operator types that the target runs faster as several plainer operators.
+        rewrites: those of :data:`REWRITES` that pay on the target.
     """
-    expansions = tuple((f"spell {op} out", step) for op, step in EXPANSIONS.items() if op in spell_out)
+    asked = [(name, step) for name, step in REWRITES.items() if name in rewrites]
     fold = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
@@ -86,7 +88,7 @@ def passes(evaluate: Evaluate, spell_out: frozenset[str] = frozenset()) -> Seque
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
         fold,
-        *([*expansions, fold] if expansions else []),
+        *([*asked, fold] if asked else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
     )
@@ -97,7 +99,7 @@ def normalize(
     evaluate: Evaluate,
     run: Run | None,
     expected: Outputs | None = None,
-    spell_out: frozenset[str] = frozenset(),
+    rewrites: frozenset[str] = frozenset(),
 ) -> Normalized:
     """Apply every pass that keeps the outputs.
 
@@ -106,12 +108,12 @@ def normalize(
         evaluate: runs a model without inputs (for constants).
         run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
         expected: outputs of ``model`` on that feed, when known.
-        spell_out: operator types that the target runs faster as several plainer operators.
+        rewrites: those of :data:`REWRITES` that pay on the target.
 
     Raises:
         TargetError: the original model itself does not run.
     """
-    steps = passes(evaluate, spell_out)
+    steps = passes(evaluate, rewrites)
     result, reports = _apply(model, steps)
     if run is None or not any(r.edits for r in reports):
         return Normalized(result, reports)

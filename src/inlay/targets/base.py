@@ -81,7 +81,7 @@ class Rules:
         symmetric_activations: zero points of activations must be 0.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
         other_activations: further types in which it runs activations.
-        spelled_out: operator types that it runs faster as several plainer operators (see ``model/passes``).
+        rewrites: optional passes that make models faster on it (``inlay.model.normalize.REWRITES``).
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
@@ -99,7 +99,7 @@ class Rules:
     symmetric_activations: bool = False
     fuses_residual_add: bool = False
     other_activations: frozenset[QType] = frozenset()
-    spelled_out: frozenset[str] = frozenset()
+    rewrites: frozenset[str] = frozenset()
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from inlay.model.graph import Graph, Node
+from inlay.model.normalize import REWRITES
 from inlay.targets.base import Needs, OpRule, Rules
 from inlay.types import QType
 
@@ -147,5 +148,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
         other_activations=frozenset({QType.UINT8, QType.INT8}),
-        spelled_out=frozenset({"LRN", "BatchNormalization", "AveragePool"}),
+        rewrites=frozenset(REWRITES),
     )
