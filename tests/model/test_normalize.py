@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +145,14 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
 
 
-LRN, NORM, MEAN, GATE = (
+LRN, NORM, MEAN, GATE, FOCUS = (
     frozenset({name})
     for name in (
         "spell LRN out",
         "turn BatchNormalization into Conv",
         "turn AveragePool into Conv",
         "gather HardSigmoid",
+        "fold the patches of an image into Conv",
     )
 )
 
@@ -297,6 +298,60 @@ def test_what_is_no_hard_sigmoid_stays(form: str, limits: dict[str, float], tmp_
     b.output(hard(b, form, **limits))
     done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=GATE)
     assert "Clip" in [n.op_type for n in done.model.graph]
+
+
+ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
+def focus(order: Sequence[tuple[int, int]] = ORDER, step: int = 2, twice: bool = False) -> Builder:
+    """Patches of an image, sliced along one axis after the other, before a convolution with uneven pads."""
+    b = Builder(seed=5)
+    x = b.input("x", (2, 3, 12, 18))
+    end, patches = b.constant("end", np.array([np.iinfo(np.int64).max])), []
+    by, rows, columns = (b.constant(n, np.array([v])) for n, v in (("by", step), ("rows", 2), ("columns", 3)))
+    for number, starts in enumerate(order):
+        value = x
+        for axis, start in zip((rows, columns), starts, strict=True):
+            first = b.constant(f"start_{number}_{axis}", np.array([start]))
+            value = b.node(f"slice_{number}_{axis}", "Slice", [value, first, end, axis, by])
+        patches.append(value)
+    joined = b.node("cat", "Concat", patches, axis=1, channels=3 * len(order))
+    weight = b.constant("w", b.rng.standard_normal((5, 3 * len(order), 3, 2)).astype(np.float32))
+    bias = b.constant("b", b.rng.standard_normal(5).astype(np.float32))
+    b.output(b.node("conv", "Conv", [joined, weight, bias], channels=5, pads=[1, 0, 2, 1], strides=[1, 2]))
+    if twice:
+        b.output(b.node("again", "Relu", [joined]))
+    return b
+
+
+THIRDS = tuple((i, j) for i in range(3) for j in range(3))
+
+
+@pytest.mark.parametrize(("order", "step"), [(ORDER, 2), (ORDER[::-1], 2), (THIRDS, 3)])
+def test_patches_of_an_image_are_folded_into_the_convolution(
+    order: tuple[tuple[int, int], ...], step: int, tmp_path: Path
+) -> None:
+    model, store = focus(order, step).model(), WeightStore(tmp_path)
+    feed = {"x": np.random.default_rng(0).normal(0, 1, (2, 3, 12, 18)).astype(np.float32)}
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=FOCUS)
+    assert [n.op_type for n in done.model.graph] == ["Conv"]
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "b",
+    [
+        focus(ORDER[:3]),
+        focus((*ORDER[:3], (0, 0))),
+        focus(twice=True),
+        focus(step=3),
+    ],
+    ids=["a patch is missing", "one comes twice", "read elsewhere", "gaps"],
+)
+def test_patches_that_are_no_whole_image_stay(b: Builder, tmp_path: Path) -> None:
+    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=FOCUS)
+    assert "Slice" in [n.op_type for n in done.model.graph]
 
 
 def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:

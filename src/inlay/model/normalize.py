@@ -24,6 +24,7 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
+from inlay.model.passes.focus import fold_focus
 from inlay.model.passes.hardsigmoid import gather_hardsigmoid
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.lrn import spell_out_lrn
@@ -47,6 +48,7 @@ REWRITES: Mapping[str, Pass] = {
     "turn BatchNormalization into Conv": spell_out_batchnorm,
     "turn AveragePool into Conv": spell_out_averagepool,
     "gather HardSigmoid": gather_hardsigmoid,
+    "fold the patches of an image into Conv": fold_focus,
 }
 """Passes that make models faster on some targets only; a target's rules say which it asks for."""
 

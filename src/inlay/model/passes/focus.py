@@ -1,0 +1,112 @@
+"""The patches of an image, sliced and concatenated before a ``Conv`` (a "focus" layer), as one strided ``Conv``.
+
+``Concat(x[:, :, a::k, b::k] for a, b)`` puts each block of ``k x k`` numbers into the channels. A convolution that
+reads them is a convolution of ``x`` with a kernel and strides ``k`` times as large: the weight of patch ``(a, b)`` at
+``(i, j)`` is that of the pixel ``(k i + a, k j + b)``. The products are the same ones; the slices and the Concat, which
+move the whole image twice, are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from inlay.model.passes.steps import Steps
+
+_STANDARD = ("", "ai.onnx")
+
+Patch = tuple[ir.Value, Mapping[int, tuple[int, int]]]
+"""The image, and start and step along each axis that is sliced."""
+
+
+def fold_focus(model: ir.Model) -> tuple[ir.Model, int]:
+    """Replace each Conv that is the only reader of all patches of an image of known size."""
+    found = [n for n in model.graph if n.op_type == "Conv" and n.domain in _STANDARD and _patches(n)]
+    if found:
+        ShapeInferencePass()(model)
+    return model, sum(_fold(node) for node in found)
+
+
+def _fold(conv: ir.Node) -> bool:
+    patches, graph, weight = _patches(conv), conv.graph, conv.inputs[1]
+    if not patches or not isinstance(graph, ir.Graph) or weight is None or weight.const_value is None:
+        return False
+    image, slices = patches[0][0], [s for _, s in patches]
+    k = round(len(slices) ** 0.5)
+    order = [tuple(s.get(axis, (0, 1)) for axis in (2, 3)) for s in slices]
+    wanted = {((a, k), (b, k)) for a in range(k) for b in range(k)}
+    if k < 2 or len(order) != k * k or set(order) != wanted or any(set(s) != {2, 3} for s in slices):
+        return False
+    if image.shape is None or len(image.shape) != 4 or any(not isinstance(d, int) or d % k for d in image.shape[2:]):
+        return False
+    numbers = np.asarray(weight.const_value.numpy())
+    if numbers.ndim != 4 or numbers.shape[1] % (k * k) or numbers.dtype != np.float32 or not _plain(conv):
+        return False
+    outputs, _, height, width = numbers.shape
+    channels = numbers.shape[1] // (k * k)
+    whole = np.zeros((outputs, channels, k * height, k * width), np.float32)
+    for slot, ((a, _), (b, _)) in enumerate(order):
+        whole[:, :, a::k, b::k] = numbers[:, slot * channels : (slot + 1) * channels]
+    steps = Steps(conv, graph, image)
+    strides = [int(s) * k for s in _ints(conv, "strides", [1, 1])]
+    attributes = [
+        ir.AttrInt64s("kernel_shape", [k * height, k * width]),
+        ir.AttrInt64s("strides", strides),
+        ir.AttrInt64s("pads", [k * p for p in _ints(conv, "pads", [0, 0, 0, 0])]),
+    ]
+    biases = [v for v in conv.inputs[2:3] if v is not None]
+    steps.replace(steps.add("Conv", [image, steps.constant("whole", whole), *biases], "", attributes))
+    return True
+
+
+def _patches(conv: ir.Node) -> list[Patch]:
+    """What the Concat before ``conv`` joins along the channels, where nothing else reads it and all is one image's."""
+    value = conv.inputs[0]
+    concat = None if value is None else value.producer()
+    if value is None or concat is None or concat.op_type != "Concat" or concat.domain not in _STANDARD:
+        return []
+    if len(list(value.uses())) != 1 or value.is_graph_output() or int(concat.attributes["axis"].value) not in (1, -3):
+        return []
+    found = [None if v is None else _sliced(v) for v in concat.inputs]
+    patches = [p for p in found if p is not None]
+    return patches if len(patches) == len(found) and len({id(image) for image, _ in patches}) == 1 else []
+
+
+def _sliced(value: ir.Value) -> Patch | None:
+    """The image that a chain of Slices takes every k-th row and column of, to the end; None where it is none."""
+    along: dict[int, tuple[int, int]] = {}
+    node = value.producer()
+    while node is not None and node.op_type == "Slice" and node.domain in _STANDARD and len(node.inputs) == 5:
+        starts, ends, axes, steps = (_numbers(v) for v in node.inputs[1:5])
+        if starts is None or ends is None or axes is None or steps is None:
+            return None
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            if start == 0 and step == 1 and end >= np.iinfo(np.int32).max:
+                continue
+            if axis in along or axis not in (2, 3) or step < 2 or not 0 <= start < step:
+                return None
+            if end < np.iinfo(np.int32).max:
+                return None
+            along[axis] = (start, step)
+        if node.inputs[0] is None:
+            return None
+        value = node.inputs[0]
+        node = value.producer()
+    return (value, along) if along else None
+
+
+def _plain(conv: ir.Node) -> bool:
+    automatic = "auto_pad" in conv.attributes and conv.attributes["auto_pad"].value not in ("NOTSET", b"NOTSET")
+    group = int(conv.attributes["group"].value) if "group" in conv.attributes else 1
+    return not automatic and group == 1 and all(d == 1 for d in _ints(conv, "dilations", [1, 1]))
+
+
+def _ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
+    return [int(i) for i in node.attributes[name].as_ints()] if name in node.attributes else list(default)
+
+
+def _numbers(value: ir.Value | None) -> list[int] | None:
+    return None if value is None or value.const_value is None else [int(i) for i in value.const_value.numpy().ravel()]
