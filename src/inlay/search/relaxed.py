@@ -10,6 +10,7 @@ limit) is left to single changes: see :class:`~inlay.search.ledger.Ledger`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class Relaxed:
 
     def __init__(self, problem: Problem, known: Sequence[np.ndarray] = ()) -> None:
         self._problem = problem
+        self._bare = replace(problem, traps=())  # cuts know nothing of traps: single changes get out of them
         self._known = known
         self._network = Network(problem)
         self._dearer = problem.low_cost - problem.float_cost
@@ -50,12 +52,12 @@ class Relaxed:
         units = len(self._dearer)
         nothing = np.zeros(units), np.zeros(len(self._problem.terms))
         starts = (np.zeros(units, bool), np.ones(units, bool), None)
-        found = min((self._lower(*nothing, start) for start in starts), key=self._problem.cost)
+        found = min((self._lower(*nothing, start) for start in starts), key=self._bare.cost)
         return self._best([found, *self._known], ())
 
     def within(self, limits: Sequence[Limit]) -> np.ndarray:
         """A labelling of little cost that keeps ``limits``; float where none was found. Shape (n,)."""
-        problem = self._problem
+        problem = self._bare
         labels = self.free()
         used = _used(problem, limits, labels)
         if (used <= 1.0).all():
