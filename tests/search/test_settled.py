@@ -144,7 +144,7 @@ def test_solutions_are_what_they_say(seed: int, tmp_path: Path) -> None:
     model = CostModel(structure)
     rng = np.random.default_rng(seed)
     problem = model.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
-    for found in (solve(problem), Relaxed(problem).free()):
+    for found in (solve(problem), Relaxed(problem).free):
         assert found is not None
         assert not any(trap.sprung(found) for trap in problem.traps)
         fused = [i for i, _ in structure.fused]

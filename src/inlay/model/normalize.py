@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from inlay.errors import TargetError
 from inlay.model.passes.affine import fold_affine
-from inlay.model.passes.averagepool import spell_out_averagepool
-from inlay.model.passes.batchnorm import spell_out_batchnorm
+from inlay.model.passes.averagepool import averagepool_to_conv
+from inlay.model.passes.batchnorm import batchnorm_to_conv
 from inlay.model.passes.constants import (
     Evaluate,
     drop_dead,
@@ -45,8 +45,8 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 
 REWRITES: Mapping[str, Pass] = {
     "spell LRN out": spell_out_lrn,
-    "turn BatchNormalization into Conv": spell_out_batchnorm,
-    "turn AveragePool into Conv": spell_out_averagepool,
+    "turn BatchNormalization into Conv": batchnorm_to_conv,
+    "turn AveragePool into Conv": averagepool_to_conv,
     "gather HardSigmoid": gather_hardsigmoid,
     "fold the patches of an image into Conv": fold_focus,
 }

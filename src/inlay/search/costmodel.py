@@ -342,7 +342,8 @@ class CostModel:
         """What profiles and whole-model times say together."""
         if self._posterior is None:
             mean, variance = self._base()
-            rows = np.array([o.parameters for o in self._observations], np.int64).reshape(-1, len(self._all()))
+            paid = len(self.structure.units) + len(self.structure.edges)
+            rows = np.array([o.parameters for o in self._observations], np.int64).reshape(-1, paid)
             gain = None
             if len(rows):
                 shared = [np.where(rows == row, variance[row], 0.0).sum(axis=1) for row in rows]
@@ -351,9 +352,6 @@ class CostModel:
             times = np.array([o.ns for o in self._observations])
             self._posterior = replace(bare, correction=bare.explain(times - self.outside - mean[rows].sum(axis=1)))
         return self._posterior
-
-    def _all(self) -> range:
-        return range(len(self.structure.units) + len(self.structure.edges))
 
 
 @dataclass(frozen=True, eq=False)

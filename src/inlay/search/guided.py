@@ -157,7 +157,7 @@ class Guided(Scripted):
             return
         most = noise_of(least_db)
         for _ in range(_TIGHTENINGS):
-            labels = self._solve(self.model.mean(), most)
+            labels = self._solve(most)
             if not labels.any():
                 return
             trial = self._told.get(self._placement(labels))
@@ -222,9 +222,9 @@ class Guided(Scripted):
 
     # --- solving -------------------------------------------------------------------------------------------------
 
-    def _solve(self, parameters: np.ndarray, most: float | None = None) -> np.ndarray:
-        """The best labelling under these costs that keeps the bound."""
-        return self._solver.solve(self.model.problem(parameters), most, known=[self._best], exact=True)
+    def _solve(self, most: float | None = None) -> np.ndarray:
+        """The best labelling under the expected costs that keeps the bound (or ``most`` noise)."""
+        return self._solver.solve(self.model.problem(self.model.mean()), most, known=[self._best], exact=True)
 
     # --- phases --------------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Guided(Scripted):
             yield from self._try(free, "cut without a bound", timed=True)
         failures = 0
         for number in range(_CUTS + _TIGHTENINGS):
-            labels = self._solve(self.model.mean())
+            labels = self._solve()
             if not self._new(labels):
                 break
             trial = yield from self._try(labels, f"cut {number + 1}")
@@ -343,7 +343,7 @@ class Guided(Scripted):
         The allowance sweeps from the noise of the fastest labelling down to that of float.
         """
         relaxed = Relaxed(self.model.problem(self.model.mean()), [self._best])
-        fastest = relaxed.free()
+        fastest = relaxed.free
         self._solver.probe(fastest)
         found = [fastest]
         for db in np.arange(max(self._solver.decibels(fastest), 0.0) + _FRONT_STEP_DB, _FRONT_TOP_DB, _FRONT_STEP_DB):

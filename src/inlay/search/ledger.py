@@ -33,14 +33,6 @@ class Ledger:
         self._unit_uses = np.array([limit.units for limit in limits], np.float64).reshape(len(limits), n).T / most
         self._up_uses = np.array([limit.up for limit in limits], np.float64).reshape(len(limits), terms).T / most
         self.used: np.ndarray = np.array([limit.used(problem, labels) for limit in limits], np.float64)
-        self._near: list[list[int]] = [[] for _ in range(n)]
-        for k, term in enumerate(problem.terms):
-            for member in {term.producer, *term.consumers} - {-1}:
-                self._near[member].append(k)
-        self._traps: list[list[int]] = [[] for _ in range(n)]
-        for k, trap in enumerate(problem.traps):
-            for member in (trap.unit, *trap.causes):
-                self._traps[member].append(k)
         tied = {i: tuple(tie) for tie in _joined(problem.ties) for i in tie}
         self._group = [tied.get(i, (i,)) for i in range(n)]
         self._tied = [group for i, group in enumerate(self._group) if len(group) > 1 and group[0] == i]
@@ -155,9 +147,9 @@ class Ledger:
 
     def _set(self, units: Sequence[int], low: bool) -> None:
         changed = [i for i in dict.fromkeys(units) if self._low[i] is not low]
-        near = dict.fromkeys(k for i in changed for k in self._near[i])
+        near = dict.fromkeys(k for i in changed for k in self._problem.near[i])
         before = [self._pays(k) for k in near]
-        traps = [self._problem.traps[k] for k in dict.fromkeys(k for i in changed for k in self._traps[i])]
+        traps = [self._problem.traps[k] for k in dict.fromkeys(k for i in changed for k in self._problem.caught[i])]
         self.cost -= sum(trap.cost for trap in traps if trap.sprung(self._low))
         sign = 1.0 if low else -1.0
         for i in changed:

@@ -99,6 +99,24 @@ class Problem:
         return np.stack([~made & some, made & (flat.float_reader[which] | (lows < flat.readers[which])), made | some])
 
     @cached_property
+    def near(self) -> Sequence[Sequence[int]]:
+        """Terms that each unit takes part in."""
+        found: list[list[int]] = [[] for _ in self.float_cost]
+        for k, term in enumerate(self.terms):
+            for member in {term.producer, *term.consumers} - {-1}:
+                found[member].append(k)
+        return found
+
+    @cached_property
+    def caught(self) -> Sequence[Sequence[int]]:
+        """Traps that each unit takes part in."""
+        found: list[list[int]] = [[] for _ in self.float_cost]
+        for k, trap in enumerate(self.traps):
+            for member in (trap.unit, *trap.causes):
+                found[member].append(k)
+        return found
+
+    @cached_property
     def flat(self) -> Flat:
         """The terms as arrays."""
         return Flat(

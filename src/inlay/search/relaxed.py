@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -47,6 +48,7 @@ class Relaxed:
         """Number of the problem's terms."""
         return len(self._problem.terms)
 
+    @cached_property
     def free(self) -> np.ndarray:
         """A labelling of little cost, whatever it uses up; shape (n,)."""
         units = len(self._dearer)
@@ -58,7 +60,7 @@ class Relaxed:
     def within(self, limits: Sequence[Limit]) -> np.ndarray:
         """A labelling of little cost that keeps ``limits``; float where none was found. Shape (n,)."""
         problem = self._bare
-        labels = self.free()
+        labels = self.free
         used = _used(problem, limits, labels)
         if (used <= 1.0).all():
             return labels

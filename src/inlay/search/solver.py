@@ -84,7 +84,7 @@ class Solver:
             exact: by integer programs in the end, which take longer.
         """
         relaxed = Relaxed(problem, known)
-        labels = free = self._exactly(problem, relaxed.free()) if exact else relaxed.free()
+        labels = free = self._exactly(problem, relaxed.free) if exact else relaxed.free
         needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
         if needless or not np.isfinite(most):
@@ -132,7 +132,7 @@ class Solver:
 
     def unbounded(self, problem: Problem, known: Sequence[np.ndarray] = ()) -> np.ndarray:
         """The best labelling whatever its noise."""
-        return self._exactly(problem, Relaxed(problem, known).free())
+        return self._exactly(problem, Relaxed(problem, known).free)
 
     def _exactly(self, problem: Problem, good: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling by an integer program where one finds better than ``good``, which keeps ``most`` noise."""

@@ -11,35 +11,27 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
-from inlay.model.passes.steps import Steps
+from inlay.model.passes.steps import Steps, replace_each
 
 MOST_WINDOW = 16
 """Elements of a window; beyond, the products cost as much as they save."""
 _KEPT = ("kernel_shape", "strides", "pads", "auto_pad")
 
 
-def spell_out_averagepool(model: ir.Model) -> tuple[ir.Model, int]:
+def averagepool_to_conv(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each float32 ``AveragePool`` over a known number of channels whose windows are whole and small."""
-    found = [n for n in model.graph if n.op_type == "AveragePool" and n.domain in ("", "ai.onnx")]
-    if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
-        ShapeInferencePass()(model)
-    return model, sum(_replace(node) for node in found)
+    return replace_each(model, "AveragePool", _replace)
 
 
-def _replace(node: ir.Node) -> bool:
-    x, graph = node.inputs[0], node.graph
-    if x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or not isinstance(graph, ir.Graph):
-        return False
+def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    assert x.shape is not None
     channels, window = x.shape[1], [int(k) for k in node.attributes["kernel_shape"].value]
     if not isinstance(channels, int) or not 1 < math.prod(window) <= MOST_WINDOW or not _whole(node):
         return False
-    steps = Steps(node, graph, x)
     weight = steps.constant("mean", np.full((channels, 1, *window), 1.0 / math.prod(window)))
     kept = [node.attributes[name] for name in _KEPT if name in node.attributes]
-    result = steps.add("Conv", [x, weight], "", [ir.AttrInt64("group", channels), *kept])
-    steps.replace(result)
+    steps.replace(steps.add("Conv", [x, weight], "", [ir.AttrInt64("group", channels), *kept]))
     return True
 
 

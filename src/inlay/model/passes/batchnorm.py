@@ -9,28 +9,22 @@ what scales and shifts its channels next, fuses with its activation, and runs in
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from inlay.model.passes.affine import batchnorm_numbers
-from inlay.model.passes.steps import Steps
+from inlay.model.passes.steps import Steps, replace_each
 
 
-def spell_out_batchnorm(model: ir.Model) -> tuple[ir.Model, int]:
+def batchnorm_to_conv(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each float32 ``BatchNormalization`` with constant numbers and at least one axis behind the channels."""
-    found = [n for n in model.graph if n.op_type == "BatchNormalization" and n.domain in ("", "ai.onnx")]
-    if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
-        ShapeInferencePass()(model)
-    return model, sum(_replace(node) for node in found)
+    return replace_each(model, "BatchNormalization", _replace)
 
 
-def _replace(node: ir.Node) -> bool:
-    x, graph, numbers = node.inputs[0], node.graph, batchnorm_numbers(node)
-    if x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or len(x.shape) < 3 or numbers is None:
-        return False
-    if not isinstance(graph, ir.Graph):
+def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    assert x.shape is not None
+    spatial, numbers = len(x.shape) - 2, batchnorm_numbers(node)
+    if spatial < 1 or numbers is None:
         return False
     factor, shift = numbers
-    steps, spatial = Steps(node, graph, x), len(x.shape) - 2
     weight = steps.constant("factor", factor.reshape(-1, 1, *[1] * spatial))
     attributes = [ir.AttrInt64("group", factor.size), ir.AttrInt64s("kernel_shape", [1] * spatial)]
     steps.replace(steps.add("Conv", [x, weight, steps.constant("shift", shift)], "", attributes))

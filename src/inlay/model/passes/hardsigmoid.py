@@ -30,8 +30,10 @@ def _gather(clip: ir.Node) -> bool:
     if found is None or reader is None:
         return False
     x, shift = found
-    if (divided := _scaled(reader, clip.outputs[0], high)) is not None:
-        _replace(graph, [shifted, clip, divided], x, shift / high, 1.0 / high, None)
+    if x.dtype not in (None, ir.DataType.FLOAT):
+        return False
+    if _divides(reader, clip.outputs[0], high):
+        _replace(graph, [shifted, clip, reader], x, shift / high, 1.0 / high, None)
         return True
     if reader.op_type != "Mul" or reader.domain not in _STANDARD:
         return False
@@ -39,11 +41,11 @@ def _gather(clip: ir.Node) -> bool:
     if factor is None:
         return False
     behind, before = _only_reader(reader.outputs[0]), factor.producer()
-    if behind is not None and _scaled(behind, reader.outputs[0], high) is not None:  # factor * Clip(...) / h
+    if behind is not None and _divides(behind, reader.outputs[0], high):  # factor * Clip(...) / h
         _replace(graph, [shifted, clip, reader, behind], x, shift / high, 1.0 / high, factor)
         return True
     inner = None if before is None or _only_reader(factor) is None else _with_number(before)
-    if before is not None and inner is not None and _scaled(before, inner[0], high) is not None:  # factor / h * ...
+    if before is not None and inner is not None and _divides(before, inner[0], high):  # factor / h * ...
         _replace(graph, [before, shifted, clip, reader], x, shift / high, 1.0 / high, inner[0])
         return True
     return False
@@ -67,14 +69,14 @@ def _replace(
     graph.remove(chain, safe=True)
 
 
-def _scaled(node: ir.Node, value: ir.Value, high: float) -> ir.Node | None:
-    """``node``, where it is ``value`` over ``high``."""
+def _divides(node: ir.Node, value: ir.Value, high: float) -> bool:
+    """Whether ``node`` is ``value`` over ``high``."""
     found = _with_number(node)
     if found is None or found[0] is not value:
-        return None
+        return False
     divided = node.op_type == "Div" and node.inputs[0] is value and math.isclose(found[1], high, rel_tol=1e-4)
     scaled = node.op_type == "Mul" and math.isclose(found[1] * high, 1.0, rel_tol=1e-4)
-    return node if divided or scaled else None
+    return divided or scaled
 
 
 def _only_producer(value: ir.Value | None, op_type: str) -> ir.Node | None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
-from inlay.model.passes.steps import Steps
+from inlay.model.passes.steps import Steps, replace_each
 
 MOST_CHANNELS = 512
 """Beyond, the products of the band's zeros would cost as much as the kernel that they replace."""
@@ -20,20 +19,14 @@ MOST_CHANNELS = 512
 
 def spell_out_lrn(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each float32 ``LRN`` over a known number of channels, at most :data:`MOST_CHANNELS`."""
-    found = [n for n in model.graph if n.op_type == "LRN" and n.domain in ("", "ai.onnx")]
-    if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
-        ShapeInferencePass()(model)
-    return model, sum(_replace(node) for node in found)
+    return replace_each(model, "LRN", _replace)
 
 
-def _replace(node: ir.Node) -> bool:
-    x, graph = node.inputs[0], node.graph
-    if x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or len(x.shape) < 3:
+def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    assert x.shape is not None
+    channels = x.shape[1] if len(x.shape) >= 3 else None
+    if not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS:
         return False
-    channels = x.shape[1]
-    if not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS or not isinstance(graph, ir.Graph):
-        return False
-    steps = Steps(node, graph, x)
     squares = steps.add("Mul", [x, x], "squares")
     band = window(channels, int(node.attributes["size"].value)).reshape(channels, channels, *[1] * (len(x.shape) - 2))
     share = _number(node, "alpha", 1e-4) / int(node.attributes["size"].value)

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+
+def replace_each(
+    model: ir.Model, op_type: str, replace: Callable[[ir.Node, ir.Value, Steps], bool]
+) -> tuple[ir.Model, int]:
+    """Offer each operator of a type whose first input is a float32 value of known rank to ``replace``.
+
+    Args:
+        model: is changed; shapes are inferred where they are missing.
+        op_type: of the default domain.
+        replace: edits around the operator, given its first input, and says whether it did.
+    """
+    found = [n for n in model.graph if n.op_type == op_type and n.domain in ("", "ai.onnx")]
+    if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
+        ShapeInferencePass()(model)
+    done = 0
+    for node in found:
+        x, graph = node.inputs[0], node.graph
+        if x is not None and x.dtype is ir.DataType.FLOAT and x.shape is not None and isinstance(graph, ir.Graph):
+            done += replace(node, x, Steps(node, graph, x))
+    return model, done
 
 
 class Steps:
