@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
+_MEANS = {
+    "geometric_mean": "the best feasible anchor",
+    "geometric_mean_over_usual": "the better feasible one of the given file and quantize_static",
+}
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parents[1] / "README.md"
 
@@ -53,16 +57,19 @@ def quality(table: Mapping[str, Any]) -> str:
             f"| {decibels(row['sqnr_db'])}{'' if row['feasible'] else ' (below the bound)'} | {search['builds']} "
             f"| {search['wall_s']:.0f} s | {overhead} |"
         )
-    lines += ["", "Geometric mean over the best feasible anchor:", ""]
-    for name, mean in table["geometric_mean"].items():
-        if mean is not None:
-            lines.append(f"- {name} ({table['models'][name]} models): {ratio(mean)}")
+    for kind, what in _MEANS.items():
+        lines += ["", f"Geometric mean over {what}:", ""]
+        for name, mean in table[kind].items():
+            if mean is not None:
+                lines.append(f"- {name} ({table['models'][name]} models): {ratio(mean)}")
     largest = table["overhead"]["largest"]
     if largest is not None:
         lines += [
             "",
             f"Overhead (neither building, running, timing nor calibrating): at most {largest:.1%} of the wall time.",
         ]
+    if table["unattributed"] is not None:
+        lines += ["", f"Kernel time without a known cause: at most {table['unattributed']:.1%} of any profile."]
     lines += [
         "",
         "## Anchors",
@@ -123,15 +130,12 @@ def comparison(table: Mapping[str, Any]) -> str:
         elif row["is_float"]:
             ours = f"{ratio(row['over_given'])}: float, normalized"
         lines.append(f"| {_name(row)} | {other} | {ours} | {ratio(row['over_best_anchor'])} |")
-    means = [
-        f"{mean['value']:.2f}x [{mean['low']:.2f}, {mean['high']:.2f}] over {which}"
-        for name, which in (
-            ("trained", f"the {table['models']['trained']} trained models"),
-            ("all", f"all {table['models']['all']}"),
-        )
-        if (mean := table["geometric_mean"][name]) is not None
-    ]
-    lines += ["", f"Geometric mean over the best feasible anchor: {'; '.join(means)}.", machine(table["machine"]), END]
+    which = {"trained": f"the {table['models']['trained']} trained models", "all": f"all {table['models']['all']}"}
+    lines.append("")
+    for kind, what in _MEANS.items():
+        means = [f"{ratio(mean)} on {which[name]}" for name, mean in table[kind].items() if mean is not None]
+        lines.append(f"Geometric mean over {what}: {'; '.join(means)}.")
+    lines += [machine(table["machine"]), END]
     return "\n".join(lines)
 
 

@@ -76,7 +76,8 @@ def row(name: str, value: float, trained: bool = True, overhead: float = 0.05, r
         "model": name,
         "trained": trained,
         "over_best_anchor": {"value": value, "low": value, "high": value},
-        "search": {"overhead": overhead, "replayed": replayed},
+        "over_usual": {"value": 2.0 * value, "low": value, "high": 3.0 * value},
+        "search": {"overhead": overhead, "replayed": replayed, "unattributed": overhead / 5.0},
     }
 
 
@@ -85,6 +86,8 @@ def test_means_are_over_trained_models_and_over_all() -> None:
     table = quality.table(rows)
     assert table["geometric_mean"]["trained"]["value"] == pytest.approx(1.0)
     assert table["geometric_mean"]["all"]["value"] == pytest.approx(2.0)
+    assert table["geometric_mean_over_usual"]["trained"]["value"] == pytest.approx(2.0)
+    assert table["unattributed"] == pytest.approx(0.04)
     assert table["models"] == {"trained": 2, "all": 3}
     assert table["overhead"] == {"largest": 0.05, "of": 2}, "of resumed runs only a part was timed"
 

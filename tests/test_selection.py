@@ -72,6 +72,7 @@ def test_forecasts_are_reported(run: Path) -> None:
     search = json.loads((run / "result.json").read_text())["search"]
     assert search["forecasts"]
     assert search["forecast_error"] < 0.5
+    assert 0.0 <= search["unattributed"] < 0.03
 
 
 def test_costs_are_averaged_and_kept_by_fingerprint(tmp_path: Path) -> None:

@@ -106,7 +106,10 @@ class Guide:
 
 
 def learned(guided: Guided) -> dict[str, Any]:
-    """How good the forecasts were, and which units did not run as the rules say, for ``result.json``."""
+    """How good the forecasts were, how much kernel time has no known cause, and which units ran against the rules.
+
+    For ``result.json``. ``unattributed`` is the largest share of any profile's kernel time.
+    """
     errors = [abs(f.measured_ns / f.predicted.ns - 1.0) for f in guided.forecasts]
     return {
         "forecasts": [
@@ -119,5 +122,6 @@ def learned(guided: Guided) -> dict[str, Any]:
             for f in guided.forecasts
         ],
         "forecast_error": float(np.median(errors)) if errors else None,
+        "unattributed": max(guided.model.unattributed, default=None),
         "fusion_disagreements": [asdict(d) for d in guided.disagreements.values()],
     }

@@ -207,12 +207,13 @@ class Run:
         guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
         stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
-        self.waiting_s, self.builds = meter.waited_s, self.worker.builds
-        self.calibrating_s += sum(guide.probing)
+        self.builds = self.worker.builds
         self._save_cache(plan)
         guide.remember(guided)
         progress.stage("confirm the winner in fresh processes")
         confirmed = self._confirm(evaluator, candidates, guided, baseline, interrupted)
+        self.waiting_s = meter.waited_s
+        self.calibrating_s += sum(guide.probing)
 
         def why_slow() -> str:
             full = anchors.trials["full-int8"].proposal.placement

@@ -126,18 +126,21 @@ def normalize(
 
 
 def _apply(model: ir.Model, steps: Sequence[tuple[str, Pass]]) -> tuple[ir.Model, tuple[PassReport, ...]]:
-    current = model.clone()
-    reports = []
-    for name, step in steps:
-        spare = current.clone()
-        try:
-            current, edits = step(current)
-        except Exception as error:  # a pass must never cost the user the run: it is left out, and said so
-            current = spare
-            reports.append(PassReport(name, 0, f"{type(error).__name__}: {error}".splitlines()[0]))
-            continue
-        reports.append(PassReport(name, edits))
-    return current, tuple(reports)
+    """All steps in turn on a copy. A step that fails is left out, and said so: it must never cost the user the run."""
+    failed: dict[int, str] = {}
+    while True:
+        current, reports = model.clone(), []
+        for number, (name, step) in enumerate(steps):
+            edits = 0
+            if number not in failed:
+                try:
+                    current, edits = step(current)
+                except Exception as error:  # it may have left its work half done: begin again without it
+                    failed[number] = f"{type(error).__name__}: {error}".splitlines()[0]
+                    break
+            reports.append(PassReport(name, edits, failed.get(number, "")))
+        else:
+            return current, tuple(reports)
 
 
 def _one_by_one(model: ir.Model, steps: Sequence[tuple[str, Pass]], expected: Outputs, run: Run) -> Normalized:

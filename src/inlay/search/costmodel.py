@@ -73,7 +73,8 @@ class CostModel:
         self._ratios: list[float] = []
         self._prior: tuple[np.ndarray, np.ndarray] | None = None
         self._posterior: _Posterior | None = None
-        self.outside = 0.0  # nanoseconds of kernels that belong to no unit and no value
+        self.outside = 0.0  # nanoseconds of kernels that belong to no unit and no value, in the last profile
+        self.unattributed: list[float] = []  # share of each profile's time in kernels without a known cause
 
     @property
     def profiled(self) -> bool:
@@ -112,6 +113,7 @@ class CostModel:
             else:
                 seen[at] = seen.get(at, 0.0) + kernel.ns * scale
         self.outside = outside
+        self.unattributed.append(sum(k.ns for k in kernels if not k.attributed) / total)
         for at, value in seen.items():
             self._see(at, value)
         self._prior = self._posterior = None

@@ -15,7 +15,7 @@ from inlay.search.structure import Structure
 from inlay.trial import Accuracy, Trial, decibels
 
 _INTEGER_UNITS = 2500  # above, no integer program is tried
-_GAP = 2e-3  # part of the latency that a solution may miss: below what can be measured
+_GAP = 5e-3  # part of the latency that a solution may miss: below what can be measured
 _CORRECTIONS = 5  # solutions that are probed before one is taken
 _CLOSE = 0.8  # part of the allowed noise beyond which a solution is not worth correcting further
 _TIGHTER = 0.93  # of the limit where the probes refute a solution; twice where it is one that they refuted before
@@ -84,11 +84,11 @@ class Solver:
             exact: by integer programs in the end, which take longer.
         """
         relaxed = Relaxed(problem, known)
-        labels = free = self._exactly(problem, relaxed.free) if exact else relaxed.free
+        labels = free = relaxed.free
         needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
         if needless or not np.isfinite(most):
-            return free
+            return self._exactly(problem, free) if exact else free
         self._find_noise()
         best, least, limit = np.zeros_like(free), float("inf"), most
         for _ in range(corrections):
@@ -103,7 +103,7 @@ class Solver:
             elif not fresh or noise >= _CLOSE * most:
                 break
             labels = free
-        if exact and not self.quiet(free, most):
+        if exact:
             labels = self._exactly(problem, best, limit)
             self.probe(labels)
             if self.quiet(labels, most) and problem.cost(labels) < least:
