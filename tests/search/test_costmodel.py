@@ -102,3 +102,15 @@ def test_known_costs_stand_in_for_profiles() -> None:
     pupil = CostModel(structure, teacher.summary())
     assert set(teacher.summary()) <= pupil.signatures()
     assert pupil.predict(low).ns == pytest.approx(runtime.ns(low), rel=1e-6)
+
+
+def test_costs_known_from_a_slower_hour_are_taken_at_this_hours_pace() -> None:
+    structure = chain(3)
+    runtime, teacher = Runtime(structure, 2), CostModel(structure)
+    low, plain = np.ones(3, bool), np.zeros(3, bool)
+    for labels in (low, plain):
+        teacher.learn(labels, runtime.kernels(labels), runtime.ns(labels))
+    pupil = CostModel(structure, {key: 2.0 * ns for key, ns in teacher.summary().items()})
+    assert pupil.predict(low).ns == pytest.approx(2.0 * runtime.ns(low), rel=1e-6)
+    pupil.learn(plain, runtime.kernels(plain), runtime.ns(plain))
+    assert pupil.predict(low).ns == pytest.approx(runtime.ns(low), rel=1e-6)

@@ -249,7 +249,7 @@ class CostModel:
         for at in np.flatnonzero(seen):
             pools[self._signature(int(at))].append(float(mean[at]))
         ratio, changes = self._low_over_float(), self._changes()
-        trend, rates = self._trends(), self._rates()
+        trend, rates, pace = self._trends(), self._rates(), self._pace()
         for at in np.flatnonzero(~seen):
             signature = self._signature(int(at))
             pool = pools.get(signature)
@@ -257,7 +257,7 @@ class CostModel:
             if pool:
                 mean[at], relative[at] = float(np.mean(pool)), _ALIKE
             elif known is not None:
-                mean[at], relative[at] = known, _ALIKE
+                mean[at], relative[at] = known * pace, _ALIKE
             elif at < self._edges_at:
                 mean[at], relative[at] = self._other_form(int(at), ratio, changes)
             else:
@@ -268,6 +268,14 @@ class CostModel:
                 mean[at] = base + slope * edge.size if like is None else like * edge.size
         spread = np.maximum(self._spread * 0.7, 0.0)
         return mean, (relative * np.abs(mean) + _FLOOR_NS) ** 2 + spread**2
+
+    def _pace(self) -> float:
+        """Typical ratio of this run's costs and those of earlier runs: a machine's speed differs from hour to hour."""
+        if not self._known:
+            return 1.0
+        known = {at: self._known.get(_text(self._signature(int(at)))) for at in np.flatnonzero(self._count)}
+        logs = [np.log(self._mean[at] / ns) for at, ns in known.items() if ns and self._mean[at] > 0.0]
+        return float(np.exp(np.median(logs))) if logs else 1.0
 
     def _low_over_float(self) -> float:
         """Typical ratio of a unit's low-precision and float costs, where both were seen."""
