@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy.special import ndtr
 
 from inlay.search.structure import Structure
+
+_LONGEST = 49  # characters of a name
 
 
 def neighbours(
@@ -42,9 +44,17 @@ def neighbours(
         changed = labels.copy()
         changed[list(key[:-1])] = changes[key]
         if (changed != labels).any():
-            name = structure.units[key[0]].name
-            what = name if len(key) == 2 else f"{len(key) - 1} units from {name}"
+            what = named([structure.units[i].name for i in key[:-1]])
             yield changed, f"flip: {what} to {'low precision' if changes[key] else 'float'}"
+
+
+def named(units: Sequence[str]) -> str:
+    """Units for a line that people read. A long name keeps its two ends: converters join many into one."""
+    name = units[0]
+    if len(name) > _LONGEST:
+        half = (_LONGEST - 1) // 2
+        name = f"{name[:half]}…{name[-half:]}"
+    return name if len(units) == 1 else f"{len(units)} units from {name}"
 
 
 def expected_gains(ns: np.ndarray, sd: np.ndarray, best_ns: float) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inlay.search.base import Dialogue, Scripted
+from inlay.search.moves import named
 from inlay.space.units import Unit
 from inlay.trial import Proposal, Trial, noise_of
 from inlay.types import Placement
@@ -78,7 +79,7 @@ class Refine(Scripted):
             group = heapq.heappop(groups)
             if len(group.units) > 1:
                 for part in _split(group.units):
-                    answer = yield Proposal(self._label(units - set(part)), f"probe: {_name(part)} in float")
+                    answer = yield Proposal(self._label(units - set(part)), f"probe: {named(part)} in float")
                     if answer.feasible:
                         return units - set(part), answer
                     heapq.heappush(groups, _Group(-max(0.0, noise - _noise(answer)), part))
@@ -100,7 +101,7 @@ class Refine(Scripted):
                 for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
                     if flipped == units:
                         continue
-                    answer = yield Proposal(self._label(flipped), f"flip: {_name(sorted(segment))} {verb}")
+                    answer = yield Proposal(self._label(flipped), f"flip: {named(sorted(segment))} {verb}")
                     if answer.accepted:
                         units = flipped
             if size == 1:
@@ -125,7 +126,3 @@ def _noise(trial: Trial) -> float:
     """Noise power relative to the signal's, at the worst output; a failure counts as pure noise."""
     accuracy = trial.accuracy
     return noise_of(accuracy.sqnr_db if accuracy is not None else -30.0)
-
-
-def _name(units: Sequence[str]) -> str:
-    return units[0] if len(units) == 1 else f"{len(units)} units from {units[0]}"
