@@ -17,6 +17,7 @@ from inlay.model.load import ModelFile, file_sha256
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore, embed, external_bytes, relocate
+from inlay.quant.blocks import blocks_of
 from inlay.quant.calibrate import Observed, calibrate, observe_shapes
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_quantized
@@ -111,10 +112,11 @@ def prepare(
         raise ModelError(f"{file.path} does not run: {error}") from error
     scratch.path.unlink()
     graph = build_graph(normalized.model)
+    blocks = {n.name: b for n in graph.nodes if (b := blocks_of(graph, n, rules.block_channels)) is not None}
     store = WeightStore(folder)
     emitter = Emitter(normalized.model, graph, store)
     graph = _with_shapes(graph, emitter.base, store, feed)
-    emitter = Emitter(normalized.model, graph, store)
+    emitter = Emitter(normalized.model, graph, store, blocks)
     units = find_units(graph, _usable(rules, graph))
     allowed = None
     if nodes:

@@ -2,7 +2,8 @@
 
 For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
 latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
-placement gives the model back, bit for bit.
+placement gives the model back, bit for bit. Where the target wants it, strided convolutions read blocks of pixels
+(:mod:`inlay.quant.blocks`), with the same results.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import onnx_ir as ir
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
+from inlay.quant.blocks import Blocks, read_blocks
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
@@ -67,11 +69,15 @@ class Emitter:
         model: the normalized model.
         graph: its indexed view.
         store: where weights live; candidates must be built in its folder.
+        blocks: by node, convolutions that read blocks of pixels where data and weight are quantized.
     """
 
-    def __init__(self, model: ir.Model, graph: Graph, store: WeightStore) -> None:
+    def __init__(
+        self, model: ir.Model, graph: Graph, store: WeightStore, blocks: Mapping[str, Blocks] | None = None
+    ) -> None:
         self._graph = graph
         self._store = store
+        self._blocks = dict(blocks or {})
         self.base = skeleton(model, store)
         self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
@@ -106,6 +112,8 @@ class Emitter:
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, sites)
+        if self._blocks:
+            read_blocks(proto.graph, self._blocks, self._store, self._new_name)
         return proto
 
     def _sites(self, placement: Placement, table: QParamsTable) -> list[_Site]:
@@ -234,6 +242,9 @@ class Emitter:
 
     def _free(self, wish: str) -> str:
         return _free(wish, self._values)
+
+    def _new_name(self, wish: str) -> str:
+        return _free(wish, self._values | self._node_names)
 
     def _free_node(self, site: _Site, op_type: str) -> str:
         return _free(f"{site.prefix}_{op_type}", self._node_names)

@@ -1,7 +1,8 @@
 """Read a placement back from a Q/DQ model: the inverse of emit, for models of any origin.
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
-becomes a float constant again. What remains is the float model. Whatever does not have one of these forms (a Q whose
+becomes a float constant again. What moves pixels between the two (SpaceToDepth) does so in float then. What remains is
+the float model. Whatever does not have one of these forms (a Q whose
 result is read by an integer operator, an integer graph input) is left in place and listed with its reason.
 """
 
@@ -16,6 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
+from inlay.quant.blocks import TO_BLOCKS
 from inlay.quant.qparams import dequantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
@@ -143,6 +145,9 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
     if quantized.const_value is not None and quantized.name in graph.initializers:
         return _float_constant(quantized, params, graph), params
     q = quantized.producer()
+    moved = q if q is not None and q.op_type == TO_BLOCKS and params.axis is None else None
+    if moved is not None and moved.inputs[0] is not None:
+        q = moved.inputs[0].producer()
     if q is None:
         return "it reads an integer input of the graph"
     if q.op_type != _Q:
@@ -154,7 +159,15 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
         return "its scale or zero point differs from that of its QuantizeLinear"
     source = q.inputs[0]
     assert source is not None
-    return source, params
+    return source if moved is None else _moved(source, moved, graph), params
+
+
+def _moved(source: ir.Value, node: ir.Node, graph: ir.Graph) -> ir.Value:
+    """``source`` as ``node`` moves its integers."""
+    output = ir.Value(name=f"{node.name}_float", type=source.type, shape=node.outputs[0].shape)
+    attributes = list(node.attributes.values())
+    graph.insert_before(node, ir.Node("", node.op_type, [source], attributes, outputs=[output], name=output.name))
+    return output
 
 
 def _params(node: ir.Node) -> QParams | str:

@@ -82,6 +82,8 @@ class Rules:
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
         other_activations: further types in which it runs activations.
         rewrites: optional passes that make models faster on it (``inlay.model.normalize.REWRITES``).
+        block_channels: most channels of the data of a strided Conv that reads it in blocks of pixels, in low precision
+            (``inlay.quant.blocks``).
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
@@ -100,6 +102,7 @@ class Rules:
     fuses_residual_add: bool = False
     other_activations: frozenset[QType] = frozenset()
     rewrites: frozenset[str] = frozenset()
+    block_channels: int = 0
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64

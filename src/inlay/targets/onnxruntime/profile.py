@@ -32,6 +32,7 @@ _VALUE_SUFFIX = re.compile(
     r"(_token_\d+|/duplicated|_nchwc|_QuantizeLinear|_DequantizeLinear|_quantized|_q_to_dq|_post_dq|_pre_q|_q|_dq"
     r"|_u?int8|_float)$"
 )
+_TO_BLOCKS = "SpaceToDepth"
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
@@ -90,8 +91,8 @@ class Attribution:
     """
 
     def __init__(self, model: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
-        self._nodes = {n.name: n for n in model.graph.node if n.op_type not in _KINDS}
         self._producer = {v: n for n in model.graph.node for v in n.output if v}
+        self._nodes = {n.name: n for n in model.graph.node if not self._at_boundary(n)}
         self._values = {v for n in self._nodes.values() for v in n.output if v}
         self._values.update(i.name for i in model.graph.input)
         self._public = _public_names(model)
@@ -127,8 +128,14 @@ class Attribution:
     def _kind(self, node: onnx.NodeProto) -> KernelKind:
         if node.op_type in _KINDS:
             return _KINDS[node.op_type]
-        inserted = node.op_type == "Transpose" and not self._own_node(node.name) and not self._written(node)
+        moves = node.op_type in ("Transpose", _TO_BLOCKS)
+        inserted = moves and not self._own_node(node.name) and not self._written(node)
         return "layout" if inserted else "compute"
+
+    def _at_boundary(self, node: onnx.NodeProto) -> bool:
+        """Whether a node of the model is there for a value's boundary: Q, DQ, and what moves pixels between the two."""
+        before = self._producer.get(node.input[0]) if node.op_type == _TO_BLOCKS else None
+        return node.op_type in _KINDS or (before is not None and before.op_type == "QuantizeLinear")
 
     def _own_node(self, name: str) -> tuple[str, ...]:
         """The model's node that a kernel's name begins with."""
@@ -149,7 +156,7 @@ class Attribution:
         open_values = [v for v in node.output if v in self._producer]
         while open_values:
             producer = self._producer.get(open_values.pop())
-            if producer is None or producer.name in found or producer.op_type in _KINDS:
+            if producer is None or producer.name in found or self._at_boundary(producer):
                 continue
             found[producer.name] = None
             open_values += [v for v in producer.input if v not in stop and v not in self._writer]
