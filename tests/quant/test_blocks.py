@@ -145,6 +145,16 @@ def test_the_written_model_gives_the_same_integers(shared: bool, outputs: int, t
             np.testing.assert_array_equal(a, b)
 
 
+def test_a_weight_with_two_readers_stays_over_pixels(tmp_path: Path) -> None:
+    b = Builder()
+    x, y = b.input("x", (1, 3, 16, 16)), b.input("y", (1, 3, 16, 16))
+    weight = b.constant("w", b.rng.normal(0.0, 0.1, (32, 3, 3, 3)).astype(np.float32))
+    both = [b.node(f"conv_{v}", "Conv", [v, weight], channels=32, pads=[1] * 4, strides=[2, 2]) for v in (x, y)]
+    b.output(b.conv("last", b.node("sum", "Add", both), 8, kernel=1))
+    plain, blocks = Workspace(b.model(), tmp_path / "plain", PLAIN), Workspace(b.model(), tmp_path / "blocks")
+    assert blocks.emit(blocks.full()).graph == plain.emit(plain.full()).graph
+
+
 def test_one_candidate_does_not_change_the_next(tmp_path: Path) -> None:
     space = Workspace(stem(False, 32), tmp_path)
     names = [frozenset(n) for n in (["first", "second"], ["second"], [], ["first", "second"])]

@@ -71,3 +71,24 @@ def test_every_kernel_has_a_cause(tmp_path: Path, quantized: bool) -> None:
     else:
         assert {k.op_type for k in kernels if k.kind == "layout"} <= {"ReorderInput", "ReorderOutput"}
     assert any("lrn" in k.nodes for k in kernels)
+
+
+def test_a_constants_dequantization_belongs_to_its_reader(tmp_path: Path) -> None:
+    """Beside a float activation it is not fused, and no value of the model is what it dequantizes."""
+    rng = np.random.default_rng(0)
+    constants = [
+        numpy_helper.from_array(rng.integers(-9, 9, (64, 64)).astype(np.int8), "w_quantized"),
+        numpy_helper.from_array(np.float32(0.1), "s"),
+        numpy_helper.from_array(np.int8(0), "z"),
+    ]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w_quantized", "s", "z"], ["w_dq"], "w_DequantizeLinear"),
+        helper.make_node("MatMul", ["x", "w_dq"], ["y"], "product"),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 64]) for n in ("x", "y"))
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    executable = OrtCpuTarget().compile(Artifact(tmp_path / "m.onnx", "m"))
+    kernels = executable.profile({"x": rng.random((4, 64), np.float32)}, 5)
+    assert kernels
+    assert all(k.nodes == ("product",) for k in kernels)

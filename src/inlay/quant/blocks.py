@@ -106,7 +106,9 @@ def read_blocks(
         if data is None or weight is None or {data.op_type, weight.op_type} != {"DequantizeLinear"}:
             continue
         numbers = tensors.get(weight.input[0])
-        if data.input[0] not in writers or data.attribute or numbers is None or uses[numbers.name] > 1:
+        if data.input[0] not in writers or data.attribute or numbers is None:
+            continue
+        if uses[numbers.name] > 1 or uses[weight.output[0]] > 1:  # somebody else reads it over pixels
             continue
         form = blocks[node.name]
         before[node.name] = _through(node.name, form, data, free)

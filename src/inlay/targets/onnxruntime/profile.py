@@ -122,8 +122,11 @@ class Attribution:
         if kind == "compute":
             return KernelTime(name, op_type, ns, precision, self._sources(node), kind=kind)
         value = self._value(node)
-        value = value and self._public.get(value, value)
-        return KernelTime(name, op_type, ns, precision, (), (value,) if value else (), kind)
+        if value is None:  # a constant's: it works for the kernel that reads it
+            readers = [r for v in node.output for r in self._readers[v]]
+            sources = next((s for s in map(self._named, readers) if s), ())
+            return KernelTime(name, op_type, ns, precision, sources, (), kind)
+        return KernelTime(name, op_type, ns, precision, (), (self._public.get(value, value),), kind)
 
     def _kind(self, node: onnx.NodeProto) -> KernelKind:
         if node.op_type in _KINDS:
