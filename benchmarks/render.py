@@ -54,7 +54,7 @@ def quality(table: Mapping[str, Any]) -> str:
         overhead = "" if search["overhead"] is None else f"{search['overhead']:.1%}"
         lines.append(
             f"| {_name(row)} | {ratio(row['over_best_anchor'])} | {row['best_anchor']} | {ratio(row['over_given'])} "
-            f"| {decibels(row['sqnr_db'])}{'' if row['feasible'] else ' (below the bound)'} | {search['builds']} "
+            f"| {_fidelity(row)} | {search['builds']} "
             f"| {search['wall_s']:.0f} s | {overhead} |"
         )
     for kind, what in _MEANS.items():
@@ -124,7 +124,7 @@ def comparison(table: Mapping[str, Any]) -> str:
             if "sqnr_db" in theirs
             else _short(theirs["note"])
         )
-        ours = f"**{ratio(row['over_given'])}** ({decibels(row['sqnr_db'])})"
+        ours = f"**{ratio(row['over_given'])}** ({_fidelity(row)})"
         if row["delivers_given"]:
             ours = "float is best: the given file is kept"
         elif row["is_float"]:
@@ -152,6 +152,10 @@ def read(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     """A table that was committed."""
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf8"))
     return found
+
+
+def _fidelity(row: Mapping[str, Any]) -> str:
+    return decibels(row["sqnr_db"]) + ("" if row["feasible"] else ", below the bound")
 
 
 def _name(row: Mapping[str, Any]) -> str:
