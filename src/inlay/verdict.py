@@ -42,7 +42,7 @@ def notes_for(
     return (
         *_data_notes(data_kind, verified),
         *_float_notes(confirmed, units, anchors, why_slow),
-        *(f"{r.origin} was faster, but on unseen samples {r.unseen.reason}" for r in confirmed.rejected),
+        *dict.fromkeys(f"{r.origin} was faster, but on unseen samples {r.unseen.reason}" for r in confirmed.rejected),
         *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
         *_import_notes(imported),
     )
