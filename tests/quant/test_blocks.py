@@ -67,7 +67,7 @@ def run(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> list[np.ndarr
 @settings(max_examples=150, deadline=None)
 @given(
     st.tuples(st.integers(1, 7), st.integers(1, 7)),
-    st.integers(2, 4),
+    st.sampled_from([2, 4]),
     st.tuples(*[st.integers(0, 4)] * 4),
     st.tuples(st.integers(1, 5), st.integers(1, 5)),
     st.integers(1, 4),
@@ -103,6 +103,7 @@ def test_over_blocks_every_product_is_the_same(
     "model",
     [
         conv_model((3, 3), 1, (1, 1, 1, 1), (8, 8)),
+        conv_model((3, 3), 3, (1, 1, 1, 1), (9, 9)),
         conv_model((3, 3), 2, (1, 1, 1, 1), (8, 7)),
         conv_model((3, 3), 2, (1, 1, 1, 1), (8, "width")),
         conv_model((3, 3), 2, (1, 1, 1, 1), (8, 8), channels=5),
@@ -110,7 +111,7 @@ def test_over_blocks_every_product_is_the_same(
         conv_model((3, 3), 2, (2, 2, 2, 2), (8, 8), dilations=[2, 2]),
         conv_model((3, 3), 2, (0, 0, 0, 0), (8, 8), auto_pad="VALID"),
     ],
-    ids=["stride 1", "odd width", "dynamic width", "many channels", "groups", "dilation", "auto_pad"],
+    ids=["stride 1", "stride 3", "odd width", "dynamic width", "many channels", "groups", "dilation", "auto_pad"],
 )
 def test_other_convolutions_stay_as_they_are(model: onnx.ModelProto) -> None:
     assert form(model) is None
@@ -181,6 +182,22 @@ def test_extract_finds_the_ports_of_the_image(shared: bool, names: set[str]) -> 
         given = embed(space.prepared.emitter.base, space.prepared.store)
         for a, b in zip(run(left, space.feeds[0]), run(given, space.feeds[0]), strict=True):
             assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b), "float, up to the rounding of weights"
+
+
+def test_blocks_that_two_dequantizations_read_stay_a_valid_model(tmp_path: Path) -> None:
+    space = Workspace(stem(False, 32), tmp_path)
+    proto = space.emit(space.full())
+    (first,) = (n for n in proto.graph.node if n.op_type == "DequantizeLinear" and "blocks" in n.input[0])
+    proto.graph.node.add().CopyFrom(first)
+    second = proto.graph.node[-1]
+    second.name, second.output[0] = "second_DequantizeLinear", "again"
+    proto.graph.node.add(op_type="Neg", name="neg", input=["again"], output=["negative"])
+    proto.graph.output.add().CopyFrom(
+        onnx.helper.make_tensor_value_info("negative", onnx.TensorProto.FLOAT, [1, 12, 8, 8])
+    )
+    found = extract(ir.from_proto(proto))
+    assert found.leftovers == ()
+    check_and_load(ir.to_proto(found.model))
 
 
 def test_the_time_of_the_blocks_belongs_to_the_image(tmp_path: Path) -> None:

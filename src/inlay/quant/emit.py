@@ -82,6 +82,7 @@ class Emitter:
         self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
         self._node_names = {n.name for n in self.base.graph.node}
+        self._names = self._values | self._node_names
         # keyed by the identity of the numbers too: the tuple keeps them alive
         self._parts: dict[tuple[str, bool, bool, int], tuple[QParams, _Parts]] = {}
 
@@ -244,7 +245,7 @@ class Emitter:
         return _free(wish, self._values)
 
     def _new_name(self, wish: str) -> str:
-        return _free(wish, self._values | self._node_names)
+        return _free(wish, self._names)
 
     def _free_node(self, site: _Site, op_type: str) -> str:
         return _free(f"{site.prefix}_{op_type}", self._node_names)

@@ -159,14 +159,15 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
         return "its scale or zero point differs from that of its QuantizeLinear"
     source = q.inputs[0]
     assert source is not None
-    return source if moved is None else _moved(source, moved, graph), params
+    return source if moved is None else _moved(source, moved, dq), params
 
 
-def _moved(source: ir.Value, node: ir.Node, graph: ir.Graph) -> ir.Value:
-    """``source`` as ``node`` moves its integers."""
-    output = ir.Value(name=f"{node.name}_float", type=source.type, shape=node.outputs[0].shape)
+def _moved(source: ir.Value, node: ir.Node, dq: ir.Node) -> ir.Value:
+    """``source`` as ``node`` moves its integers for ``dq``."""
+    assert isinstance(node.graph, ir.Graph)
+    output = ir.Value(name=f"{dq.outputs[0].name}_moved", type=source.type, shape=node.outputs[0].shape)
     attributes = list(node.attributes.values())
-    graph.insert_before(node, ir.Node("", node.op_type, [source], attributes, outputs=[output], name=output.name))
+    node.graph.insert_before(node, ir.Node("", node.op_type, [source], attributes, outputs=[output], name=output.name))
     return output
 
 
