@@ -31,6 +31,7 @@ from inlay.model.load import file_sha256, load
 from inlay.numbers import DEFAULT_S, Ticks, choose_numbers
 from inlay.progress import Progress
 from inlay.quant.accuracy import Bound, Judge, find_metric
+from inlay.quant.calibrate import halves
 from inlay.quant.qparams import QParamsTable
 from inlay.result import TuneResult, replacing
 from inlay.selection import Selected
@@ -45,6 +46,7 @@ from inlay.types import Placement
 from inlay.workbench import Candidates, observe, prepare, sharing
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
+_JUDGING = 16  # most samples, of their first half, that judge ranges
 _RANDOM_SAMPLES = 8
 
 
@@ -267,7 +269,7 @@ def quantize(
     with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
         work = Path(folder)
         feeds = []
-        for number, feed in enumerate(samples.feeds[:16]):
+        for number, feed in enumerate(samples.feeds[: min(_JUDGING, len(halves(len(samples))[0]))]):
             feeds.append(work / f"{number}.npz")
             save_feed(feeds[-1], feed)
         try:
@@ -294,6 +296,8 @@ def quantize(
         table = numbers.table(prepared, observed)
         calibration = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
         final = Candidates(prepared, table, calibration, worker.fingerprint.digest)
+        if given is not None:
+            score(table, placement)
         artifact = final.deliver(placement, work / out.name)
         with replacing(out) as fresh:
             fresh.write_bytes(artifact.path.read_bytes())
@@ -303,8 +307,7 @@ def quantize(
                 fresh.write_bytes(data_file.read_bytes())
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     selected = [u for u in prepared.selectable if u.name in low]
-    # what was chosen is what judged best
-    accuracy = None if given is None else max(accuracies, key=lambda a: a.sqnr_db, default=None)
+    accuracy = None if given is None else accuracies[-1]
     refusals: dict[str, int] = {}
     for unit in prepared.units:
         if unit.refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,8 @@ LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
 """Level at each of at most two looks: an open case is measured on, and looked at once more."""
 LATER_LOOK = 3  # times the processes of the first look
 _MATTERS = 1.002  # an open case whose estimate is below is not worth a second look
+TIE = 0.005
+"""Difference in speed, as a share, that the first round cannot tell and nobody would feel: accuracy decides."""
 _HOPELESS = 0.9  # a contender this slow in the first round is not measured in the second
 
 
@@ -116,8 +118,9 @@ def confirm(
 ) -> Confirmed:
     """Decide what to deliver, in two rounds of fresh processes.
 
-    The first round chooses the fastest of the contenders (the incumbent, the fastest feasible candidates, the best
-    anchors) among those that keep the bound on the verification samples, by its own blocks and those of the search.
+    The first round chooses the fastest of the contenders (the incumbent, the fastest feasible candidates, the most
+    accurate of those about as fast, the best anchors) among those that keep the bound on the verification samples, by
+    its own blocks and those of the search. Of equally fast ones, within ``TIE``, it takes the most accurate.
     The second measures that one anew, beside the given model, float and the best anchor; only its blocks decide and are
     reported, so that no figure profits from having been chosen for being good. An open case is measured on, and looked
     at once more. The chosen model is delivered where it beats both the given model and float with an error of at most
@@ -125,13 +128,14 @@ def confirm(
     ``least_db`` on the selection samples are left out: an earlier look at the verification samples showed that these
     fail there.
     """
-    contenders = _contenders(judged, incumbent, least_db)
+    contenders = contenders_of(judged, incumbent, least_db)
     entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
     measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng, start=start)
     base = Entry(judged[0], baseline, np.empty(0))
     base, *entries = _timed([base, *entries], measure, 1)
     floats = [e for e in entries if e.candidate.placement == Placement()]
-    others = sorted((e for e in entries if e not in floats), key=lambda e: -_promise(base, e, worker))
+    promises = {e.candidate.key: _promise(base, e, worker) for e in entries}
+    others = most_promising([e for e in entries if e not in floats], promises)
 
     rejected: list[Rejected] = []
     checked: dict[str, Accuracy | None] = {base.candidate.key: _exact(base, verification)}
@@ -215,13 +219,24 @@ def _promise(base: Entry, other: Entry, worker: Worker) -> float:
     return float(np.average(np.log([gain, outcome.latency.speedup.value]), weights=[fresh, earlier]))
 
 
-def _contenders(judged: Sequence[Candidate], incumbent: Candidate, least_db: float) -> list[Candidate]:
+def most_promising(entries: Sequence[Entry], promises: Mapping[str, float]) -> list[Entry]:
+    """The best first: those within ``TIE`` of the fastest by accuracy, then the others by speed."""
+    by_speed = sorted(entries, key=lambda e: -promises[e.candidate.key])
+    tied = [e for e in by_speed if promises[e.candidate.key] >= promises[by_speed[0].candidate.key] - TIE]
+    return [*sorted(tied, key=lambda e: -_sqnr(e.candidate)), *by_speed[len(tied) :]]
+
+
+def contenders_of(judged: Sequence[Candidate], incumbent: Candidate, least_db: float) -> list[Candidate]:
+    """At most ``MOST_CONTENDERS``: float, incumbent, best anchor, the fastest, the most accurate of those as fast."""
     feasible = [c for c in judged[1:] if c.trial.feasible and _sqnr(c) >= least_db]
     # of models with one optimized graph, the first is enough: the others run alike
     fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -c.speedup)
     anchors = [c for c in fastest if c.trial.proposal.anchor]
     floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible]
-    wishes = [*floats, *([incumbent] if _sqnr(incumbent) >= least_db else []), *anchors[:1], *fastest[:3]]
+    tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
+    safest = sorted(tied, key=lambda c: -_sqnr(c))[:1]
+    kept = [incumbent] if _sqnr(incumbent) >= least_db else []
+    wishes = [*floats, *kept, *anchors[:1], *fastest[:1], *safest, *fastest[1:3]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:MOST_CONTENDERS]
 

@@ -183,15 +183,15 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
     rest = order[max(1, first) :]
     half = (len(rest) + 1) // 2
     return Split(
-        samples.part(_spread(order[: max(1, first)], calibration)),
-        samples.part(_spread(rest[:half], others)),
-        samples.part(_spread(rest[half:], others)),
+        samples.part(spread(order[: max(1, first)], calibration)),
+        samples.part(spread(rest[:half], others)),
+        samples.part(spread(rest[half:], others)),
         verified=True,
     )
 
 
-def _spread(indices: list[int], most: int) -> list[int]:
-    """At most ``most`` of ``indices``, evenly."""
+def spread(indices: list[int], most: int) -> list[int]:
+    """At most ``most`` of ``indices``, evenly over all of them."""
     return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
 
 

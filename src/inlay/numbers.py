@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from inlay.config import DEFAULT_BUDGET_S
-from inlay.data import Feed
+from inlay.data import Feed, spread
 from inlay.errors import ModelError, TargetError
 from inlay.model.reference import Session
 from inlay.quant.accuracy import EXACT_DB
 from inlay.quant.bias import bias_errors
-from inlay.quant.calibrate import Observed
+from inlay.quant.calibrate import Observed, halves
 from inlay.quant.observers import METHODS, Method
 from inlay.quant.probe import RangeProbe
 from inlay.quant.qparams import QParamsTable, covered
@@ -38,6 +38,7 @@ _SENSITIVITY_SHARE = 0.3  # of the time, where a part of the model must be found
 _LEAST_SHARE = 0.25  # of the time, that is left for choosing ranges however long all else took
 _TRIES = 3
 _NEAR_DB = 3.0
+_PREMIUM_DB = 1.0  # on the samples at hand, for ranges that larger numbers do not overrun
 _TICK_S = 0.02
 _LEAST_TICK_S = 0.002
 _SECONDS_PER_NUMBER = 6e-9  # of an activation, in the run or two of the simulated model that a question takes
@@ -102,7 +103,8 @@ class Numbers:
         bias = "biases corrected" if report["bias_correction"] else "biases as they were"
         before, after = report["before_db"], report["after_db"]
         what = "full INT8" if report["whole"] else "the part near the bound"
-        return f"ranges by {counts}; {bias}: {what} {before:.1f} dB -> {after:.1f} dB in {report['seconds']:.1f} s"
+        gain = f"{before:.1f} dB -> {after:.1f} dB on unseen samples"
+        return f"ranges by {counts}; {bias}: {what} {gain}, in {report['seconds']:.1f} s"
 
 
 class Ticks:
@@ -149,21 +151,21 @@ def choose_numbers(
         observed: histograms.
         placement: all that may be quantized.
         feeds: calibration samples; without any (or with random ones, which tell nothing) one method serves for all.
-        judge: SQNR in dB of a placement with a table; raises TargetError where it does not run.
+        judge: SQNR in dB of a placement with a table, on samples of no scene that the second half of ``feeds`` shows;
+            raises TargetError where it does not run.
         seconds: rough limit of the choice for single values.
         least_db: the bound on the SQNR, or None.
         methods: to choose from.
         fixed: numbers that are given.
         clock: tells seconds.
     """
-    method, scores = choose_method(prepared, observed, placement, lambda table: judge(table, placement), methods)
+    method, scores = choose_method(prepared, observed.of(1), placement, lambda table: judge(table, placement), methods)
     plain = Numbers(method, scores=scores)
     if not scores or not feeds:
         return plain
     begun = clock()
-    some = [feeds[int(i)] for i in np.linspace(0, len(feeds) - 1, min(len(feeds), _MOST_FEEDS))]
     try:
-        trial = _Trial(prepared, observed, placement, method, methods, fixed, some, clock)
+        trial = _Trial(prepared, observed, placement, method, methods, fixed, _alternating(feeds), clock)
         shifts = trial.shifts()
         if least_db is not None and scores[method] < least_db:
             trial = trial.within(least_db, shifts, _SENSITIVITY_SHARE * seconds, lambda p: trial.judge(plain, judge, p))
@@ -176,7 +178,7 @@ def choose_numbers(
     chosen = {c: m for c, m in {**others, **ranges.methods}.items() if m != method}
     contenders = [plain, Numbers(method, {}, shifts, scores=scores), Numbers(method, chosen, corrected, scores=scores)]
     known = [trial.judge(c, judge, trial.placement) for c in contenders]
-    best = int(np.argmax(known))
+    best = int(np.argmax([*known[:-1], known[-1] + _PREMIUM_DB]))
     winner = contenders[best]
     counts = Counter(dict.fromkeys(methods, 0))
     counts.update(winner.chosen.get(c, method) for c in trial.members)
@@ -223,9 +225,17 @@ def flip(
     return replace(numbers, flipped=tuple(sorted(flipped)))
 
 
+def _alternating(feeds: Sequence[Feed]) -> list[Feed]:
+    """Some of ``feeds``, in turn of their first and of their second half."""
+    if len(feeds) < 2:
+        return list(feeds)
+    parts = (spread([*half], _MOST_FEEDS // 2) for half in halves(len(feeds)))
+    return [feeds[i] for pair in zip(*parts, strict=False) for i in pair]
+
+
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What all comparisons have in common."""
+    """What all comparisons have in common; ``feeds`` are in turn of the first and of the second half of the samples."""
 
     prepared: Prepared
     observed: Observed
@@ -249,10 +259,11 @@ class _Trial:
             found.setdefault(self.classes.get(value, value), []).append(value)
         return found
 
-    def table(self, method: Method, shifts: Shifts | None = None) -> QParamsTable:
-        """Numbers by ``method`` for every class."""
+    def table(self, method: Method, shifts: Shifts | None = None, half: int | None = None) -> QParamsTable:
+        """Numbers by ``method`` for every class, ranges from one half of the samples or from all."""
         chosen = dict.fromkeys(self.members, method)
-        return Numbers(self.method, chosen, shifts or {}).table(self.prepared, self.observed, self.fixed)
+        observed = self.observed if half is None else self.observed.of(half)
+        return Numbers(self.method, chosen, shifts or {}).table(self.prepared, observed, self.fixed)
 
     def shifts(self) -> Shifts:
         """Mean errors of all rounded weights whose biases are quantized."""
@@ -286,7 +297,7 @@ class _Trial:
     def judge(self, numbers: Numbers, judge: Judge, placement: Placement) -> float:
         """SQNR in dB; the worst of all where it does not run."""
         try:
-            return judge(numbers.table(self.prepared, self.observed, self.fixed), placement)
+            return judge(numbers.table(self.prepared, self.observed.of(1), self.fixed), placement)
         except TargetError:
             return -EXACT_DB
 
@@ -295,14 +306,22 @@ class _Trial:
         begun = self.clock()
         reference = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
         wanted = [reference.run(feed) for feed in self.feeds]
-        tables = {method: self.table(method) for method in self.methods}
         probes = [self._probe(used) for used in ([{}, shifts] if shifts else [{}])]
         activation = self.prepared.rules.activation
-        options = {c: {m: t.params(c, activation) for m, t in tables.items()} for c in probes[0].classes}
-        local = {c: {m: self._noise(c, params) for m, params in known.items()} for c, known in options.items()}
+        classes = probes[0].classes
+
+        def options(half: int | None) -> dict[str, dict[Method, QParams]]:
+            tables = {method: self.table(method, half=half) for method in self.methods}
+            return {c: {m: t.params(c, activation) for m, t in tables.items()} for c in classes}
+
+        others = options(1), options(0)  # each sample judges ranges of the half that it does not belong to
+        given = [others[i % 2] for i in range(len(self.feeds))]
+        local = {c: {m: self._noise(c, params) for m, params in known.items()} for c, known in options(None).items()}
+        histograms = self.observed.histograms
+        larger = {c: max((histograms[v].spread for v in self.members.get(c, ())), default=0.0) for c in classes}
 
         def search(probe: RangeProbe, seconds: float) -> Ranges:
-            return choose_ranges(probe, options, local, self.method, self.feeds, wanted, seconds, self.clock)
+            return choose_ranges(probe, given, local, self.method, self.feeds, wanted, seconds, self.clock, larger)
 
         starts = [search(probe, 0.0).before_db for probe in probes]
         best = int(np.argmax(starts))

@@ -15,6 +15,7 @@ from inlay.model.normalize import PassReport
 from inlay.space.units import Unit, summary
 from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Failed, Trial
+from inlay.types import Placement
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -42,7 +43,12 @@ def notes_for(
     return (
         *_data_notes(data_kind, verified),
         *_float_notes(confirmed, units, anchors, why_slow),
-        *dict.fromkeys(f"{r.origin} was faster, but on unseen samples {r.unseen.reason}" for r in confirmed.rejected),
+        *_silence_notes(confirmed, anchors),
+        *dict.fromkeys(
+            f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
+            for r in confirmed.rejected
+            if r.candidate.placement != Placement()
+        ),
         *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
         *_import_notes(imported),
     )
@@ -53,6 +59,18 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
     elif not verified:
         yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
+
+
+def _silence_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:
+    """Float in another order of rounding is as exact as float can be: where it fails, outputs hold nothing else."""
+    judged = [r.unseen for r in confirmed.rejected if r.candidate.placement == Placement()]
+    judged += [t.accuracy for t in anchors.values() if t.proposal.placement == Placement() and t.accuracy is not None]
+    failed = next((a for a in judged if not a.feasible), None)
+    if failed is not None:
+        yield (
+            f"the samples tell nothing about accuracy: even of the float model, normalized, {failed.reason}; "
+            "outputs that are all but zero hold only rounding. Give samples that the model has an answer to, or a --metric"
+        )
 
 
 def _float_notes(

@@ -213,7 +213,7 @@ def table_from(
     domains = classes_of(prepared, observed, method, flipped)
     chosen = chosen or {}
     merged: dict[str, Range] = {}
-    for value, histogram in observed.histograms.items():
+    for value, histogram in observed.ranged.items():
         key = domains.get(value, value)
         found = histogram.range(chosen.get(key, method))
         merged[key] = merged[key] | found if key in merged else found

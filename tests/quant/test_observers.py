@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from inlay.quant.observers import BINS, METHODS, Histogram, Method, Range
+from inlay.quant.observers import BINS, METHODS, MOST_SPREAD, SPREAD, Histogram, Method, Range
 
+NARROW = [m for m in METHODS if m != "headroom"]
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
@@ -40,10 +41,42 @@ def test_doubling_merges_bins_exactly(parts: list[np.ndarray]) -> None:
     assert pieces.counts.sum() == whole.counts.sum()
 
 
+whole_numbers = st.integers(-2000, 2000).map(float)
+
+
+@given(st.lists(arrays(np.float32, st.integers(0, 30), elements=whole_numbers), max_size=4), st.data())
+def test_merged_histograms_are_that_of_both_streams(parts: list[np.ndarray], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(parts)))
+    merged, whole = histogram(*parts[:cut]) | histogram(*parts[cut:]), histogram(*parts)
+    assert (merged.low, merged.high, merged.zeros) == (whole.low, whole.high, whole.zeros)
+    assert merged.counts.sum() == whole.counts.sum() == sum(p.size for p in parts)
+    if merged.limit == whole.limit:
+        assert merged.digest == whole.digest
+    assert (merged.lows, merged.highs) == (whole.lows, whole.highs)
+    assert merged.range("headroom") == whole.range("headroom")
+
+
+def test_merging_leaves_both_as_they_were() -> None:
+    small, large = histogram(np.ones(3, np.float32)), histogram(np.full(3, 1000.0, np.float32))
+    digests = small.digest, large.digest
+    assert (small | large).high == 1000.0
+    assert (small.digest, large.digest) == digests
+
+
+def test_headroom_is_what_arrays_differ_by() -> None:
+    steady = histogram(*(np.array([-1.0, 6.0], np.float32) for _ in range(5)))
+    assert steady.range("headroom") == steady.range("minmax") == Range(-1.0, 6.0)
+    varied = histogram(*(np.array([0.0, high], np.float32) for high in (8.0, 10.0, 9.0, 10.0)))
+    expected = SPREAD * np.std([8.0, 10.0, 9.0, 10.0])
+    assert varied.range("headroom") == Range(0.0, pytest.approx(10.0 + expected))
+    wild = histogram(*(np.array([-high, 1.0], np.float32) for high in (0.1, 10.0, 0.1)))
+    assert wild.range("headroom") == Range(-10.0 * (1.0 + MOST_SPREAD), 1.0 + MOST_SPREAD)
+
+
 @given(arrays(np.float32, st.integers(1, 200), elements=finite))
 def test_ranges_contain_zero_and_lie_within_the_extremes(x: np.ndarray) -> None:
     made = histogram(x)
-    for method in METHODS:
+    for method in NARROW:
         found = made.range(method)
         assert min(0.0, float(x.min())) <= found.low <= 0.0 <= found.high <= max(0.0, float(x.max()))
     assert made.range("minmax") == Range(min(0.0, float(x.min())), max(0.0, float(x.max())))
@@ -65,7 +98,8 @@ def test_tiny_and_huge_numbers(method: Method, magnitude: float) -> None:
     assert made.counts.sum() == x.size
     found = made.range(method)
     assert np.isfinite([found.low, found.high]).all()
-    assert float(x.min()) <= found.low <= 0.0 <= found.high <= float(x.max())
+    room = 1.0 + (MOST_SPREAD if method == "headroom" else 0.0)
+    assert float(x.min()) * room <= found.low <= 0.0 <= found.high <= float(x.max()) * room
 
 
 def test_from_tiny_to_huge() -> None:

@@ -45,7 +45,7 @@ def choose(planted: Planted, samples: int = 6, seconds: float = 1000.0) -> Range
     feeds = [{"x": np.array([i], np.int64)} for i in range(samples)]
     return choose_ranges(
         cast(RangeProbe, planted),
-        dict.fromkeys(planted.classes, OPTIONS),
+        [dict.fromkeys(planted.classes, OPTIONS)] * samples,
         {c: dict.fromkeys(OPTIONS, 1.0) for c in planted.classes},
         "minmax",
         feeds,
@@ -124,8 +124,47 @@ def test_the_worst_output_counts() -> None:
     feeds = [{"x": np.array([i])} for i in range(4)]
     wanted = [{"y": np.ones(1, np.float32), "z": np.ones(1, np.float32)} for _ in feeds]
     local = {"a": dict.fromkeys(OPTIONS, 1.0)}
-    args: tuple[Any, ...] = ({"a": OPTIONS}, local, "minmax", feeds, wanted, 100.0, iter(range(10**6)).__next__)
+    args: tuple[Any, ...] = ([{"a": OPTIONS}] * 4, local, "minmax", feeds, wanted, 100.0, iter(range(10**6)).__next__)
     assert choose_ranges(cast(RangeProbe, probe), *args).methods == {"a": "minmax"}
+
+
+def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
+    """Both are told apart by what narrower numbers do; where samples are all alike, nothing narrows them."""
+
+    class Tight(Planted):
+        def run(self, feed: Mapping[str, np.ndarray], numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+            noise = {1.0: 1e-3, 2.0: 0.5e-3, 3.0: 1e-3}.get(numbers["a"].scale[0], 1e-3)
+            overrun = 1.0 < numbers["a"].scale[0] < 2.0  # what "mse" gives, made narrower
+            return {"y": np.array([1.0 + np.sqrt(0.1 if overrun else noise)], np.float32)}
+
+    def found(spread: dict[str, float]) -> Method:
+        feeds = [{"x": np.array([i])} for i in range(6)]
+        wanted = [{"y": np.ones(1, np.float32)} for _ in feeds]
+        probe = cast(RangeProbe, Tight({"a": {m: np.ones(16) for m in TRIED}}))
+        options, local = [{"a": OPTIONS}] * 6, {"a": dict.fromkeys(OPTIONS, 1.0)}
+        ticks = iter(range(10**6)).__next__
+        return choose_ranges(probe, options, local, "minmax", feeds, wanted, 1000.0, ticks, spread).methods["a"]
+
+    assert found({}) == found({"a": 0.0}) == "mse"
+    assert found({"a": 0.25}) == "minmax"
+
+
+def test_each_sample_has_its_own_numbers() -> None:
+    """Ranges of other samples judge each one: a method that is best with its own ranges only is not chosen."""
+    own = {m: QParams(QType.UINT8, (10.0 + i,), (0,)) for i, m in enumerate(TRIED)}
+
+    class Seen(Planted):
+        def run(self, feed: Mapping[str, np.ndarray], numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+            noise = {11.0: 1e-5, 2.0: 1e-2}.get(numbers["a"].scale[0], 1e-3)  # "mse": good on what it has seen
+            return {"y": np.array([1.0 + np.sqrt(noise)], np.float32)}
+
+    feeds = [{"x": np.array([i])} for i in range(6)]
+    wanted = [{"y": np.ones(1, np.float32)} for _ in feeds]
+    probe, local = cast(RangeProbe, Seen({"a": {m: np.ones(16) for m in TRIED}})), {"a": dict.fromkeys(TRIED, 1.0)}
+    for options, best in ((own, "mse"), (OPTIONS, "minmax")):
+        ticks = iter(range(10**6)).__next__
+        found = choose_ranges(probe, [{"a": options}] * 6, local, "minmax", feeds, wanted, 1000.0, ticks)
+        assert found.methods == {"a": best}
 
 
 @pytest.mark.parametrize("make", [small_model, residual_model, concat_model])
@@ -192,7 +231,8 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
     ticks = iter(range(10**6))
 
     def run(seconds: float, start: Method) -> Ranges:
-        return choose_ranges(probe, options, local, start, feeds, wanted, seconds, lambda: float(next(ticks)))
+        given = [options] * len(feeds)
+        return choose_ranges(probe, given, local, start, feeds, wanted, seconds, lambda: float(next(ticks)))
 
     found = run(1e5, "minmax")
     assert covered_high(options, found, "a") < 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -26,10 +26,30 @@ class Observed:
     Attributes:
         histograms: by value name.
         digest: identifies all of it.
+        ranged: what ranges are read off: ``histograms``, or those of one half.
+        halves: histograms of the first and of the second half of the samples.
     """
 
     histograms: Mapping[str, Histogram]
     digest: str
+    ranged: Mapping[str, Histogram]
+    halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
+
+    def of(self, half: int) -> Observed:
+        """The same with ranges of one half of the samples, which the other half can judge.
+
+        On samples that a range has seen, one that just covers them looks best, and cuts off what others hold.
+        """
+        return replace(self, ranged=self.halves[half])
+
+
+def halves(count: int) -> tuple[range, range]:
+    """Indices of the first and of the second half of ``count`` samples; a single one stands in both.
+
+    Neighbours are often views of one scene, so the halves are less alike than every other sample would be.
+    """
+    half = count // 2
+    return range(max(half, 1)), range(half, count)
 
 
 def calibrate(
@@ -49,20 +69,22 @@ def calibrate(
     """
     feeds = list(feeds)
     given = set(graph.inputs)
-    histograms = {v: Histogram() for v in values}
+    first, second = ({v: Histogram() for v in values} for _ in range(2))
+    half_of = [first if i < len(feeds) // 2 else second for i in range(len(feeds))]
     for value in values:
         if value in given:
-            for feed in feeds:
-                histograms[value].update(feed[value])
+            for half, feed in zip(half_of, feeds, strict=True):
+                half[value].update(feed[value])
     computed = [v for v in values if v not in given]
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
     for batch in in_batches(computed, sizes, BATCH_BYTES):
         session = Session(with_outputs(proto, batch), store)
-        for feed in feeds:
+        for half, feed in zip(half_of, feeds, strict=True):
             for value, array in session.run(feed).items():
-                histograms[value].update(array)
+                half[value].update(array)
+    histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
-    return Observed(histograms, digest)
+    return Observed(histograms, digest, histograms, (first if len(feeds) > 1 else second, second))
 
 
 _TYPES = {

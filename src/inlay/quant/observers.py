@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -15,13 +16,15 @@ from typing import Literal, get_args
 import numpy as np
 from scipy.special import rel_entr
 
-Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9"]
+Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 BINS = 4096  # over the whole symmetric range; a multiple of four, so that doubling merges bins exactly
 PERCENTILE = 99.99
 LOWER_PERCENTILE = 99.9
 COUNTED = 1 << 16  # numbers of one array that are counted
+SPREAD = 2.0  # standard deviations
+MOST_SPREAD = 0.5
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Histogram:
         self.zeros = 0
         self.limit = 0.0  # bins cover [-limit, limit)
         self.counts = np.zeros(BINS, np.int64)
+        self.lows: list[float] = []  # of each array, for how much they differ
+        self.highs: list[float] = []
         self._found: dict[tuple[Method, int], Range] = {}
 
     def update(self, array: np.ndarray) -> None:
@@ -64,6 +69,8 @@ class Histogram:
             self.update(finite)
             return
         self.low, self.high = min(self.low, low), max(self.high, high)
+        self.lows.append(low)
+        self.highs.append(high)
         self._cover(max(abs(low), abs(high)))
         flat = flat[:: _stride(flat.size)]
         index = flat.astype(np.float64) if self.limit > 1e30 else flat
@@ -80,6 +87,28 @@ class Histogram:
             self.counts = np.zeros(BINS, np.int64)
             self.counts[BINS // 4 : BINS // 4 + BINS // 2] = pairs
             self.limit *= 2
+
+    def __or__(self, other: Histogram) -> Histogram:
+        """The histogram of both streams, one after the other."""
+        both = Histogram()
+        both.limit = max(self.limit, other.limit)
+        for part in (copy(self), copy(other)):
+            if part.limit:
+                part._cover(both.limit)
+            both.counts = both.counts + part.counts
+        both.low, both.high = min(self.low, other.low), max(self.high, other.high)
+        both.lows, both.highs = self.lows + other.lows, self.highs + other.highs
+        both.not_finite, both.zeros = self.not_finite + other.not_finite, self.zeros + other.zeros
+        return both
+
+    @property
+    def spread(self) -> float:
+        """Share by which other arrays may exceed the largest number: two standard deviations of what these end at."""
+        largest = max(abs(self.low), abs(self.high))
+        if not self.lows or largest == 0.0:
+            return 0.0
+        differ = max(float(np.std(self.lows)), float(np.std(self.highs)))
+        return min(SPREAD * differ / largest, MOST_SPREAD)
 
     @property
     def edges(self) -> np.ndarray:
@@ -194,9 +223,15 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
     return best[1]
 
 
+def _headroom(histogram: Histogram, whole: Range, levels: int) -> Range:
+    """Beyond the extremes, by as much as those of single arrays differ: none where all arrays end at one number."""
+    return Range(whole.low * (1.0 + histogram.spread), whole.high * (1.0 + histogram.spread))
+
+
 _CHOICES: Mapping[Method, Callable[[Histogram, Range, int], Range]] = {
     "percentile": _percentile,
     "percentile-99.9": partial(_percentile, percent=LOWER_PERCENTILE),
     "mse": _mse,
     "entropy": _entropy,
+    "headroom": _headroom,
 }

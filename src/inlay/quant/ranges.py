@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -57,19 +57,25 @@ class Ranges:
 
 def choose_ranges(
     probe: RangeProbe,
-    options: Mapping[str, Mapping[Method, QParams]],
+    options: Sequence[Mapping[str, Mapping[Method, QParams]]],
     local: Mapping[str, Mapping[Method, float]],
     method: Method,
     feeds: Sequence[Feed],
     references: Sequence[Outputs],
     seconds: float,
     clock: Callable[[], float],
+    spread: Mapping[str, float] | None = None,
 ) -> Ranges:
     """Choose a method for each class of values.
 
+    With ``spread``, every sample counts twice: as it is, and made larger throughout. Numbers larger by a factor are
+    rounded, and cut off, like those at hand in ranges that are narrower by it; that is how it is done, and how a range
+    that other samples would overrun, to the harm of the outputs, is told from one where that does not matter.
+
     Args:
         probe: the placement under which they are judged.
-        options: by class: the numbers that each method gives.
+        options: for each of ``feeds``, by class: the numbers that each method gives. They had better come from other
+            samples than that one.
         local: by class: the error that each method makes at the values themselves, relative to their power. Of groups
             with equal effects, those that could gain most are tried first.
         method: where to start.
@@ -77,6 +83,7 @@ def choose_ranges(
         references: the float outputs for each of ``feeds``. Those that are not floating point do not count.
         seconds: rough limit.
         clock: tells seconds.
+        spread: by class, the share by which numbers of other samples may exceed those of the calibration samples.
 
     Returns:
         The choice; its ``after_db`` is never below ``before_db``, that of ``method`` for all.
@@ -84,16 +91,16 @@ def choose_ranges(
     Raises:
         RunFailed: the probe model does not run.
     """
-    search = _Search(probe, options, feeds, references, clock, clock() + seconds)
+    search = _Search(probe, options, feeds, references, clock, clock() + seconds, spread or {})
     state = dict.fromkeys(probe.classes, method)
     if not search.names or not feeds:
         return Ranges(state, EXACT_DB, EXACT_DB, 0, True)
     begun = clock()
     search.first(state)
     once = max(clock() - begun, 1e-6)
-    count = int(np.clip(seconds / (once * _MOVES), *_SAMPLES))
+    count = int(np.clip(seconds / (once * _MOVES * search.per_sample), *_SAMPLES))
     start = search.errors(state, count)
-    found, errors, complete = _descend(search, state, start, local)
+    found, errors, complete = _descend(search, state, start, count, local)
     before, after = _worst_db(start), _worst_db(errors)
     if not search.agrees(state, found, count):
         return Ranges(state, before, before, search.runs, complete)
@@ -101,7 +108,11 @@ def choose_ranges(
 
 
 def _descend(
-    search: _Search, state: dict[str, Method], errors: np.ndarray, local: Mapping[str, Mapping[Method, float]]
+    search: _Search,
+    state: dict[str, Method],
+    errors: np.ndarray,
+    count: int,
+    local: Mapping[str, Mapping[Method, float]],
 ) -> tuple[dict[str, Method], np.ndarray, bool]:
     """Rounds of best-first division, until one changes nothing or time is over."""
     while True:
@@ -116,7 +127,7 @@ def _descend(
                 changed = search.changed(state, group.classes, method)
                 if changed is None:
                     continue
-                tried = search.errors(changed, len(errors), errors)
+                tried = search.errors(changed, count, errors)
                 effect = max(effect, abs(_gain_db(tried[:1], errors[:1])[0]))
                 if _better(tried, errors):
                     state, errors = changed, tried
@@ -150,17 +161,19 @@ class _Search:
     def __init__(
         self,
         probe: RangeProbe,
-        options: Mapping[str, Mapping[Method, QParams]],
+        options: Sequence[Mapping[str, Mapping[Method, QParams]]],
         feeds: Sequence[Feed],
         references: Sequence[Outputs],
         clock: Callable[[], float],
         deadline: float,
+        spread: Mapping[str, float],
     ) -> None:
+        self._larger = {c: 1.0 + by for c, by in spread.items() if by}
         self._probe, self._options = probe, options
         self._feeds, self._references = feeds, references
         self._clock, self._deadline = clock, deadline
         self.runs = 0
-        self.methods = list(dict.fromkeys(m for known in options.values() for m in known))
+        self.methods = list(dict.fromkeys(m for known in options[0].values() for m in known)) if options else []
         first = references[0] if references else {}
         self.names = [n for n, a in first.items() if np.asarray(a).dtype.kind == "f"]
         self._signal = {n: max(float(np.mean([_power(r[n]) for r in references])), 1e-300) for n in self.names}
@@ -171,26 +184,25 @@ class _Search:
 
     def first(self, state: Mapping[str, Method]) -> None:
         """One run, to see how long it takes."""
-        self._run(state, 0)
+        self._run({c: self._options[0][c][m] for c, m in state.items()}, 0)
 
     def changed(self, state: dict[str, Method], group: Sequence[str], method: Method) -> dict[str, Method] | None:
         """``state`` with ``group`` by ``method``; None where that gives almost the same numbers."""
-        moved = [c for c in group if method in self._options[c] and not self._same(c, state[c], method)]
+        moved = [c for c in group if method in self._options[0][c] and not self._same(c, state[c], method)]
         return {**state, **dict.fromkeys(moved, method)} if moved else None
 
     def _same(self, name: str, one: Method, other: Method) -> bool:
-        a, b = self._options[name][one], self._options[name][other]
-        return a.zero_point == b.zero_point and abs(a.scale[0] / b.scale[0] - 1.0) < 0.01
+        return all(_near(options[name][one], options[name][other]) for options in self._options[:2])
 
     def errors(self, state: Mapping[str, Method], count: int, best: np.ndarray | None = None) -> np.ndarray:
-        """Relative noise of each output for the first samples, shape (samples, outputs).
+        """Relative noise of each output for the first samples, as they are and made larger, shape (runs, outputs).
 
         It ends as soon as the samples seen so far are, on average, no better than in ``best``.
         """
         rows: list[np.ndarray] = []
         for i in range(min(count, len(self._feeds))):
-            rows.append(self._run(state, i))
-            if best is not None and _soft(np.array(rows)).mean() >= _soft(best[: i + 1]).mean():
+            rows += self._runs(state, i)
+            if best is not None and _soft(np.array(rows)).mean() >= _soft(best[: len(rows)]).mean():
                 break
         return np.array(rows)
 
@@ -199,15 +211,37 @@ class _Search:
         further = range(used, min(len(self._feeds), used + _HELD_BACK))
         if before == after or len(further) < 2:
             return True
-        old, new = (_soft(np.array([self._run(s, i) for i in further])).mean() for s in (before, after))
+        rows = ([row for i in further for row in self._runs(state, i)] for state in (before, after))
+        old, new = (_soft(np.array(each)).mean() for each in rows)
         return bool(new < old)
 
-    def _run(self, state: Mapping[str, Method], index: int) -> np.ndarray:
+    @property
+    def per_sample(self) -> int:
+        """Runs for each sample."""
+        return 2 if self._larger else 1
+
+    def _runs(self, state: Mapping[str, Method], index: int) -> list[np.ndarray]:
+        """Errors on one sample, as it is and made larger."""
+        numbers = {c: self._options[index][c][m] for c, m in state.items()}
+        rows = [self._run(numbers, index)]
+        if self._larger:
+            narrowed = {c: _narrowed(q, self._larger[c]) if c in self._larger else q for c, q in numbers.items()}
+            rows.append(self._run(narrowed, index))
+        return rows
+
+    def _run(self, numbers: Mapping[str, QParams], index: int) -> np.ndarray:
         self.runs += 1
-        numbers = {c: self._options[c][m] for c, m in state.items()}
         got = self._probe.run(self._feeds[index], numbers)
         want = self._references[index]
         return np.array([_noise(want[n], got[n]) / self._signal[n] for n in self.names])
+
+
+def _near(one: QParams, other: QParams) -> bool:
+    return one.zero_point == other.zero_point and abs(one.scale[0] / other.scale[0] - 1.0) < 0.01
+
+
+def _narrowed(numbers: QParams, factor: float) -> QParams:
+    return replace(numbers, scale=tuple(s / factor for s in numbers.scale))
 
 
 def _promise(error: Mapping[Method, float], current: Method) -> float:
