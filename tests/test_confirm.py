@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.confirm import MOST_CONTENDERS, TIE, Entry, contenders_of, most_promising
+from inlay.confirm import MOST_CONTENDERS, TIE, Entry, contenders_of, is_open, most_promising, open_cases
 from inlay.evaluate import Candidate
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
@@ -47,3 +47,15 @@ def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:
     assert len(keys) <= MOST_CONTENDERS
     assert [c.key for c in contenders_of(judged, incumbent, 30.0)] == ["quiet", "slow"]
     assert contenders_of([given], given, -np.inf) == []
+
+
+def test_an_open_case_that_cannot_win_needs_no_second_look() -> None:
+    noise = np.resize([0.02, -0.02], 24)
+    given = np.full(24, 1e6)
+    alike, faster, slower = (1e6 * np.exp(noise - gain) for gain in (0.004, 0.5, -0.5))
+    assert is_open(given, alike)
+    assert open_cases(given, [alike]) == [0]
+    assert open_cases(given, [slower, alike]) == [1]  # what is slower decides nothing
+    assert open_cases(given, [alike, alike.copy()]) == [0, 1]  # either may be the winner
+    assert open_cases(given, [alike, faster]) == []
+    assert open_cases(given, []) == []

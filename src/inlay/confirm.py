@@ -164,7 +164,7 @@ def confirm(
     processes = max(1, config.confirm_processes)
     base, *finalists = _timed(finalists, measure, processes)
     reported = LEVEL
-    if not worker.deterministic and any(is_open(base.ns, e.ns) for e in finalists):
+    if not worker.deterministic and open_cases(base.ns, [e.ns for e in finalists]):
         reported = REPORTED  # the readings decided to go on, as in a race
         again = _timed([base, *finalists], measure, LATER_LOOK * processes)
         pairs = zip([base, *finalists], again, strict=True)
@@ -190,6 +190,18 @@ def is_open(base_ns: np.ndarray, other_ns: np.ndarray) -> bool:
     """Whether readings leave open if the other model is faster, by an amount that matters."""
     found = speedup(base_ns, other_ns, LOOK_LEVEL)
     return found.low <= 1.0 < found.high and found.value >= _MATTERS
+
+
+def open_cases(base_ns: np.ndarray, others_ns: Sequence[np.ndarray]) -> list[int]:
+    """Which of the others are open, and not clearly slower than the fastest: what cannot win needs no second look."""
+    if not len(others_ns):
+        return []
+    leader = others_ns[int(np.argmax([speedup(base_ns, ns).value for ns in others_ns]))]
+    return [
+        i
+        for i, ns in enumerate(others_ns)
+        if is_open(base_ns, ns) and (ns is leader or speedup(leader, ns, LOOK_LEVEL).high >= 1.0)
+    ]
 
 
 def _timed(entries: Sequence[Entry], measure: Callable[..., np.ndarray], processes: int) -> list[Entry]:

@@ -69,7 +69,7 @@ def _silence_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterat
     if failed is not None:
         yield (
             f"the samples tell nothing about accuracy: even of the float model, normalized, {failed.reason}; "
-            "outputs that are all but zero hold only rounding. Give samples that the model has an answer to, or a --metric"
+            "outputs that are all but zero hold only rounding. Give samples that the model answers, or a --metric"
         )
 
 
