@@ -251,7 +251,7 @@ COVERED = {
     "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Min", "Max", "BatchNormalization", "Relu",
     "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin",
     "Softmax", "Concat", "Resize", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice",
-    "Pad", "Split", "Gather", "Identity",
+    "Pad", "Split", "Gather", "Identity", "SpaceToDepth", "DepthToSpace",
 }  # fmt: skip
 
 
@@ -334,6 +334,8 @@ def test_concat(data, seed, yq, same):
         "Split",
         "Gather",
         "Identity",
+        "SpaceToDepth",
+        "DepthToSpace",
     ],
 )
 def test_movement(kind, data, seed, xq):
@@ -385,6 +387,13 @@ def test_movement(kind, data, seed, xq):
         case "Gather":
             axis = draw(st.integers(0, 3))
             y = n.op(kind, [q, n.const(np.int64(draw(st.integers(0, shape[axis] - 1))))], axis=axis)
+        case "SpaceToDepth":
+            size = draw(st.integers(1, 3))
+            y = n.op(kind, [n.op("Tile", [q, i64(n, 1, 1, size, size)])], blocksize=size)
+        case "DepthToSpace":
+            size = draw(st.integers(1, 3))
+            q = n.op("Tile", [q, i64(n, 1, size * size, 1, 1)])
+            y = n.op(kind, [q], blocksize=size, mode=draw(st.sampled_from(["DCR", "CRD"])))
         case _:
             y = n.op(kind, [q])
     check(n, y, xq, seed, limit=0.001)

@@ -11,8 +11,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
+from inlay.errors import UsageError
 from inlay.model import normalize as module
 from inlay.model.graph import build_graph
 from inlay.model.normalize import Normalized, normalize
@@ -145,7 +148,7 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
 
 
-LRN, NORM, MEAN, GATE, FOCUS = (
+LRN, NORM, MEAN, GATE, FOCUS, BLOCKS = (
     frozenset({name})
     for name in (
         "spell LRN out",
@@ -153,6 +156,7 @@ LRN, NORM, MEAN, GATE, FOCUS = (
         "turn AveragePool into Conv",
         "gather HardSigmoid",
         "fold the patches of an image into Conv",
+        "compute few outputs in blocks",
     )
 )
 
@@ -352,6 +356,91 @@ def test_patches_of_an_image_are_folded_into_the_convolution(
 def test_patches_that_are_no_whole_image_stay(b: Builder, tmp_path: Path) -> None:
     done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=FOCUS)
     assert "Slice" in [n.op_type for n in done.model.graph]
+
+
+def few(
+    channels: int = 8,
+    outputs: int = 3,
+    size: tuple[int, int] = (20, 24),
+    kernel: tuple[int, int] = (3, 3),
+    **attributes: Any,
+) -> tuple[Builder, str]:
+    """A convolution with few outputs, and its result."""
+    b = Builder()
+    x = b.input("x", (2, channels, *size))
+    weight = b.constant(
+        "w", b.rng.standard_normal((outputs, channels // attributes.get("group", 1), *kernel)).astype(np.float32)
+    )
+    bias = b.constant("b", b.rng.standard_normal(outputs).astype(np.float32))
+    return b, b.node("conv", "Conv", [x, weight, bias], channels=outputs, **attributes)
+
+
+def in_blocks(b: Builder, tmp_path: Path) -> list[str]:
+    """Operators after the rewrite, whose outputs are checked against the original's."""
+    model, store = b.model(), WeightStore(tmp_path)
+    feed = random_feed(model)
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=BLOCKS)
+    wanted, got = (run_model(m, store, feed) for m in (ir.from_proto(model), done.model))
+    assert list(wanted) == list(got)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
+    check_and_load(ir.to_proto(done.model))
+    return [n.op_type for n in done.model.graph]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_few_outputs_are_computed_in_blocks(data: st.DataObject, tmp_path: Path) -> None:
+    kernel = (data.draw(st.integers(3, 5)), data.draw(st.integers(3, 9)))
+    auto = data.draw(st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]))
+    pads = [data.draw(st.integers(0, 3)) for _ in range(4)] if auto == "NOTSET" else [0, 0, 0, 0]
+    if auto.startswith("SAME"):
+        pads = [1, 1, kernel[0] - 2, kernel[1] - 2]  # as much in all
+    results = [2 * data.draw(st.integers(9, 12)) for _ in range(2)]
+    size = (results[0] + kernel[0] - 1 - pads[0] - pads[2], results[1] + kernel[1] - 1 - pads[1] - pads[3])
+    window = {"pads": pads} if auto == "NOTSET" else {"auto_pad": auto}
+    b, y = few(data.draw(st.integers(8, 10)), data.draw(st.integers(1, 8)), size, kernel, **window)
+    b.output(y)
+    assert in_blocks(b, tmp_path) == ["Conv", "DepthToSpace"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "changes"),
+    [
+        ("more outputs", {"outputs": 9}),
+        ("odd results", {"size": (20, 25), "pads": [1, 1, 1, 1]}),
+        ("few products", {"channels": 7}),
+        ("few pixels", {"size": (16, 16)}),
+        ("small kernel", {"kernel": (2, 5), "channels": 16, "pads": [0, 0, 1, 0]}),
+        ("strided", {"strides": [1, 2]}),
+        ("dilated", {"dilations": [2, 1]}),
+        ("grouped", {"group": 2, "channels": 16, "outputs": 4}),
+    ],
+)
+def test_other_convolutions_are_not_computed_in_blocks(wanted: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    b, y = few(**changes)
+    b.output(y)
+    assert in_blocks(b, tmp_path) == ["Conv"]
+
+
+def test_blocks_are_spread_out_behind_the_functions_that_follow(tmp_path: Path) -> None:
+    """Runtimes join a convolution with the function behind it: nothing may come between them."""
+    b, y = few()
+    limits = [b.constant("low", np.float32(-0.5)), b.constant("high", np.float32(0.5))]
+    b.output(b.node("sigmoid", "Sigmoid", [b.node("clip", "Clip", [y, *limits], channels=3)], channels=3))
+    assert in_blocks(b, tmp_path) == ["Conv", "Clip", "Sigmoid", "DepthToSpace"]
+    b, y = few()
+    b.output(b.node("product", "Mul", [y, b.node("sigmoid", "Sigmoid", [y], channels=3)]))
+    assert in_blocks(b, tmp_path) == ["Conv", "DepthToSpace", "Sigmoid", "Mul"]
+    b, y = few()
+    b.output(y)
+    b.output(b.node("relu", "Relu", [y]))
+    assert in_blocks(b, tmp_path) == ["Conv", "DepthToSpace", "Relu"]
+
+
+def test_an_unknown_rewrite_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="speed it up; there are spell LRN out"):
+        normalize(ir.from_proto(small_model()), EvaluateIn(tmp_path), None, rewrites=frozenset({"speed it up"}))
 
 
 def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:

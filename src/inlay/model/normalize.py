@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from inlay.errors import TargetError
+from inlay.errors import TargetError, UsageError
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.averagepool import averagepool_to_conv
 from inlay.model.passes.batchnorm import batchnorm_to_conv
@@ -24,6 +24,7 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
+from inlay.model.passes.fewoutputs import block_few_outputs
 from inlay.model.passes.focus import fold_focus
 from inlay.model.passes.hardsigmoid import gather_hardsigmoid
 from inlay.model.passes.identity import remove_identities
@@ -49,6 +50,7 @@ REWRITES: Mapping[str, Pass] = {
     "turn AveragePool into Conv": averagepool_to_conv,
     "gather HardSigmoid": gather_hardsigmoid,
     "fold the patches of an image into Conv": fold_focus,
+    "compute few outputs in blocks": block_few_outputs,
 }
 """Passes that make models faster on some targets only; a target's rules say which it asks for."""
 
@@ -76,7 +78,13 @@ def passes(evaluate: Evaluate, rewrites: frozenset[str] = frozenset()) -> Sequen
     Args:
         evaluate: computes constants.
         rewrites: those of :data:`REWRITES` that pay on the target.
+
+    Raises:
+        UsageError: a target asks for a rewrite that there is not.
     """
+    unknown = sorted(rewrites - REWRITES.keys())
+    if unknown:
+        raise UsageError(f"the target's rules ask for rewrites {', '.join(unknown)}; there are {', '.join(REWRITES)}")
     asked = [(name, step) for name, step in REWRITES.items() if name in rewrites]
     fold = ("fold scales and shifts of channels", fold_affine)
     return (

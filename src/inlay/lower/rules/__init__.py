@@ -20,6 +20,8 @@ _MOVEMENT: Mapping[str, Rule] = {
     "Squeeze": movement.reshape,
     "Unsqueeze": movement.reshape,
     "Transpose": movement.transpose,
+    "SpaceToDepth": movement.space_to_depth,
+    "DepthToSpace": movement.depth_to_space,
     "Concat": movement.concat,
     "Split": movement.split,
     "Slice": movement.slice_,

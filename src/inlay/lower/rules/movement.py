@@ -49,21 +49,47 @@ def reshape(context: Context, node: Node) -> None:
 def transpose(context: Context, node: Node) -> None:
     """Transpose."""
     rep = context.quantized(node.inputs[0])
-    shape = context.builder.shape(rep.tensor)
-    perm = tuple(int(p) for p in node.attributes.get("perm", ())) or tuple(reversed(range(len(shape))))
-    tensor = rep.tensor
-    if perm != tuple(range(len(shape))):
-        tensor = context.builder.add(
-            ir.Transpose,
-            node.name,
-            [tensor],
-            node.outputs[0],
-            _dtype(context, tensor),
-            tuple(shape[p] for p in perm),
-            rep.qparams,
-            perm=perm,
-        )
-    _move(context, node, rep, tensor)
+    rank = len(context.builder.shape(rep.tensor))
+    perm = tuple(int(p) for p in node.attributes.get("perm", ())) or tuple(reversed(range(rank)))
+    _move(context, node, rep, _turned(context, node, rep.tensor, perm))
+
+
+def _turned(context: Context, node: Node, tensor: str, perm: tuple[int, ...]) -> str:
+    declared = context.builder.tensors[tensor]
+    if perm == tuple(range(len(perm))):
+        return tensor
+    shape = tuple(declared.dims[p] for p in perm)
+    return context.builder.add(
+        ir.Transpose, node.name, [tensor], node.outputs[0], declared.dtype, shape, declared.qparams, perm=perm
+    )
+
+
+def space_to_depth(context: Context, node: Node) -> None:
+    """SpaceToDepth: rows and columns are split in two, and the inner ones put before the channels."""
+    n, c, h, w = context.builder.shape(context.quantized(node.inputs[0]).tensor)
+    b = int(node.attributes["blocksize"])
+    if h % b or w % b:
+        raise Refused(f"its {h} rows and {w} columns are no multiples of {b}")
+    _through(context, node, (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4))
+
+
+def depth_to_space(context: Context, node: Node) -> None:
+    """DepthToSpace: the channels' outer part (mode DCR) or inner part (CRD) goes behind rows and columns."""
+    n, c, h, w = context.builder.shape(context.quantized(node.inputs[0]).tensor)
+    b = int(node.attributes["blocksize"])
+    if c % (b * b):
+        raise Refused(f"its {c} channels are no multiple of {b * b}")
+    if node.attributes.get("mode", "DCR") in ("CRD", b"CRD"):
+        _through(context, node, (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3))
+    else:
+        _through(context, node, (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2))
+
+
+def _through(context: Context, node: Node, split: tuple[int, ...], perm: tuple[int, ...]) -> None:
+    """Reshape to ``split``, transpose by ``perm``, reshape to the node's own shape."""
+    rep, out = context.quantized(node.inputs[0]), node.outputs[0]
+    tensor = _turned(context, node, context.reshape(node.name, rep.tensor, split, f"{out}/split"), perm)
+    _move(context, node, rep, context.reshape(node.name, tensor, context.shape(out), out))
 
 
 def concat(context: Context, node: Node) -> None:
