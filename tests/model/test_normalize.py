@@ -20,6 +20,7 @@ from inlay.model import normalize as module
 from inlay.model.graph import build_graph
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.passes.lrn import window
+from inlay.model.passes.runs import written_out
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
@@ -148,7 +149,7 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
 
 
-LRN, NORM, MEAN, GATE, FOCUS, BLOCKS = (
+LRN, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
     frozenset({name})
     for name in (
         "spell LRN out",
@@ -157,6 +158,7 @@ LRN, NORM, MEAN, GATE, FOCUS, BLOCKS = (
         "gather HardSigmoid",
         "fold the patches of an image into Conv",
         "compute few outputs in blocks",
+        "write out constants along short rows",
     )
 )
 
@@ -436,6 +438,47 @@ def test_blocks_are_spread_out_behind_the_functions_that_follow(tmp_path: Path) 
     b.output(y)
     b.output(b.node("relu", "Relu", [y]))
     assert in_blocks(b, tmp_path) == ["Conv", "DepthToSpace", "Relu"]
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "own", "wanted"),
+    [
+        ((1, 70, 80, 1), (1,), (1, 1, 1, 1)),
+        ((1, 70, 80, 1), (), (1, 1, 1, 1)),
+        ((1, 70, 80, 2), (1, 1, 80, 1), (1, 1, 80, 2)),
+        ((2, 50, 60, 3), (3,), (1, 1, 60, 3)),
+        ((2, 50, 20, 3), (3,), (1, 50, 20, 3)),
+        ((2, 40, 60, 3), (40, 1, 1), (40, 1, 1)),  # stands still for 180 numbers
+        ((2, 40, 60, 3), (), ()),  # for all of them
+        ((1, 64, 100), (100,), (100,)),
+        ((1, 60, 60, 1), (1,), (1,)),  # few numbers
+        ((2, 50, 60, 1), (2, 50, 60, 5), (2, 50, 60, 5)),  # the constant is what is larger
+        ((1, 90000, 2), (90000, 1), (90000, 1)),  # more than may be written out
+    ],
+)
+def test_constants_are_written_out_along_short_rows(
+    op_type: str, first: bool, shape: tuple[int, ...], own: tuple[int, ...], wanted: tuple[int, ...], tmp_path: Path
+) -> None:
+    b = Builder()
+    x, c = b.input("x", shape), b.constant("c", np.asarray(b.rng.uniform(0.5, 2.0, own), np.float32))
+    b.output(b.node("node", op_type, [c, x] if first else [x, c]))
+    model, store = b.model(), WeightStore(tmp_path)
+    feed = {"x": np.random.default_rng(0).uniform(0.5, 2.0, shape).astype(np.float32)}
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=RUNS)
+    (constant,) = done.model.graph.initializers.values()
+    assert constant.shape is not None
+    assert tuple(constant.shape) == wanted
+    (before,), (after,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_array_equal(after, before)
+
+
+def test_sizes_that_are_not_known_are_not_written_out() -> None:
+    assert written_out([None, None, 100, 3], [3]) is None  # 300 numbers are known
+    assert written_out([None, 2000, 3], [3]) == [1, 2000, 3]
+    assert written_out([5000, None, 3], [3]) is None
+    assert written_out([5000, None], [1]) is None
 
 
 def test_an_unknown_rewrite_is_an_error(tmp_path: Path) -> None:

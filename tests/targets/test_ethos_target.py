@@ -116,6 +116,22 @@ def test_what_vela_refuses_goes_to_the_host_with_the_reason(accelerator, host):
         assert "Ethos-U55/U65 resize" in lowered.not_lowered[0].reason
 
 
+@pytest.mark.parametrize("accelerator", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
+@pytest.mark.parametrize(("kind", "channels"), [("SpaceToDepth", 32), ("DepthToSpace", 2)])
+def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind, channels, accelerator):
+    rng = np.random.default_rng(0)
+    n = Net()
+    w = rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8)
+    y = n.qdq(n.op("Conv", [n.qdq(n.input([1, 4, 16, 16]), 0.05, 3), n.weight(w, 0.002)]), 0.05, -3)
+    y = n.qdq(n.op(kind, [y], blocksize=2), 0.05, -3)
+    w = rng.integers(-127, 128, (4, channels, 1, 1)).astype(np.int8)
+    n.output(n.qdq(n.op("Conv", [y, n.weight(w, 0.002)]), 0.05, 0))
+    lowered, cost = compile_partitions(n.model(), Accelerator.of(accelerator))
+    assert [p.kind for p in lowered.partitions] == ["tosa"]
+    assert not lowered.not_lowered
+    assert cost.host == 0
+
+
 def test_what_the_table_misses_is_found_by_asking(monkeypatch):
     """Without the table, the refused partition is searched operator by operator."""
     from inlay.lower.integer import anything

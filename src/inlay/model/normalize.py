@@ -31,6 +31,7 @@ from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.lrn import spell_out_lrn
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
+from inlay.model.passes.runs import write_out_constants
 from inlay.model.passes.sums import split_sums
 
 NOISE_DB = 60.0
@@ -51,6 +52,7 @@ REWRITES: Mapping[str, Pass] = {
     "gather HardSigmoid": gather_hardsigmoid,
     "fold the patches of an image into Conv": fold_focus,
     "compute few outputs in blocks": block_few_outputs,
+    "write out constants along short rows": write_out_constants,
 }
 """Passes that make models faster on some targets only; a target's rules say which it asks for."""
 

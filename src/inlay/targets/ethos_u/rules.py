@@ -108,6 +108,8 @@ _ROWS: Iterable[OpRule] = (
             "Slice",
             "Split",
             "Gather",
+            "SpaceToDepth",
+            "DepthToSpace",
         )
     ),
     _move("Pad", _known_pad),
