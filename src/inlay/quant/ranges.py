@@ -128,7 +128,8 @@ def _descend(
                 if changed is None:
                     continue
                 tried = search.errors(changed, count, errors)
-                effect = max(effect, abs(_gain_db(tried[:1], errors[:1])[0]))
+                once = search.per_sample
+                effect = max(effect, float(np.abs(_gain_db(tried[:once], errors[:once])).max()))
                 if _better(tried, errors):
                     state, errors = changed, tried
             if effect >= _LEAST_EFFECT_DB:
