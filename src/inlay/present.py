@@ -30,7 +30,8 @@ def _verdict_lines(result: TuneResult) -> Iterator[str]:
         yield _anchor_line(anchor)
     yield ""
     if best.origin == "original":
-        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); nothing was measurably faster."
+        what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
+        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); {what} is measurably faster."
     else:
         what = "float, normalized" if best.is_float else f"{best.origin}, {best.qdq_pairs} Q/DQ pairs"
         yield (

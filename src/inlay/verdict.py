@@ -42,8 +42,8 @@ def notes_for(
         )
     return (
         *_data_notes(data_kind, verified),
-        *_float_notes(confirmed, units, anchors, why_slow),
         *_silence_notes(confirmed, anchors),
+        *_float_notes(confirmed, units, anchors, why_slow),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
             for r in confirmed.rejected
