@@ -387,6 +387,7 @@ def in_blocks(b: Builder, tmp_path: Path) -> list[str]:
     for name, array in wanted.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-4)
     check_and_load(ir.to_proto(done.model))
+    assert "conv" in {n.name for n in done.model.graph}  # recipes and imported models name it
     return [n.op_type for n in done.model.graph]
 
 

@@ -20,8 +20,8 @@ from inlay.model.passes.steps import Steps, replace_each
 
 MOST_OUTPUTS = 8
 LEAST_KERNEL = 3  # rows and columns
-LEAST_PRODUCTS = 64  # for each result; below, moving pixels costs what products save
-LEAST_PIXELS = 256
+LEAST_PRODUCTS = 64  # of a result; below, moving pixels costs what products save
+LEAST_PIXELS = 256  # of the image that it makes
 _SIZE = 2
 _UNARY = frozenset(
     {"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu", "Softplus"}
@@ -54,7 +54,7 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     if bias is not None:
         inputs.append(steps.constant("biases", np.tile(bias, _SIZE * _SIZE)))
     window = {"kernel_shape": shifted.shape[4:], "strides": (_SIZE, _SIZE), "pads": pads}
-    blocks = steps.add("Conv", inputs, "blocks", [ir.AttrInt64s(k, list(v)) for k, v in window.items()])
+    blocks = steps.add("Conv", inputs, "", [ir.AttrInt64s(k, list(v)) for k, v in window.items()])
     blocks.shape = ir.Shape([_batch(x), _SIZE * _SIZE * outputs, *(r // _SIZE for r in results)])
     _spread(node, blocks)
     return True
