@@ -22,15 +22,17 @@ def candidate(key: str, speedup: float, sqnr_db: float, feasible: bool = True) -
     return Candidate(key, trial, lambda: FILE, placement)
 
 
-def order(*found: tuple[Candidate, float]) -> list[str]:
+def order(*found: tuple[Candidate, float], tie: float = TIE) -> list[str]:
     entries = [Entry(c, FILE, np.ones(3)) for c, _ in found]
-    return [e.candidate.key for e in most_promising(entries, {c.key: promise for c, promise in found})]
+    return [e.candidate.key for e in most_promising(entries, {c.key: promise for c, promise in found}, tie)]
 
 
 def test_of_equally_fast_models_the_most_accurate_comes_first() -> None:
     loud, quiet, slow = candidate("loud", 1.3, 21.0), candidate("quiet", 1.3, 30.0), candidate("slow", 1.2, 50.0)
     assert order((loud, 0.3), (quiet, 0.3 - TIE / 2), (slow, 0.2)) == ["quiet", "loud", "slow"]
     assert order((loud, 0.3), (quiet, 0.3 - 2 * TIE), (slow, 0.2)) == ["loud", "quiet", "slow"]  # that would be felt
+    assert order((loud, 0.3), (quiet, 0.3 - TIE / 2), tie=0.0) == ["loud", "quiet"]  # readings without noise
+    assert order((loud, 0.3), (quiet, 0.3), tie=0.0) == ["quiet", "loud"]
     assert order((slow, 0.2)) == ["slow"]
     assert order() == []
 

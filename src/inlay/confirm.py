@@ -120,7 +120,8 @@ def confirm(
 
     The first round chooses the fastest of the contenders (the incumbent, the fastest feasible candidates, the most
     accurate of those about as fast, the best anchors) among those that keep the bound on the verification samples, by
-    its own blocks and those of the search. Of equally fast ones, within ``TIE``, it takes the most accurate.
+    its own blocks and those of the search. Of equally fast ones, within ``TIE`` where readings have noise, it takes the
+    most accurate.
     The second measures that one anew, beside the given model, float and the best anchor; only its blocks decide and are
     reported, so that no figure profits from having been chosen for being good. An open case is measured on, and looked
     at once more. The chosen model is delivered where it beats both the given model and float with an error of at most
@@ -135,7 +136,8 @@ def confirm(
     base, *entries = _timed([base, *entries], measure, 1)
     floats = [e for e in entries if e.candidate.placement == Placement()]
     promises = {e.candidate.key: _promise(base, e, worker) for e in entries}
-    others = most_promising([e for e in entries if e not in floats], promises)
+    tie = 0.0 if worker.deterministic else TIE
+    others = most_promising([e for e in entries if e not in floats], promises, tie)
 
     rejected: list[Rejected] = []
     checked: dict[str, Accuracy | None] = {base.candidate.key: _exact(base, verification)}
@@ -231,10 +233,10 @@ def _promise(base: Entry, other: Entry, worker: Worker) -> float:
     return float(np.average(np.log([gain, outcome.latency.speedup.value]), weights=[fresh, earlier]))
 
 
-def most_promising(entries: Sequence[Entry], promises: Mapping[str, float]) -> list[Entry]:
-    """The best first: those within ``TIE`` of the fastest by accuracy, then the others by speed."""
+def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie: float = TIE) -> list[Entry]:
+    """The best first: those within ``tie`` of the fastest by accuracy, then the others by speed."""
     by_speed = sorted(entries, key=lambda e: -promises[e.candidate.key])
-    tied = [e for e in by_speed if promises[e.candidate.key] >= promises[by_speed[0].candidate.key] - TIE]
+    tied = [e for e in by_speed if promises[e.candidate.key] >= promises[by_speed[0].candidate.key] - tie]
     return [*sorted(tied, key=lambda e: -_sqnr(e.candidate)), *by_speed[len(tied) :]]
 
 
