@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -10,10 +11,11 @@ from inlay.confirm import Confirmed, Rejected
 from inlay.evaluate import Candidate
 from inlay.imported import Imported
 from inlay.targets.base import Artifact
-from inlay.trial import Accuracy, Failed, Proposal, Trial
+from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port, QType
 from inlay.verdict import notes_for
 
+LATENCY = Latency(1e6, Interval(1.0, 1.0, 1.0), 9)
 QUANTIZED = Placement({Port("conv", 0): QType.UINT8})
 
 
@@ -46,3 +48,10 @@ def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
     (note,) = notes((QUANTIZED, outside), (QUANTIZED, outside))
     assert note == "cut 1 was faster, but on unseen samples SQNR of output y is 6.6 dB, below 20 dB"
     assert notes() == ()
+    files = {"qdq-baseline: other.onnx": Placement(), "float": QUANTIZED, "full-int8": QUANTIZED}
+    trials = {
+        n: Trial(Proposal(p, n), Measured(LATENCY, replace(outside, feasible=n == "float"))) for n, p in files.items()
+    }
+    assert notes(anchors=trials) == ()  # a given file has no placement: it is not float for that
+    failed = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, outside))}
+    assert notes(anchors=failed)[0].startswith("the samples tell nothing about accuracy")

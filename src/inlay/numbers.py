@@ -310,13 +310,13 @@ class _Trial:
         activation = self.prepared.rules.activation
         classes = probes[0].classes
 
-        def options(half: int | None) -> dict[str, dict[Method, QParams]]:
+        def options(half: int) -> dict[str, dict[Method, QParams]]:
             tables = {method: self.table(method, half=half) for method in self.methods}
             return {c: {m: t.params(c, activation) for m, t in tables.items()} for c in classes}
 
         others = options(1), options(0)  # each sample judges ranges of the half that it does not belong to
         given = [others[i % 2] for i in range(len(self.feeds))]
-        local = {c: {m: self._noise(c, params) for m, params in known.items()} for c, known in options(None).items()}
+        local = {c: {m: self._noise(c, params) for m, params in known.items()} for c, known in others[0].items()}
         histograms = self.observed.histograms
         larger = {c: max((histograms[v].spread for v in self.members.get(c, ())), default=0.0) for c in classes}
 

@@ -42,7 +42,7 @@ def notes_for(
         )
     return (
         *_data_notes(data_kind, verified),
-        *_silence_notes(confirmed, anchors),
+        *_signal_notes(confirmed, anchors),
         *_float_notes(confirmed, units, anchors, why_slow),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
@@ -61,10 +61,12 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
 
 
-def _silence_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:
+def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:
     """Float in another order of rounding is as exact as float can be: where it fails, outputs hold nothing else."""
     judged = [r.unseen for r in confirmed.rejected if r.candidate.placement == Placement()]
-    judged += [t.accuracy for t in anchors.values() if t.proposal.placement == Placement() and t.accuracy is not None]
+    anchor = anchors.get("float")
+    if anchor is not None and anchor.accuracy is not None:
+        judged.append(anchor.accuracy)
     failed = next((a for a in judged if not a.feasible), None)
     if failed is not None:
         yield (

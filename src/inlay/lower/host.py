@@ -54,7 +54,7 @@ def _nodes(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence
             ]
         case ir.Rescale():
             return _bridge(graph, op, constants)
-    raise NotImplementedError(f"{type(op).__name__} on the host")
+    raise AssertionError(f"{type(op).__name__} is never given to the host")
 
 
 def _numbers(graph: IntegerGraph, tensor: str, constants: dict[str, Array]) -> tuple[str, str]:

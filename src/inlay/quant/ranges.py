@@ -193,7 +193,8 @@ class _Search:
         return {**state, **dict.fromkeys(moved, method)} if moved else None
 
     def _same(self, name: str, one: Method, other: Method) -> bool:
-        return all(_near(options[name][one], options[name][other]) for options in self._options[:2])
+        kinds = {id(options): options for options in self._options}.values()
+        return all(_near(options[name][one], options[name][other]) for options in kinds)
 
     def errors(self, state: Mapping[str, Method], count: int, best: np.ndarray | None = None) -> np.ndarray:
         """Relative noise of each output for the first samples, as they are and made larger, shape (runs, outputs).

@@ -79,7 +79,7 @@ def depth_to_space(context: Context, node: Node) -> None:
     b = int(node.attributes["blocksize"])
     if c % (b * b):
         raise Refused(f"its {c} channels are no multiple of {b * b}")
-    if node.attributes.get("mode", "DCR") in ("CRD", b"CRD"):
+    if node.attributes.get("mode", "DCR") == "CRD":
         _through(context, node, (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3))
     else:
         _through(context, node, (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2))

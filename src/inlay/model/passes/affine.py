@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from inlay.model.passes.steps import constant_of
+
 _SOURCES = ("Conv", "ConvTranspose", "Gemm")
 _ARITHMETIC = ("Mul", "Div", "Add", "Sub")
 _STANDARD = ("", "ai.onnx")
@@ -33,9 +35,9 @@ def _fold(node: ir.Node) -> bool:
     producer = source.producer()
     if producer is None or producer.graph is not node.graph or source.is_graph_output() or len(source.uses()) != 1:
         return False
-    weight = _numbers(producer.inputs[1])
+    weight = constant_of(producer.inputs[1])
     bias_value = producer.inputs[2] if len(producer.inputs) > 2 else None
-    bias = _numbers(bias_value)
+    bias = constant_of(bias_value)
     if weight is None or (bias_value is not None and bias is None):
         return False
     if producer.op_type == "Gemm" and (_float(producer, "alpha", 1.0) != 1.0 or _float(producer, "beta", 1.0) != 1.0):
@@ -71,7 +73,7 @@ def _batchnorm(norm: ir.Node) -> Affine | None:
 
 def batchnorm_numbers(norm: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
     """Factor and shift of each channel, shapes (channels,), float64; None where they are not constant."""
-    numbers = [_numbers(v) for v in norm.inputs[1:5]]
+    numbers = [constant_of(v) for v in norm.inputs[1:5]]
     if any(n is None for n in numbers) or any(v.uses() or v.is_graph_output() for v in norm.outputs[1:]):
         return None
     gamma, beta, mean, var = (np.asarray(n, np.float64) for n in numbers)
@@ -83,7 +85,7 @@ def _arithmetic(node: ir.Node) -> Affine | None:
     if node.op_type not in _ARITHMETIC or len(node.inputs) != 2:
         return None
     for slot in (0, 1):
-        source, numbers = node.inputs[slot], _numbers(node.inputs[1 - slot])
+        source, numbers = node.inputs[slot], constant_of(node.inputs[1 - slot])
         channels = None if source is None else _channels(source)
         if source is None or channels is None or numbers is None:
             continue
@@ -114,7 +116,7 @@ def _op(value: ir.Value) -> str:
 def _rank(value: ir.Value) -> int:
     """Dimensions of a convolution's output: as many as its weight has."""
     producer = value.producer()
-    weight = None if producer is None else _numbers(producer.inputs[1])
+    weight = None if producer is None else constant_of(producer.inputs[1])
     return 0 if weight is None else weight.ndim
 
 
@@ -123,7 +125,7 @@ def _channels(value: ir.Value) -> int | None:
     producer = value.producer()
     if producer is None or _op(value) not in _SOURCES:
         return None
-    weight = _numbers(producer.inputs[1])
+    weight = constant_of(producer.inputs[1])
     if weight is None or weight.ndim < 2:
         return None
     match producer.op_type:
@@ -177,10 +179,6 @@ def _initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     graph.register_initializer(value)
     return value
-
-
-def _numbers(value: ir.Value | None) -> np.ndarray | None:
-    return None if value is None or value.const_value is None else np.asarray(value.const_value.numpy())
 
 
 def _float(node: ir.Node, name: str, default: float) -> float:

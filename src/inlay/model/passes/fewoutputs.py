@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, replace_each
+from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
 
 MOST_OUTPUTS = 8
 LEAST_KERNEL = 3  # rows and columns
@@ -34,9 +34,11 @@ def block_few_outputs(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
-    weight, bias = (_numbers(node.inputs[i]) if i < len(node.inputs) else None for i in (1, 2))
-    if weight is None or weight.ndim != 4 or (bias is None and len(node.inputs) > 2 and node.inputs[2] is not None):
+    given = node.inputs[2] if len(node.inputs) > 2 else None
+    weight, bias = constant_of(node.inputs[1]), constant_of(given)
+    if weight is None or weight.ndim != 4 or (given is not None and bias is None):
         return False
+    assert x.shape is not None
     outputs, channels, *kernel = weight.shape
     pads, size = _pads(node, kernel), _size(x)
     if pads is None or size is None or outputs > MOST_OUTPUTS or min(kernel) < LEAST_KERNEL:
@@ -55,7 +57,7 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
         inputs.append(steps.constant("biases", np.tile(bias, _SIZE * _SIZE)))
     window = {"kernel_shape": shifted.shape[4:], "strides": (_SIZE, _SIZE), "pads": pads}
     blocks = steps.add("Conv", inputs, "", [ir.AttrInt64s(k, list(v)) for k, v in window.items()])
-    blocks.shape = ir.Shape([_batch(x), _SIZE * _SIZE * outputs, *(r // _SIZE for r in results)])
+    blocks.shape = ir.Shape([x.shape[0], _SIZE * _SIZE * outputs, *(r // _SIZE for r in results)])
     _spread(node, blocks)
     return True
 
@@ -96,12 +98,8 @@ def _follower(value: ir.Value) -> ir.Node | None:
 
 def _pads(node: ir.Node, kernel: Sequence[int]) -> tuple[int, int, int, int] | None:
     """Zeros before and behind rows and columns; None where the convolution is not of one group and stride 1."""
-
-    def ints(name: str, default: list[int]) -> list[int]:
-        return [int(i) for i in node.attributes[name].as_ints()] if name in node.attributes else default
-
     group = int(node.attributes["group"].value) if "group" in node.attributes else 1
-    if group != 1 or {*ints("strides", [1]), *ints("dilations", [1])} != {1}:
+    if group != 1 or {*ints(node, "strides", [1]), *ints(node, "dilations", [1])} != {1}:
         return None
     auto = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
     small, large = ([(k - 1) // 2 for k in kernel], [k // 2 for k in kernel])
@@ -110,7 +108,7 @@ def _pads(node: ir.Node, kernel: Sequence[int]) -> tuple[int, int, int, int] | N
     elif auto == "SAME_LOWER":
         pads = [*large, *small]
     else:
-        pads = [0, 0, 0, 0] if auto == "VALID" else ints("pads", [0, 0, 0, 0])
+        pads = [0, 0, 0, 0] if auto == "VALID" else ints(node, "pads", [0, 0, 0, 0])
     return None if min(pads) < 0 else (pads[0], pads[1], pads[2], pads[3])
 
 
@@ -119,15 +117,3 @@ def _size(x: ir.Value) -> tuple[int, int] | None:
         return None
     height, width = x.shape[2], x.shape[3]
     return (height, width) if isinstance(height, int) and isinstance(width, int) and min(height, width) > 0 else None
-
-
-def _batch(x: ir.Value) -> int | ir.SymbolicDim:
-    assert x.shape is not None
-    return x.shape[0]
-
-
-def _numbers(value: ir.Value | None) -> np.ndarray | None:
-    if value is None or value.const_value is None:
-        return None
-    numbers = np.asarray(value.const_value.numpy())
-    return numbers if numbers.dtype == np.float32 else None

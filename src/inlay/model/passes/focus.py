@@ -8,13 +8,13 @@ move the whole image twice, are gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from inlay.model.passes.steps import Steps
+from inlay.model.passes.steps import Steps, ints
 
 _STANDARD = ("", "ai.onnx")
 
@@ -51,11 +51,11 @@ def _fold(conv: ir.Node) -> bool:
     for slot, ((a, _), (b, _)) in enumerate(order):
         whole[:, :, a::k, b::k] = numbers[:, slot * channels : (slot + 1) * channels]
     steps = Steps(conv, graph, image)
-    strides = [int(s) * k for s in _ints(conv, "strides", [1, 1])]
+    strides = [int(s) * k for s in ints(conv, "strides", [1, 1])]
     attributes = [
         ir.AttrInt64s("kernel_shape", [k * height, k * width]),
         ir.AttrInt64s("strides", strides),
-        ir.AttrInt64s("pads", [k * p for p in _ints(conv, "pads", [0, 0, 0, 0])]),
+        ir.AttrInt64s("pads", [k * p for p in ints(conv, "pads", [0, 0, 0, 0])]),
     ]
     biases = [v for v in conv.inputs[2:3] if v is not None]
     steps.replace(steps.add("Conv", [image, steps.constant("whole", whole), *biases], "", attributes))
@@ -101,11 +101,7 @@ def _sliced(value: ir.Value) -> Patch | None:
 def _plain(conv: ir.Node) -> bool:
     automatic = "auto_pad" in conv.attributes and conv.attributes["auto_pad"].value not in ("NOTSET", b"NOTSET")
     group = int(conv.attributes["group"].value) if "group" in conv.attributes else 1
-    return not automatic and group == 1 and all(d == 1 for d in _ints(conv, "dilations", [1, 1]))
-
-
-def _ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
-    return [int(i) for i in node.attributes[name].as_ints()] if name in node.attributes else list(default)
+    return not automatic and group == 1 and all(d == 1 for d in ints(conv, "dilations", [1, 1]))
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:

@@ -9,6 +9,16 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """What a constant holds; None where ``value`` is none."""
+    return None if value is None or value.const_value is None else np.asarray(value.const_value.numpy())
+
+
+def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
+    """An attribute that lists integers."""
+    return [int(i) for i in node.attributes[name].as_ints()] if name in node.attributes else list(default)
+
+
 def replace_each(
     model: ir.Model, op_type: str, replace: Callable[[ir.Node, ir.Value, Steps], bool]
 ) -> tuple[ir.Model, int]:
