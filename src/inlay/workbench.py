@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,15 @@ from inlay.model.load import ModelFile, file_sha256
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore, embed, external_bytes, relocate
-from inlay.quant.blocks import blocks_of
+from inlay.model.windows import Spread, spread_of
+from inlay.quant.blocks import blocks_of, read_blocks
 from inlay.quant.calibrate import Observed, calibrate, observe_shapes
-from inlay.quant.emit import Emitter
+from inlay.quant.emit import Emitter, Form
 from inlay.quant.extract import Extraction, extract, is_quantized
 from inlay.quant.observers import METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.quant.sharing import Sharing, choose_sharing
+from inlay.quant.spread import spread_transposed
 from inlay.space.domains import find_domains
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, recipe_of, resolve
@@ -112,11 +115,11 @@ def prepare(
         raise ModelError(f"{file.path} does not run: {error}") from error
     scratch.path.unlink()
     graph = build_graph(normalized.model)
-    blocks = {n.name: b for n in graph.nodes if (b := blocks_of(graph, n, rules.block_channels)) is not None}
+    forms = _forms(graph, rules)  # by the sizes that the model fixes, not by those of the samples
     store = WeightStore(folder)
     emitter = Emitter(normalized.model, graph, store)
     graph = _with_shapes(graph, emitter.base, store, feed)
-    emitter = Emitter(normalized.model, graph, store, blocks)
+    emitter = Emitter(normalized.model, graph, store, forms)
     units = find_units(graph, _usable(rules, graph))
     allowed = None
     if nodes:
@@ -124,6 +127,19 @@ def prepare(
         units = tuple(u if allowed & set(u.nodes) else replace(u, refusal="it is left out by --nodes") for u in units)
     prepared = Prepared(file, normalized, extraction, graph, rules, units, store, emitter, allowed)
     return prepared if recipe is None else restrict(prepared, recipe)
+
+
+def _forms(graph: Graph, rules: Rules) -> list[Form]:
+    """What operators of ``graph`` become in low precision, as far as the target wants it."""
+    blocks = {n.name: b for n in graph.nodes if (b := blocks_of(graph, n, rules.block_channels)) is not None}
+    transposed = [n for n in graph.nodes if n.op_type == "ConvTranspose" and rules.spreads_transposed]
+    spreads = {n.name: s for n in transposed if isinstance(s := spread_of(graph, n), Spread)}
+    found: list[Form] = []
+    if spreads:
+        found.append(partial(spread_transposed, spreads=spreads))
+    if blocks:
+        found.append(partial(read_blocks, blocks=blocks))
+    return found
 
 
 def restrict(prepared: Prepared, recipe: Recipe) -> Prepared:

@@ -48,6 +48,16 @@ def _conv(**options: object) -> Case:
     return build
 
 
+def _transposed(bias: bool, relu: bool = False, **attributes: object) -> Case:
+    def build(b: Builder) -> None:
+        inputs = [b.input("x", X), b.constant("w", b.rng.standard_normal((4, 3, 2, 2)).astype(np.float32))]
+        inputs += [b.constant("b", b.rng.standard_normal(3).astype(np.float32))] if bias else []
+        y = b.node("op", "ConvTranspose", inputs, strides=[2, 2], **attributes)
+        b.output(b.node("relu", "Relu", [y]) if relu else y)
+
+    return build
+
+
 def _gemm(bias: bool, **attributes: object) -> Case:
     def build(b: Builder) -> None:
         inputs = [
@@ -113,6 +123,12 @@ CASES: dict[str, dict[str, Case]] = {
         "grouped": _conv(group=2),
         "strided": _conv(stride=2),
         "with Relu": _conv(relu=True),
+    },
+    "ConvTranspose": {
+        "plain": _transposed(True),
+        "without bias": _transposed(False),
+        "with Relu": _transposed(True, relu=True),
+        "padded": _transposed(True, pads=[1] * 4),
     },
     "MatMul": {"weight": _matmul(True), "two activations": _matmul(False), "float output": _matmul(True, True)},
     "Gemm": {
@@ -212,10 +228,13 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
         "Flatten",
         "Squeeze",
         "Unsqueeze",
+        "ConvTranspose",
     ), [n.op_type for n in graph.graph.node]
     assert float_forms(optimized(model, tmp_path), op_type) or op_type == "MatMul", (
         "the float model shows the float form"
     )
+    if op_type == "ConvTranspose":  # it has another name there
+        assert [n.op_type for n in graph.graph.node].count("QLinearConv") == 1
 
 
 def test_every_row_has_a_case() -> None:

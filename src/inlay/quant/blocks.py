@@ -9,15 +9,15 @@ slower; that is why it is a matter of how low precision is written, and not of t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from inlay.model.graph import Graph, Node
-from inlay.model.store import WeightStore, tensor_proto
+from inlay.model.windows import read_in_blocks
+from inlay.quant.forms import DEQUANTIZE, Draft, set_window, symmetric
 
 TO_BLOCKS = "SpaceToDepth"
 _SIZES = (2, 4)  # blocks of 3x3 take 0.9 to 1.1 of the time that pixels take
@@ -42,12 +42,7 @@ class Blocks:
 
     def weight(self, numbers: np.ndarray) -> np.ndarray:
         """The weight over blocks, shape ``(outputs, size * size * channels, *kernel)``, of one over pixels."""
-        outputs, channels, height, width = numbers.shape
-        size, (top, left), (rows, columns) = self.size, self.front, self.kernel
-        whole = np.zeros((outputs, channels, rows * size, columns * size), numbers.dtype)
-        whole[:, :, top : top + height, left : left + width] = numbers
-        split = whole.reshape(outputs, channels, rows, size, columns, size)
-        return np.ascontiguousarray(split.transpose(0, 3, 5, 1, 2, 4)).reshape(outputs, -1, rows, columns)
+        return read_in_blocks(numbers, self.size, self.front, self.kernel)
 
 
 def blocks_of(graph: Graph, node: Node, most_channels: int) -> Blocks | None:
@@ -85,71 +80,37 @@ def blocks_of(graph: Graph, node: Node, most_channels: int) -> Blocks | None:
     return Blocks(size, (front[0], front[1]), (rows[0], rows[1]), (before[0], before[1], behind[0], behind[1]))
 
 
-def read_blocks(
-    graph: onnx.GraphProto, blocks: Mapping[str, Blocks], store: WeightStore, free: Callable[[str], str]
-) -> None:
+def read_blocks(draft: Draft, blocks: Mapping[str, Blocks]) -> None:
     """Let convolutions whose data and weight are quantized read blocks: ``Q -> SpaceToDepth -> DQ -> Conv``.
 
     Args:
-        graph: with Q/DQ nodes, some weights in ``store``; is changed.
+        draft: the candidate; is changed.
         blocks: by node, the convolutions that may.
-        store: takes the weights over blocks.
-        free: makes a name that the graph does not have of a wish.
     """
-    writers = {v: n for n in graph.node for v in n.output}
-    uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)
-    tensors = {t.name: t for t in graph.initializer}
-    before: dict[str, list[onnx.NodeProto]] = {}
     unread: set[str] = set()
-    for node in graph.node:
-        data, weight = (writers.get(v) for v in node.input[:2]) if node.name in blocks else (None, None)
-        if data is None or weight is None or {data.op_type, weight.op_type} != {"DequantizeLinear"}:
+    for node in draft.graph.node:
+        data, weight = (draft.dequantizer(v) for v in node.input[:2]) if node.name in blocks else (None, None)
+        if data is None or weight is None or data.input[0] not in draft.writers or data.attribute:
             continue
-        numbers = tensors.get(weight.input[0])
-        if data.input[0] not in writers or data.attribute or numbers is None:
-            continue
-        if uses[numbers.name] > 1 or uses[weight.output[0]] > 1:  # somebody else reads it over pixels
+        if not draft.owns(weight) or not symmetric(draft, weight):  # somebody else reads it over pixels
             continue
         form = blocks[node.name]
-        before[node.name] = _through(node.name, form, data, free)
-        _set_weight(numbers, form, store)
-        _set_window(node, form)
-        uses[data.output[0]] -= 1
-        if not uses[data.output[0]]:
+        through = _through(node.name, form, data, draft)
+        draft.insert(through, before=node)
+        numbers = weight.input[0]
+        draft.put(numbers, form.weight(draft.numbers(numbers)), TO_BLOCKS)
+        set_window(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=True)
+        draft.uses[data.output[0]] -= 1
+        if not draft.uses[data.output[0]]:
             unread.add(data.name)
-        node.input[0] = before[node.name][-1].output[0]
-    if before:
-        nodes = [m for n in graph.node if n.name not in unread for m in (*before.get(n.name, ()), n)]
-        del graph.node[:]
-        graph.node.extend(nodes)
+        node.input[0] = through[-1].output[0]
+    draft.finish(unread)
 
 
-def _through(name: str, blocks: Blocks, data: onnx.NodeProto, free: Callable[[str], str]) -> list[onnx.NodeProto]:
+def _through(name: str, blocks: Blocks, data: onnx.NodeProto, draft: Draft) -> list[onnx.NodeProto]:
     """What takes the quantized value behind ``data`` to the convolution called ``name``."""
     own, quantized, read = (
-        free(f"{name}_{suffix}") for suffix in (TO_BLOCKS, "blocks_quantized", "blocks_DequantizeLinear")
+        draft.free(f"{name}_{suffix}") for suffix in (TO_BLOCKS, "blocks_quantized", "blocks_DequantizeLinear")
     )
     move = onnx.helper.make_node(TO_BLOCKS, [data.input[0]], [quantized], own, blocksize=blocks.size)
-    return [move, onnx.helper.make_node("DequantizeLinear", [quantized, *data.input[1:]], [read], read)]
-
-
-def _set_weight(tensor: onnx.TensorProto, blocks: Blocks, store: WeightStore) -> None:
-    """Put the weight over blocks in the place of one over pixels."""
-    where = {entry.key: entry.value for entry in tensor.external_data}
-    stored = tensor.data_location == onnx.TensorProto.EXTERNAL
-    data = store.read(tensor) if stored else tensor.raw_data
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    numbers = blocks.weight(np.frombuffer(data, dtype).reshape(tuple(tensor.dims)))
-    if stored:
-        key = f"blocks:{where['offset']}"
-        store.put(key, numbers.tobytes)
-        tensor.CopyFrom(store.reference(key, tensor.name, tensor.data_type, numbers.shape))
-    else:
-        tensor.CopyFrom(tensor_proto(tensor.name, numbers, tensor.data_type))
-
-
-def _set_window(node: onnx.NodeProto, blocks: Blocks) -> None:
-    window = {"kernel_shape": blocks.kernel, "pads": blocks.pads, "strides": (1, 1)}
-    kept = [a for a in node.attribute if a.name not in window]
-    del node.attribute[:]
-    node.attribute.extend([*kept, *(onnx.helper.make_attribute(k, v) for k, v in window.items())])
+    return [move, onnx.helper.make_node(DEQUANTIZE, [quantized, *data.input[1:]], [read], read)]

@@ -2,15 +2,15 @@
 
 For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
 latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
-placement gives the model back, bit for bit. Where the target wants it, strided convolutions read blocks of pixels
-(:mod:`inlay.quant.blocks`), with the same results.
+placement gives the model back, bit for bit. Where the target wants it, operators in low precision take other forms
+with the same results (:mod:`inlay.quant.forms`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +21,15 @@ import onnx_ir as ir
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
-from inlay.quant.blocks import Blocks, read_blocks
+from inlay.quant.forms import DEQUANTIZE, QUANTIZE, Draft
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
 
 ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+Form = Callable[[Draft], None]
+"""Rewrites operators of a candidate that run in low precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +70,13 @@ class Emitter:
         model: the normalized model.
         graph: its indexed view.
         store: where weights live; candidates must be built in its folder.
-        blocks: by node, convolutions that read blocks of pixels where data and weight are quantized.
+        forms: of operators in low precision; each in turn rewrites every candidate.
     """
 
-    def __init__(
-        self, model: ir.Model, graph: Graph, store: WeightStore, blocks: Mapping[str, Blocks] | None = None
-    ) -> None:
+    def __init__(self, model: ir.Model, graph: Graph, store: WeightStore, forms: Sequence[Form] = ()) -> None:
         self._graph = graph
         self._store = store
-        self._blocks = dict(blocks or {})
+        self._forms = tuple(forms)
         self.base = skeleton(model, store)
         self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
@@ -113,8 +112,8 @@ class Emitter:
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, sites)
-        if self._blocks:
-            read_blocks(proto.graph, self._blocks, self._store, self._new_name)
+        for write in self._forms:
+            write(Draft(proto.graph, self._store, self._new_name))
         return proto
 
     def _sites(self, placement: Placement, table: QParamsTable) -> list[_Site]:

@@ -1,9 +1,10 @@
 """Read a placement back from a Q/DQ model: the inverse of emit, for models of any origin.
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
-becomes a float constant again. What moves pixels between the two (SpaceToDepth) does so in float then. What remains is
-the float model. Whatever does not have one of these forms (a Q whose
-result is read by an integer operator, an integer graph input) is left in place and listed with its reason.
+becomes a float constant again. What moves pixels between the two (SpaceToDepth, DepthToSpace) does so in float then,
+DepthToSpace with a port of its own, since runtimes run it on bytes. What remains is the float model. Whatever does not
+have one of these forms (a Q whose result is read by an integer operator, an integer graph input) is left in place and
+listed with its reason.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
 from inlay.quant.blocks import TO_BLOCKS
 from inlay.quant.qparams import dequantize
+from inlay.quant.spread import FROM_BLOCKS
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
@@ -49,12 +51,14 @@ class Extraction:
         placement: the ports that read quantized values, by the model's node names.
         qparams: numbers by value name (of the float model) and type; biases have none, theirs follow from the others.
         leftovers: Q and DQ nodes that could not be taken out.
+        moves: nodes of the float model that move pixels as the integers were moved.
     """
 
     model: ir.Model
     placement: Placement
     qparams: Mapping[tuple[str, QType], QParams]
     leftovers: tuple[Leftover, ...]
+    moves: frozenset[str] = frozenset()
 
 
 def is_quantized(model: ir.Model) -> bool:
@@ -72,6 +76,7 @@ def extract(model: ir.Model) -> Extraction:
     outputs = {id(v): i for i, v in enumerate(graph.outputs)}
     foreign = not any(key.startswith("inlay.") for key in model.metadata_props)
     rectified: dict[str, ir.Value] = {}
+    moved: set[str] = set()
     for node in list(graph):
         if node.op_type != _DQ:
             continue
@@ -79,8 +84,12 @@ def extract(model: ir.Model) -> Extraction:
         if isinstance(found, str):
             leftovers.append(Leftover(str(node.name), found))
             continue
-        source, params = found
+        source, params, moves = found
         read = node.outputs[0]
+        in_float: list[ir.Node] = []
+        for move in moves:
+            in_float.append(_in_float(source, move, node))
+            source = in_float[-1].outputs[0]
         if foreign and not all(use.node.op_type in ("Relu", "Clip") for use in read.uses()):
             source = _rectified(source, params, graph, rectified)
         ports = [Port(str(use.node.name), use.idx) for use in read.uses() if use.node.graph is graph]
@@ -102,6 +111,12 @@ def extract(model: ir.Model) -> Extraction:
         sites.update(dict.fromkeys(ports, params.qtype))
         if params.qtype is not QType.INT32:
             numbers.setdefault((str(source.name), params.qtype), params)
+        moved.update(str(mover.name) for mover in in_float)
+        for mover in in_float:
+            before = mover.inputs[0]
+            if mover.op_type == FROM_BLOCKS and before is not None:
+                sites[Port(str(mover.name), 0)] = params.qtype
+                numbers.setdefault((str(before.name), params.qtype), params)
     RemoveUnusedNodesPass()(copy)
     for key in [k for k in copy.metadata_props if k.startswith("inlay.")]:
         del copy.metadata_props[key]  # it speaks of the placement that was taken out
@@ -111,7 +126,7 @@ def extract(model: ir.Model) -> Extraction:
         for n in graph
         if n.op_type in (_Q, _DQ) and str(n.name) not in left
     ]
-    return Extraction(copy, Placement(sites.items()), numbers, tuple(leftovers))
+    return Extraction(copy, Placement(sites.items()), numbers, tuple(leftovers), frozenset(moved))
 
 
 _MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
@@ -135,19 +150,19 @@ def _rectified(source: ir.Value, params: QParams, graph: ir.Graph, made: dict[st
     return made[name]
 
 
-def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
-    """The float value that ``dq`` gives back, with its numbers; or why it cannot be taken out."""
+def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams, list[ir.Node]] | str:
+    """The float value that ``dq`` gives back, its numbers, and what moves it; or why it cannot be taken out."""
     quantized = dq.inputs[0]
     assert quantized is not None
     params = _params(dq)
     if isinstance(params, str):
         return params
     if quantized.const_value is not None and quantized.name in graph.initializers:
-        return _float_constant(quantized, params, graph), params
-    q = quantized.producer()
-    moved = q if q is not None and q.op_type == TO_BLOCKS and params.axis is None else None
-    if moved is not None and moved.inputs[0] is not None:
-        q = moved.inputs[0].producer()
+        return _float_constant(quantized, params, graph), params, []
+    q, moves = quantized.producer(), list[ir.Node]()
+    while q is not None and q.op_type in (TO_BLOCKS, FROM_BLOCKS) and params.axis is None and q.inputs[0] is not None:
+        moves.insert(0, q)
+        q = q.inputs[0].producer()
     if q is None:
         return "it reads an integer input of the graph"
     if q.op_type != _Q:
@@ -159,16 +174,18 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
         return "its scale or zero point differs from that of its QuantizeLinear"
     source = q.inputs[0]
     assert source is not None
-    return source if moved is None else _moved(source, moved, dq), params
+    return source, params, moves
 
 
-def _moved(source: ir.Value, node: ir.Node, dq: ir.Node) -> ir.Value:
-    """``source`` as ``node`` moves its integers for ``dq``."""
+def _in_float(source: ir.Value, node: ir.Node, dq: ir.Node) -> ir.Node:
+    """What moves ``source`` as ``node`` moves its integers for ``dq``."""
     assert isinstance(node.graph, ir.Graph)
-    output = ir.Value(name=f"{dq.outputs[0].name}_moved", type=source.type, shape=node.outputs[0].shape)
+    name = f"{dq.outputs[0].name}_{node.name}"
+    output = ir.Value(name=name, type=source.type, shape=node.outputs[0].shape)
     attributes = list(node.attributes.values())
-    node.graph.insert_before(node, ir.Node("", node.op_type, [source], attributes, outputs=[output], name=output.name))
-    return output
+    mover = ir.Node("", node.op_type, [source], attributes, outputs=[output], name=name)
+    node.graph.insert_before(node, mover)
+    return mover
 
 
 def _params(node: ir.Node) -> QParams | str:
@@ -240,7 +257,8 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
     """Carry what was read from a Q/DQ model over to the normalized float model.
 
     Nodes are matched by operator and name of their first output, then by operator and node name; slots by position. A
-    port whose value is not float32 in ``target``, or has no counterpart, is listed.
+    port whose value is not float32 in ``target``, or has no counterpart, is listed. Where ``target`` computes a value
+    in blocks of pixels, the DepthToSpace before it reads the same numbers: bytes move as well.
     """
     by_output = {(n.op_type, n.outputs[0]): n.name for n in target.nodes if n.outputs}
     by_name = {(n.op_type, n.name): n.name for n in target.nodes}
@@ -256,15 +274,24 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
             return "its node is gone"
         node = source.node(port.node)
         name = by_output.get((node.op_type, node.outputs[0])) or by_name.get((node.op_type, node.name), "")
+        if not name and node.op_type == "Conv":  # a ConvTranspose in blocks keeps its name, and the order of its inputs
+            name = by_name.get(("ConvTranspose", node.name), "")
         if not name:
             return f"the model has no {node.op_type} like it"
         inputs = target.node(name).inputs
         return Port(name, port.slot) if port.slot < len(inputs) and inputs[port.slot] else "it has no such input"
 
+    def alike(port: Port, there: Port, params: QParams) -> bool:
+        """Whether both nodes have their channels in one order."""
+        if params.axis is None or port.node == GRAPH_OUTPUT:
+            return True
+        return source.node(port.node).op_type == target.node(there.node).op_type
+
     for port, qtype in found.placement:
         there = counterpart(port)
         if isinstance(there, str):
-            missing.append(Leftover(str(port), there))
+            if port.node not in found.moves:
+                missing.append(Leftover(str(port), there))
             continue
         value = target.value_of(there)
         if not target.is_float(value):
@@ -272,12 +299,22 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
             continue
         sites[there] = qtype
         params = found.qparams.get((source.value_of(port), qtype))
-        if params is not None and _suits(params, value, target):
+        if params is not None and alike(port, there, params) and _suits(params, value, target):
             numbers.setdefault((value, qtype), params)
+    for (value, qtype), params in list(numbers.items()):
+        move = target.producer(value)
+        if move is not None and move.op_type == FROM_BLOCKS and not _writes(source, FROM_BLOCKS, value):
+            sites.setdefault(Port(move.name, 0), qtype)
+            numbers.setdefault((move.inputs[0], qtype), params)
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
         del sites[site]
     return Transferred(Placement(sites.items()), numbers, tuple(missing))
+
+
+def _writes(graph: Graph, op_type: str, value: str) -> bool:
+    node = graph.producer(value)
+    return node is not None and node.op_type == op_type
 
 
 def _suits(params: QParams, value: str, graph: Graph) -> bool:

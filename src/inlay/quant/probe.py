@@ -17,7 +17,8 @@ from inlay.data import Feed
 from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore, tensor_proto
-from inlay.quant.emit import DEQUANTIZE, ONNX_TYPE, QUANTIZE, Emitter
+from inlay.quant.emit import ONNX_TYPE, Emitter
+from inlay.quant.forms import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import STORAGE, QParamsTable
 from inlay.types import Placement, Port, QParams, QType
 

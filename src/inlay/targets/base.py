@@ -84,6 +84,8 @@ class Rules:
         rewrites: optional passes that make models faster on it (``inlay.model.normalize.REWRITES``).
         block_channels: most channels of the data of a strided Conv that reads it in blocks of pixels, in low precision
             (``inlay.quant.blocks``).
+        spreads_transposed: it has no ConvTranspose in low precision, and runs one as Conv and DepthToSpace
+            (``inlay.quant.spread``).
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
@@ -103,6 +105,7 @@ class Rules:
     other_activations: frozenset[QType] = frozenset()
     rewrites: frozenset[str] = frozenset()
     block_channels: int = 0
+    spreads_transposed: bool = False
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64

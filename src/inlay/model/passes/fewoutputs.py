@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
+from inlay.model.windows import written_in_blocks
 
 MOST_OUTPUTS = 8
 LEAST_KERNEL = 3  # rows and columns
@@ -48,14 +49,11 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
         return False
     if any(r % _SIZE for r in results):
         return False
-    shifted = np.zeros((_SIZE, _SIZE, outputs, channels, kernel[0] + _SIZE - 1, kernel[1] + _SIZE - 1), np.float32)
-    for i in range(_SIZE):
-        for j in range(_SIZE):
-            shifted[i, j, :, :, i : i + kernel[0], j : j + kernel[1]] = weight
-    inputs = [x, steps.constant("shifted", shifted.reshape(-1, *shifted.shape[3:]))]
+    shifted = written_in_blocks(weight, _SIZE)
+    inputs = [x, steps.constant("shifted", shifted)]
     if bias is not None:
         inputs.append(steps.constant("biases", np.tile(bias, _SIZE * _SIZE)))
-    window = {"kernel_shape": shifted.shape[4:], "strides": (_SIZE, _SIZE), "pads": pads}
+    window = {"kernel_shape": shifted.shape[2:], "strides": (_SIZE, _SIZE), "pads": pads}
     blocks = steps.add("Conv", inputs, "", [ir.AttrInt64s(k, list(v)) for k, v in window.items()])
     blocks.shape = ir.Shape([x.shape[0], _SIZE * _SIZE * outputs, *(r // _SIZE for r in results)])
     _spread(node, blocks)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from inlay.model.passes.steps import Steps, ints
+from inlay.model.windows import of_patches
 
 _STANDARD = ("", "ai.onnx")
 
@@ -45,15 +46,11 @@ def _fold(conv: ir.Node) -> bool:
     numbers = np.asarray(weight.const_value.numpy())
     if numbers.ndim != 4 or numbers.shape[1] % (k * k) or numbers.dtype != np.float32 or not _plain(conv):
         return False
-    outputs, _, height, width = numbers.shape
-    channels = numbers.shape[1] // (k * k)
-    whole = np.zeros((outputs, channels, k * height, k * width), np.float32)
-    for slot, ((a, _), (b, _)) in enumerate(order):
-        whole[:, :, a::k, b::k] = numbers[:, slot * channels : (slot + 1) * channels]
+    whole = of_patches(numbers, [(a, b) for (a, _), (b, _) in order], k)
     steps = Steps(conv, graph, image)
     strides = [int(s) * k for s in ints(conv, "strides", [1, 1])]
     attributes = [
-        ir.AttrInt64s("kernel_shape", [k * height, k * width]),
+        ir.AttrInt64s("kernel_shape", whole.shape[2:]),
         ir.AttrInt64s("strides", strides),
         ir.AttrInt64s("pads", [k * p for p in ints(conv, "pads", [0, 0, 0, 0])]),
     ]

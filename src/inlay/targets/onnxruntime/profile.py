@@ -32,7 +32,7 @@ _VALUE_SUFFIX = re.compile(
     r"(_token_\d+|/duplicated|_nchwc|_QuantizeLinear|_DequantizeLinear|_quantized|_q_to_dq|_post_dq|_pre_q|_q|_dq"
     r"|_u?int8|_float)$"
 )
-_TO_BLOCKS = "SpaceToDepth"
+_MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
@@ -131,13 +131,13 @@ class Attribution:
     def _kind(self, node: onnx.NodeProto) -> KernelKind:
         if node.op_type in _KINDS:
             return _KINDS[node.op_type]
-        moves = node.op_type in ("Transpose", _TO_BLOCKS)
+        moves = node.op_type in ("Transpose", *_MOVES)
         inserted = moves and not self._own_node(node.name) and not self._written(node)
         return "layout" if inserted else "compute"
 
     def _at_boundary(self, node: onnx.NodeProto) -> bool:
         """Whether a node of the model is there for a value's boundary: Q, DQ, and what moves pixels between the two."""
-        before = self._producer.get(node.input[0]) if node.op_type == _TO_BLOCKS else None
+        before = self._producer.get(node.input[0]) if node.op_type in _MOVES else None
         return node.op_type in _KINDS or (before is not None and before.op_type == "QuantizeLinear")
 
     def _own_node(self, name: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from inlay.model.graph import Graph, Node
 from inlay.model.normalize import REWRITES
+from inlay.model.windows import spread_of
 from inlay.targets.base import Needs, OpRule, Rules
 from inlay.types import QType
 
@@ -44,6 +45,11 @@ def _bias_is_channel_vector(graph: Graph, node: Node) -> str | None:
     return None
 
 
+def _spreads(graph: Graph, node: Node) -> str | None:
+    found = spread_of(graph, node)
+    return f"ConvTranspose runs in 8 bits only as Conv and DepthToSpace: {found}" if isinstance(found, str) else None
+
+
 def _nearest(graph: Graph, node: Node) -> str | None:
     mode = node.attributes.get("mode", "nearest")
     return None if mode == "nearest" else f"Resize runs in 8 bits only with mode nearest, not {mode}"
@@ -69,6 +75,8 @@ def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
 
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, takes_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)),
+    # written as Conv and DepthToSpace (`inlay.quant.spread`); the operator itself has no integer kernel
+    _compute("ConvTranspose", weight=1, bias=2, conditions=(_spreads, _bias_is_channel_vector)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
     _compute(
         "Gemm",
@@ -153,4 +161,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         other_activations=frozenset({QType.UINT8, QType.INT8}),
         rewrites=frozenset(REWRITES),
         block_channels=_BLOCK_CHANNELS,
+        spreads_transposed=True,
     )

@@ -1,0 +1,86 @@
+"""Forms of an operator in low precision: what is rewritten in a candidate after its Q/DQ nodes are set in.
+
+Some operators are fast, or have an integer kernel at all, only in another form, and that form is slower in float. Such
+a rewriting is not a matter of the model, then, but of how low precision is written. It gives the same integers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+
+from inlay.model.store import WeightStore, tensor_proto
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+class Draft:
+    """A candidate that is being written: who writes and who reads each value, and the numbers of its constants.
+
+    Args:
+        graph: with Q/DQ nodes, some weights in ``store``; is changed.
+        store: of the weights.
+        free: makes a name that the graph does not have of a wish.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, store: WeightStore, free: Callable[[str], str]) -> None:
+        self.graph, self.free = graph, free
+        self._store = store
+        self.writers = {v: n for n in graph.node for v in n.output}
+        self.uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)
+        self._tensors = {t.name: t for t in graph.initializer}
+        self._before: dict[str, list[onnx.NodeProto]] = {}
+
+    def dequantizer(self, value: str) -> onnx.NodeProto | None:
+        """The DQ that gives ``value``; None where something else does."""
+        node = self.writers.get(value)
+        return node if node is not None and node.op_type == DEQUANTIZE else None
+
+    def owns(self, dq: onnx.NodeProto) -> bool:
+        """Whether ``dq`` gives back a constant whose numbers and scales nobody else reads."""
+        return all(v in self._tensors and self.uses[v] == 1 for v in dq.input) and self.uses[dq.output[0]] == 1
+
+    def numbers(self, name: str) -> np.ndarray:
+        """The constant called ``name``, as it is stored."""
+        tensor = self._tensors[name]
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            return np.asarray(onnx.numpy_helper.to_array(tensor))
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        return np.frombuffer(self._store.read(tensor), dtype).reshape(tuple(tensor.dims))
+
+    def put(self, name: str, numbers: np.ndarray, form: str) -> None:
+        """Let ``numbers`` take the place of the constant called ``name``; ``form`` says what they are."""
+        tensor = self._tensors[name]
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            where = {entry.key: entry.value for entry in tensor.external_data}
+            key = f"{form}:{where['offset']}"
+            self._store.put(key, numbers.tobytes)
+            tensor.CopyFrom(self._store.reference(key, name, tensor.data_type, numbers.shape))
+        else:
+            tensor.CopyFrom(tensor_proto(name, numbers, tensor.data_type))
+
+    def insert(self, nodes: list[onnx.NodeProto], before: onnx.NodeProto) -> None:
+        """Let ``nodes`` stand before one that is in the graph, once :meth:`finish` is called."""
+        self._before.setdefault(before.name, []).extend(nodes)
+
+    def finish(self, unread: set[str]) -> None:
+        """Write the inserted nodes, and leave out those whose names are in ``unread``."""
+        if self._before:
+            nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in unread]
+            del self.graph.node[:]
+            self.graph.node.extend(nodes)
+
+
+def symmetric(draft: Draft, dq: onnx.NodeProto) -> bool:
+    """Whether zero stands for 0.0 in the constant behind ``dq``, so that zeros may be added to it."""
+    return len(dq.input) < 3 or not np.any(draft.numbers(dq.input[2]))
+
+
+def set_window(node: onnx.NodeProto, window: Mapping[str, tuple[int, ...]], keep: bool) -> None:
+    """Give a convolution other attributes; ``keep`` those of the old that ``window`` does not name."""
+    kept = [a for a in node.attribute if keep and a.name not in window]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(onnx.helper.make_attribute(k, v) for k, v in window.items())])

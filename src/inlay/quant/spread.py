@@ -1,0 +1,85 @@
+"""A ``ConvTranspose`` as a ``Conv`` that computes blocks of pixels: the form that has an integer kernel.
+
+A runtime may have no ``ConvTranspose`` in 8 bits. Each block of ``s x s`` pixels that it makes, at stride ``s``, comes
+from the same few inputs, so a convolution of stride 1 with ``s*s`` times as many outputs computes it, and
+``DepthToSpace`` puts the pixels in their places, as bytes (:class:`inlay.model.windows.Spread`). The products are the
+same ones. In float (ONNX Runtime 1.31, x86-64 with AVX512) this takes 1.0 to 2.0 times as long as ``ConvTranspose``
+does, which is why the form is for low precision only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from inlay.model.windows import Spread
+from inlay.quant.forms import QUANTIZE, Draft, set_window, symmetric
+
+FROM_BLOCKS = "DepthToSpace"
+_ABSORBED = frozenset({"Relu", "Clip"})
+
+
+def spread_transposed(draft: Draft, spreads: Mapping[str, Spread]) -> None:
+    """Write transposed convolutions between DQ and Q as ``DQ -> Conv [-> Relu] -> Q -> DepthToSpace -> DQ``.
+
+    Args:
+        draft: the candidate; is changed.
+        spreads: by node, the transposed convolutions that may.
+    """
+    after = {v: n for n in draft.graph.node for v in n.input}
+    stale: set[str] = set()
+    for node in list(draft.graph.node):
+        form = spreads.get(node.name)
+        parameters = [draft.dequantizer(v) for v in node.input]
+        if form is None or None in parameters:
+            continue
+        constants = [p for p in parameters[1:] if p is not None]
+        if not all(draft.owns(p) and symmetric(draft, p) for p in constants):
+            continue
+        between, q = _until_quantized(node, after, draft)
+        if q is None:
+            continue
+        node.op_type = "Conv"
+        set_window(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=False)
+        for slot, dq in enumerate(constants):
+            _spread_constant(dq, form, draft, weight=slot == 0)
+        stale.update(between)
+        whole, blocks = q.output[0], draft.free(f"{node.name}_blocks_quantized")
+        q.output[0] = blocks
+        move = onnx.helper.make_node(
+            FROM_BLOCKS, [blocks], [whole], draft.free(f"{node.name}_{FROM_BLOCKS}"), blocksize=form.size
+        )
+        draft.insert([move], before=after[whole])
+    draft.finish(set())
+    infos = [i for i in draft.graph.value_info if i.name not in stale]
+    if len(infos) < len(draft.graph.value_info):
+        del draft.graph.value_info[:]
+        draft.graph.value_info.extend(infos)
+
+
+def _until_quantized(
+    node: onnx.NodeProto, after: Mapping[str, onnx.NodeProto], draft: Draft
+) -> tuple[list[str], onnx.NodeProto | None]:
+    """The values from ``node`` to the Q that alone reads its result, behind a Relu or Clip or not; and that Q."""
+    values = [node.output[0]]
+    while draft.uses[values[-1]] == 1 and (reader := after.get(values[-1])) is not None:
+        if reader.op_type == QUANTIZE:
+            return values, reader
+        if reader.op_type not in _ABSORBED or reader.input[0] != values[-1]:
+            break
+        values.append(reader.output[0])
+    return values, None
+
+
+def _spread_constant(dq: onnx.NodeProto, form: Spread, draft: Draft, weight: bool) -> None:
+    """Give the constant behind ``dq``, and scales where each output has its own, the order of the Conv's outputs."""
+    numbers = draft.numbers(dq.input[0])
+    draft.put(dq.input[0], form.weight(numbers) if weight else form.channels(numbers), FROM_BLOCKS)
+    for name in dq.input[1:]:
+        numbers = draft.numbers(name)
+        if numbers.ndim:
+            draft.put(name, form.channels(numbers), FROM_BLOCKS)
+    if weight and dq.attribute:
+        set_window(dq, {}, keep=False)
+        dq.attribute.append(onnx.helper.make_attribute("axis", 0))
