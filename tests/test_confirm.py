@@ -51,6 +51,18 @@ def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:
     assert contenders_of([given], given, -np.inf) == []
 
 
+def test_float_that_runs_as_the_given_model_does_is_no_contender() -> None:
+    """The runtime made one graph of both: there is nothing to tell apart, however long one looks."""
+    given = candidate("given", 1.0, 300.0)
+
+    def normalized(equal_to: str) -> Candidate:
+        found = Measured(Latency(1e6, Interval(1.0, 1.0, 1.0), 9), Accuracy(True, 300.0), equal_to)
+        return Candidate("float", Trial(Proposal(Placement(), "float"), found), lambda: FILE, Placement())
+
+    assert [c.key for c in contenders_of([given, normalized("")], given, -np.inf)] == ["float"]
+    assert contenders_of([given, normalized("given")], given, -np.inf) == []
+
+
 def test_an_open_case_that_cannot_win_needs_no_second_look() -> None:
     noise = np.resize([0.02, -0.02], 24)
     given = np.full(24, 1e6)

@@ -10,32 +10,39 @@ from typing import cast
 from inlay.confirm import Confirmed, Rejected
 from inlay.evaluate import Candidate
 from inlay.imported import Imported
-from inlay.targets.base import Artifact
+from inlay.space.units import Unit
+from inlay.targets.base import Artifact, OpRule
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port, QType
 from inlay.verdict import notes_for
 
+RULE = OpRule("Conv")
 LATENCY = Latency(1e6, Interval(1.0, 1.0, 1.0), 9)
 QUANTIZED = Placement({Port("conv", 0): QType.UINT8})
 
 
-def notes(*rejected: tuple[Placement, Accuracy], anchors: dict[str, Trial] | None = None) -> tuple[str, ...]:
+def notes(
+    *rejected: tuple[Placement, Accuracy],
+    anchors: dict[str, Trial] | None = None,
+    operators: tuple[str, ...] = (),
+    is_float: bool = False,
+) -> tuple[str, ...]:
     found = []
     for placement, accuracy in rejected:
         trial = Trial(Proposal(placement, "cut 1"), Failed("measure", ""))
         candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), placement)
         found.append(Rejected(candidate, accuracy))
-    confirmed = cast(Confirmed, SimpleNamespace(best=SimpleNamespace(is_float=False), rejected=tuple(found)))
+    confirmed = cast(Confirmed, SimpleNamespace(best=SimpleNamespace(is_float=is_float), rejected=tuple(found)))
     return notes_for(
         confirmed,
         reports=(),
-        units=(),
+        units=[Unit(f"n{i}", (f"n{i}",), op, RULE, "") for i, op in enumerate(operators)],
         anchors=anchors or {},
         imported=cast(Imported, SimpleNamespace(missing=())),
         data_kind="npz",
         verified=True,
         interrupted=False,
-        why_slow=lambda: "",
+        why_slow=lambda: "Mul takes longer",
     )
 
 
@@ -55,3 +62,24 @@ def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
     assert notes(anchors=trials) == ()  # a given file has no placement: it is not float for that
     failed = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, outside))}
     assert notes(anchors=failed)[0].startswith("the samples tell nothing about accuracy")
+
+
+def test_what_a_dynamic_quantizer_made_is_named() -> None:
+    operators = ("ConvInteger", "ConvInteger", "MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeLinear", "Conv")
+    (note,) = notes(operators=operators)
+    assert "2 ConvInteger, 1 MatMulInteger, 1 DynamicQuantizeLSTM" in note
+    assert "start from the float model" in note
+    assert notes(operators=("Conv", "QuantizeLinear", "DequantizeLinear")) == ()
+
+
+def test_full_int8_is_explained_only_where_it_is_slow() -> None:
+    """Outside the bound and fast: which kernels take longer explains nothing."""
+
+    def told(speedup: float) -> str:
+        latency = Latency(1e6 / speedup, Interval(speedup, speedup, speedup), 9)
+        outside = Accuracy(False, 12.0, reason="SQNR of output y is 12.0 dB, below 20 dB")
+        full = Trial(Proposal(QUANTIZED, "full-int8"), Measured(latency, outside))
+        return notes(anchors={"full-int8": full}, operators=("Conv",), is_float=True)[-1]
+
+    assert told(0.8) == "full INT8 runs at 0.80x of the given model: Mul takes longer"
+    assert told(2.4) == "full INT8 runs at 2.40x of the given model"

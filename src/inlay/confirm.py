@@ -246,7 +246,7 @@ def contenders_of(judged: Sequence[Candidate], incumbent: Candidate, least_db: f
     # of models with one optimized graph, the first is enough: the others run alike
     fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -c.speedup)
     anchors = [c for c in fastest if c.trial.proposal.anchor]
-    floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible]
+    floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible and not _equal(c)]
     tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
     safest = sorted(tied, key=lambda c: -_sqnr(c))[:1]
     kept = [incumbent] if _sqnr(incumbent) >= least_db else []

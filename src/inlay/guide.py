@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,8 +52,14 @@ class Guide:
     feed: Path
     probing: list[float] = field(default_factory=list)
 
-    def strategy(self, anchors: Mapping[str, Trial], selection: Sequence[Feed], progress: Progress) -> Guided:
-        """The strategy, with costs known from earlier runs."""
+    def strategy(
+        self,
+        anchors: Mapping[str, Trial],
+        selection: Sequence[Feed],
+        progress: Progress,
+        hurried: Callable[[], bool] = lambda: False,
+    ) -> Guided:
+        """The strategy, with costs known from earlier runs; ``hurried`` as in :class:`Oracles`."""
         units = self.prepared.selectable
         chosen = {
             "float": frozenset[str](),
@@ -73,7 +79,7 @@ class Guide:
         least = self.config.bound.min_sqnr_db
         return Guided(
             structure,
-            Oracles(self._profile, sensitivity, probes.noise, self.prepared.label),
+            Oracles(self._profile, sensitivity, probes.noise, self.prepared.label, hurried),
             anchors,
             chosen,
             [v for v in graph.outputs if graph.is_float(v)],

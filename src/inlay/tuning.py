@@ -15,6 +15,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from inlay.assemble import assemble
+from inlay.budget import Budget
 from inlay.cache import PatternCache
 from inlay.calibration import Calibration
 from inlay.compose import Plan, compose
@@ -46,7 +47,6 @@ from inlay.version import __version__
 from inlay.workbench import Candidates, Prepared, prepare, recipe_for
 
 _RANDOM_SAMPLES = 8
-_BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
 _RACE_SHARE = 0.05  # of the budget
 _RETREATS = 3
 _SAFETY_DB = 1.0  # that a retreat aims above what it needs
@@ -202,11 +202,12 @@ class Run:
         evaluator = self._evaluator(meter, judge, selection, baseline)
         # on a deterministic target a run depends on its seed alone, not on what other runs learned
         config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
+        budget = Budget(self.config, self.journal, self.worker, self.lab.clock)
         guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, config, feed)
         anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-        guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress)
+        guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress, budget.hurried)
         plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
-        stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported)
+        stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported, budget)
         self.builds = self.worker.builds
         self._save_cache(plan)
         guide.remember(guided)
@@ -290,11 +291,10 @@ class Run:
         return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
 
     def _search(
-        self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported
+        self, evaluator: Evaluator, candidates: Candidates, strategy: Strategy, imported: Imported, budget: Budget
     ) -> tuple[str, bool]:
         """The loop. Returns why it ended, and whether the user ended it."""
-        spent = float(self.journal.fact("search_s") or 0.0)
-        begun = self.lab.clock()
+        budget.begin()
         try:
             for path, digest in imported.files:
                 given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
@@ -303,10 +303,10 @@ class Run:
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
-                seconds = spent + self.lab.clock() - begun
-                over = "" if proposal.anchor else self._over_budget(seconds, evaluator)
-                if over:  # anchors are always judged: the result must not be slower than the best of them
+                over = budget.refuses(proposal, evaluator)
+                if over:
                     return over, False
+                seconds = budget.seconds
                 key = candidates.key(proposal.placement)
                 trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
                 strategy.tell(trial)
@@ -314,7 +314,7 @@ class Run:
         except KeyboardInterrupt:
             return "interrupted", True
         finally:
-            self.journal.record_fact("search_s", spent + self.lab.clock() - begun)
+            budget.end()
 
     def _overhead(self) -> float:
         """Share of the wall time in which no worker was busy, nothing was calibrated or probed, and no pause was made.
@@ -345,18 +345,6 @@ class Run:
             return
         with replacing(path) as fresh:
             fresh.write_text(to_text(recipe_for(prepared, placement)), encoding="utf8")
-
-    def _over_budget(self, seconds: float, evaluator: Evaluator) -> str:
-        if self.config.budget_s is not None and seconds >= self.config.budget_s:
-            return f"the budget of {self.config.budget_s:.0f} s is spent"
-        most = self.config.max_measurements
-        timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
-        if most is not None and timed >= most:
-            return f"{most} measurements are made"
-        builds = self.config.max_builds
-        if builds is not None and self.worker.builds + _BUILDS_OF_A_TRIAL > builds:
-            return f"{self.worker.builds} models are built, of at most {builds}"
-        return ""
 
     def _confirm(
         self, evaluator: Evaluator, candidates: Candidates, guided: Guided, baseline: Artifact, quick: bool

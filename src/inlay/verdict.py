@@ -18,6 +18,7 @@ from inlay.trial import Failed, Trial
 from inlay.types import Placement
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
+_INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 
@@ -43,6 +44,7 @@ def notes_for(
     return (
         *_data_notes(data_kind, verified),
         *_signal_notes(confirmed, anchors),
+        *_integer_notes(units),
         *_float_notes(confirmed, units, anchors, why_slow),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
@@ -75,6 +77,14 @@ def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterato
         )
 
 
+def _integer_notes(units: Sequence[Unit]) -> Iterator[str]:
+    """Models that a dynamic quantizer made compute in integers already, by operators that take no Q/DQ."""
+    found = Counter(u.op_type for u in units if _INTEGER.search(u.op_type))
+    if found:
+        listed = ", ".join(f"{n} {op_type}" for op_type, n in found.most_common(3))
+        yield f"parts of the model are quantized already ({listed}) and stay as they are: start from the float model"
+
+
 def _float_notes(
     confirmed: Confirmed, units: Sequence[Unit], anchors: Mapping[str, Trial], why_slow: Callable[[], str]
 ) -> Iterator[str]:
@@ -96,7 +106,7 @@ def _float_notes(
     if accuracy is not None and not accuracy.feasible:
         yield f"full INT8 is outside the accuracy bound: {accuracy.reason}"
     if full.speedup is not None:
-        reason = why_slow()
+        reason = why_slow() if full.speedup < 1.0 else ""
         yield f"full INT8 runs at {full.speedup:.2f}x of the given model{': ' + reason if reason else ''}"
 
 

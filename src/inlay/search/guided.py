@@ -57,12 +57,14 @@ class Oracles:
         sensitivity: noise of every source alone, at the float outputs.
         noise: the same of a placement, by a probe; None where probes do not run.
         label: the placement in which the named units run in low precision.
+        hurried: whether the anchors took much of the time.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
     sensitivity: Callable[[], Sensitivity]
     noise: Callable[[Placement], Powers | None]
     label: Callable[[frozenset[str]], Placement]
+    hurried: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -230,9 +232,10 @@ class Guided(Scripted):
 
     def _cuts(self) -> Dialogue:
         """Solve, measure, learn, until the solution is a model that was judged."""
-        free = self._solver.unbounded(self.model.problem(self.model.mean()), [self._best])
-        if self._new(free):
-            yield from self._try(free, "cut without a bound", timed=True)
+        if not (self._allowance.active and self._oracles.hurried()):  # what is outside the bound can wait
+            free = self._solver.unbounded(self.model.problem(self.model.mean()), [self._best])
+            if self._new(free):
+                yield from self._try(free, "cut without a bound", timed=True)
         failures = 0
         for number in range(_CUTS + _TIGHTENINGS):
             labels = self._solve()
