@@ -149,10 +149,11 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
 
 
-LRN, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
+LRN, PRELU, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
     frozenset({name})
     for name in (
         "spell LRN out",
+        "spell PRelu out",
         "turn BatchNormalization into Conv",
         "turn AveragePool into Conv",
         "gather HardSigmoid",
@@ -179,6 +180,37 @@ def test_lrn_spelled_out_computes_the_same(beta: float, size: int, channels: int
     np.testing.assert_allclose(got, wanted, rtol=2e-6)
     kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
     assert "LRN" in [n.op_type for n in kept.model.graph], "it is for targets that ask for it"
+
+
+@pytest.mark.parametrize(
+    ("slope", "operators"),
+    [
+        (np.array([0.25]), ["LeakyRelu"]),
+        (np.full((4, 1, 1), -0.5), ["LeakyRelu"]),
+        (np.array(3.0), ["LeakyRelu"]),
+        (np.array([0.25, 0.0, -2.0, 1.0]).reshape(4, 1, 1), ["Mul", "Max"]),
+        (np.linspace(-1, 1, 20).reshape(4, 5), ["Mul", "Max"]),
+        (np.array([0.25, 1.5, 0.0, 0.1]).reshape(4, 1, 1), ["PRelu"]),
+        (np.array([0.25, np.nan, 0.0, 0.1]).reshape(4, 1, 1), ["PRelu"]),
+    ],
+    ids=["one", "equal", "steep", "channels", "every number", "some steep", "not a number"],
+)
+def test_prelu_spelled_out_computes_the_very_same(slope: np.ndarray, operators: list[str], tmp_path: Path) -> None:
+    b = Builder()
+    if slope.shape == (4, 5):
+        x, shape = b.input("x", (2, 3, 4, 5)), (2, 3, 4, 5)
+    else:
+        x, shape = b.input("x", (2, 4, 3, "width")), (2, 4, 3, 5)
+    b.output(b.node("act", "PRelu", [x, b.constant("slope", slope.astype(np.float32))]))
+    model, store = b.model(), WeightStore(tmp_path)
+    feed = {"x": np.random.default_rng(0).normal(0, 3, shape).astype(np.float32)}
+    feed["x"].flat[:4] = [0.0, -0.0, np.inf, -np.inf]
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=PRELU)
+    assert [n.op_type for n in done.model.graph] == operators
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_array_equal(got, wanted)
+    kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    assert [n.op_type for n in kept.model.graph] == ["PRelu"], "it is for targets that ask for it"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

@@ -31,6 +31,7 @@ from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.lrn import spell_out_lrn
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
+from inlay.model.passes.prelu import spell_out_prelu
 from inlay.model.passes.runs import write_out_constants
 from inlay.model.passes.sums import split_sums
 
@@ -47,6 +48,7 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 
 REWRITES: Mapping[str, Pass] = {
     "spell LRN out": spell_out_lrn,
+    "spell PRelu out": spell_out_prelu,
     "turn BatchNormalization into Conv": batchnorm_to_conv,
     "turn AveragePool into Conv": averagepool_to_conv,
     "gather HardSigmoid": gather_hardsigmoid,
