@@ -149,11 +149,12 @@ def test_constants_that_vary_along_other_axes_stay(shape: tuple[int, ...], norma
     assert ops(normalized(b.model())[0]) == ["Conv", "Add"]
 
 
-LRN, PRELU, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
+LRN, PRELU, GEMM, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
     frozenset({name})
     for name in (
         "spell LRN out",
         "spell PRelu out",
+        "gather MatMul and Add into Gemm",
         "turn BatchNormalization into Conv",
         "turn AveragePool into Conv",
         "gather HardSigmoid",
@@ -214,6 +215,34 @@ def test_prelu_spelled_out_computes_the_same(slope: np.ndarray, operators: list[
         np.testing.assert_array_equal(got, wanted)
     kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
     assert [n.op_type for n in kept.model.graph] == ["PRelu"], "it is for targets that ask for it"
+
+
+def dense(rank: int = 2, bias: tuple[int, ...] = (5,), swapped: bool = False, twice: bool = False) -> Builder:
+    b = Builder()
+    x = b.input("x", (3, 4)[:rank] if rank < 3 else (2, 3, 4))
+    product = b.node("dense", "MatMul", [x, b.constant("w", b.rng.standard_normal((4, 5)))])
+    inputs = [product, b.constant("row", b.rng.standard_normal(bias))]
+    b.output(b.node("sum", "Add", inputs[::-1] if swapped else inputs))
+    if twice:
+        b.output(b.node("again", "Relu", [product]))
+    return b
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("bias", [(5,), (1, 5)])
+def test_matmul_and_add_are_one_gemm(bias: tuple[int, ...], swapped: bool, tmp_path: Path) -> None:
+    model, store = dense(bias=bias, swapped=swapped).model(), WeightStore(tmp_path)
+    feed = random_feed(model, 0)
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=GEMM)
+    assert [n.op_type for n in done.model.graph] == ["Gemm"]
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("other", [dense(rank=3), dense(bias=(3, 5)), dense(bias=(1,)), dense(twice=True)])
+def test_other_sums_of_products_stay(other: Builder, tmp_path: Path) -> None:
+    done = normalize(ir.from_proto(other.model()), EvaluateIn(tmp_path), None, rewrites=GEMM)
+    assert "MatMul" in [n.op_type for n in done.model.graph]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

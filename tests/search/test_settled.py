@@ -197,3 +197,23 @@ def test_a_pool_behind_a_float_unit_is_dear_before_it_was_seen(tmp_path: Path) -
     assert found is not None
     settled = structure.settled(found)
     assert settled[structure.index["op"]] <= settled[structure.index["first"]]
+
+
+@pytest.mark.parametrize("between", [["Max"], ["Mul"], ["Mul", "Max"], ["Sigmoid", "Max"]])
+def test_what_works_number_by_number_hands_the_layout_on(between: list[str], tmp_path: Path) -> None:
+    """An integer MaxPool is the NHWC one or not by the convolution, whatever stands between: asked of the runtime."""
+    b = Builder()
+    y = b.conv("first", b.input("x", (1, 8, 12, 12)), 64)
+    for op_type in between:
+        one = b.constant(f"c_{op_type}", b.rng.uniform(0.1, 0.9, (64, 1, 1)).astype(np.float32))
+        y = b.node(f"op_{op_type}", op_type, [y] if op_type == "Sigmoid" else [y, one])
+    pool = b.node("pool", "MaxPool", [y], kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
+    b.output(b.conv("second", pool, 8, kernel=1))
+    space = Asked(b, tmp_path)
+    structure = space.structure
+    assert structure.before[structure.index["pool"]] == structure.index["first"]
+    for names, kind in ((["first", "pool", "second"], "NhwcMaxPool"), (["pool", "second"], "MaxPool")):
+        path = tmp_path / "profiled.onnx"
+        path.write_bytes(space.space.emit(space.space.prepared.label(frozenset(names))).SerializeToString())
+        kernels = OrtCpuTarget(1).compile(Artifact(path, "profiled")).profile(space.space.feeds[0], 2)
+        assert [k.op_type for k in kernels if k.nodes == ("pool",)] == [kind]

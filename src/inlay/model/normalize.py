@@ -26,6 +26,7 @@ from inlay.model.passes.constants import (
 )
 from inlay.model.passes.fewoutputs import block_few_outputs
 from inlay.model.passes.focus import fold_focus
+from inlay.model.passes.gemm import gather_gemm
 from inlay.model.passes.hardsigmoid import gather_hardsigmoid
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.lrn import spell_out_lrn
@@ -52,6 +53,7 @@ REWRITES: Mapping[str, Pass] = {
     "turn BatchNormalization into Conv": batchnorm_to_conv,
     "turn AveragePool into Conv": averagepool_to_conv,
     "gather HardSigmoid": gather_hardsigmoid,
+    "gather MatMul and Add into Gemm": gather_gemm,
     "fold the patches of an image into Conv": fold_focus,
     "compute few outputs in blocks": block_few_outputs,
     "write out constants along short rows": write_out_constants,

@@ -18,6 +18,11 @@ from inlay.model.graph import Graph
 from inlay.space.units import Unit
 from inlay.targets.base import Needs
 
+_KEEPS_LAYOUT = frozenset(
+    {"Abs", "Add", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log"}
+    | {"Max", "Min", "Mul", "Neg", "PRelu", "Pow", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh"}
+)  # number by number: they take numbers in the order in which they come
+
 
 class State(enum.IntEnum):
     """What happens at a value."""
@@ -60,8 +65,9 @@ class Structure:
         free: whether each unit can be labelled; the others are always float. Shape (units,).
         edges: every value that some selectable unit computes or reads as an activation.
         signatures: of the units: equal for units that cost alike (operator, attributes, shapes).
-        before: unit that computes the first activation of each, or -1. What runs before a unit decides about its layout
-            (NHWC behind an integer convolution, blocked behind a float one), and so about its time. Shape (units,).
+        before: unit that computes the first activation of each, or -1; what works number by number is looked through.
+            What runs before a unit decides about its layout (NHWC behind an integer convolution, blocked or NCHW
+            behind a float one), and so about its time. Shape (units,).
     """
 
     units: tuple[Unit, ...]
@@ -273,16 +279,22 @@ def build_structure(graph: Graph, units: Sequence[Unit]) -> Structure:
         kind = f"{first}>{','.join(kinds)}{'+float' if others else ''}"
         signature = f"{kind} {graph.shape(value)}"
         edges.append(Edge(value, producer, tuple(consumers), others, kind, signature, graph.size(value) or 0))
-    before = np.array([_before(graph, u, index) for u in units], np.int64)
+    decides = _before(graph, index)
+    before = np.array([decides[u.name] for u in units], np.int64)
     return Structure(tuple(units), free, tuple(edges), signatures, before)
 
 
-def _before(graph: Graph, unit: Unit, index: Mapping[str, int]) -> int:
-    for value in graph.node(unit.name).inputs:
-        producer = graph.producer(value) if value else None
-        if producer is not None and graph.is_float(value):
-            return index[producer.name]
-    return -1
+def _before(graph: Graph, index: Mapping[str, int]) -> dict[str, int]:
+    """By node: the unit that decides about the layout of its first activation, or -1. Linear time."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        producers = (graph.producer(v) for v in node.inputs if v and graph.is_float(v))
+        first = next((p for p in producers if p is not None), None)
+        if first is None:
+            found[node.name] = -1
+        else:
+            found[node.name] = found[first.name] if first.op_type in _KEEPS_LAYOUT else index[first.name]
+    return found
 
 
 def _unit_signature(graph: Graph, unit: Unit) -> str:
