@@ -1,0 +1,38 @@
+"""For tests: small models built node by node, and the conformance classes of targets and strategies.
+
+A package that brings a target of its own proves that it keeps the contract in three lines of pytest::
+
+    class TestMyTarget(inlay.testing.TargetTestCase):
+        def target(self) -> Target:
+            return MyTarget()
+
+pytest itself is not imported here.
+"""
+
+from inlay.testing.models import (
+    Builder,
+    concat_model,
+    depthwise_model,
+    full_int8,
+    random_feed,
+    residual_model,
+    run_reference,
+    small_model,
+    sqnr,
+)
+from inlay.testing.strategies import StrategyTestCase
+from inlay.testing.targets import TargetTestCase
+
+__all__ = [
+    "Builder",
+    "StrategyTestCase",
+    "TargetTestCase",
+    "concat_model",
+    "depthwise_model",
+    "full_int8",
+    "random_feed",
+    "residual_model",
+    "run_reference",
+    "small_model",
+    "sqnr",
+]

@@ -1,0 +1,216 @@
+"""Small models built node by node, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+from inlay.data import Samples, input_specs, random_samples
+from inlay.model.load import load
+from inlay.targets.base import Feed, Rules
+from inlay.workbench import Candidates, observe, prepare, table_from
+
+
+class Builder:
+    """Builds a model node by node, with seeded weights; every node has the name that it is given.
+
+    Args:
+        opset: version of the default ONNX domain.
+        seed: of the weights.
+
+    Example::
+
+        b = Builder()
+        x = b.input("x", (1, 3, 16, 16))
+        b.output(b.conv("first", x, 8, relu=True))
+        proto = b.model()
+    """
+
+    def __init__(self, opset: int = 17, seed: int = 0) -> None:
+        self.opset = opset
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self._channels: dict[str, int] = {}
+
+    def input(self, name: str, shape: Sequence[int | str | None], dtype: int = onnx.TensorProto.FLOAT) -> str:
+        """A graph input; text and None stand for dynamic dimensions."""
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        if len(shape) > 1 and isinstance(shape[1], int):
+            self._channels[name] = shape[1]
+        return name
+
+    def constant(self, name: str, array: object) -> str:
+        """An initializer; Python floats become float32, integers int64."""
+        numbers = np.asarray(array)
+        if numbers.dtype == np.float64:
+            numbers = numbers.astype(np.float32)
+        self.initializers[name] = numpy_helper.from_array(numbers, name)
+        return name
+
+    def node(
+        self,
+        name: str,
+        op_type: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str] = (),
+        domain: str = "",
+        channels: int | None = None,
+        **attributes: Any,
+    ) -> str:
+        """A node; returns its first output, which is called ``<name>_out`` where ``outputs`` does not say.
+
+        Args:
+            name: of the node.
+            op_type: operator.
+            inputs: value names, ``""`` for an absent optional input.
+            outputs: value names.
+            domain: of the operator.
+            channels: size of axis 1 of the first output, where it differs from that of the first input.
+            attributes: of the node.
+        """
+        made = list(outputs) or [f"{name}_out"]
+        self.nodes.append(helper.make_node(op_type, list(inputs), made, name=name, domain=domain, **attributes))
+        known = channels if channels is not None else self._channels.get(inputs[0]) if inputs else None
+        if known is not None:
+            self._channels[made[0]] = known
+        return made[0]
+
+    def conv(
+        self,
+        name: str,
+        x: str,
+        channels: int,
+        kernel: int = 3,
+        group: int = 1,
+        stride: int = 1,
+        bias: bool = True,
+        relu: bool = False,
+    ) -> str:
+        """A two-dimensional Conv with padding that keeps the size, perhaps with a Relu called ``<name>_relu``."""
+        width = self.channels(x) // group
+        shape = (channels, width, kernel, kernel)
+        spread = np.sqrt(2.0 / (width * kernel * kernel))
+        inputs = [x, self.constant(f"{name}_weight", self.rng.standard_normal(shape).astype(np.float32) * spread)]
+        if bias:
+            inputs.append(self.constant(f"{name}_bias", self.rng.normal(0, 0.1, channels).astype(np.float32)))
+        pads = [kernel // 2] * 4
+        y = self.node(name, "Conv", inputs, channels=channels, pads=pads, group=group, strides=[stride, stride])
+        return self.node(f"{name}_relu", "Relu", [y]) if relu else y
+
+    def concat(self, name: str, values: Sequence[str]) -> str:
+        """Values joined along the channels."""
+        return self.node(name, "Concat", values, channels=sum(self.channels(v) for v in values), axis=1)
+
+    def classifier(self, name: str, x: str, classes: int) -> str:
+        """Global average pooling, Flatten and Gemm."""
+        pooled = self.node(f"{name}_pool", "GlobalAveragePool", [x])
+        flat = self.node(f"{name}_flatten", "Flatten", [pooled])
+        weight = self.rng.standard_normal((classes, self.channels(x))).astype(np.float32)
+        bias = self.rng.normal(0, 0.1, classes).astype(np.float32)
+        inputs = [flat, self.constant(f"{name}_weight", weight), self.constant(f"{name}_bias", bias)]
+        return self.node(name, "Gemm", inputs, channels=classes, transB=1)
+
+    def channels(self, value: str) -> int:
+        """Size of axis 1 of ``value``."""
+        return self._channels[value]
+
+    def output(self, value: str, dtype: int = onnx.TensorProto.FLOAT) -> None:
+        """Make ``value`` a graph output; its shape is inferred when the model is built."""
+        given = next((i for i in self.inputs if i.name == value), None)
+        self.outputs.append(given or helper.make_tensor_value_info(value, dtype, None))
+
+    def model(self, check: bool = True) -> onnx.ModelProto:
+        """The model, with inferred shapes, checked by ONNX unless ``check`` is False."""
+        graph = helper.make_graph(self.nodes, "test", self.inputs, self.outputs, list(self.initializers.values()))
+        opsets = [helper.make_opsetid("", self.opset)]
+        opsets += [helper.make_opsetid(d, 1) for d in sorted({n.domain for n in self.nodes} - {""})]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="inlay.testing")
+        if not check:
+            return model
+        inferred = onnx.shape_inference.infer_shapes(model)
+        onnx.checker.check_model(inferred)
+        return inferred
+
+
+def residual_model(seed: int = 0) -> onnx.ModelProto:
+    """Conv+Relu, then a residual block (Conv, Add of the skip, Relu), then a classifier."""
+    b = Builder(seed=seed)
+    stem = b.conv("stem", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    branch = b.conv("branch", stem, 8)
+    total = b.node("add_relu", "Relu", [b.node("add", "Add", [branch, stem])])
+    b.output(b.classifier("head", total, 5))
+    return b.model()
+
+
+def concat_model(seed: int = 0) -> onnx.ModelProto:
+    """A Fire module: squeeze, two expanding branches joined by Concat; its second output is the squeezed value."""
+    b = Builder(seed=seed)
+    squeeze = b.conv("squeeze", b.input("x", (1, 3, 12, 12)), 4, kernel=1, relu=True)
+    narrow = b.conv("expand1", squeeze, 6, kernel=1, relu=True)
+    wide = b.conv("expand3", squeeze, 6, relu=True)
+    b.output(b.conv("last", b.concat("join", [narrow, wide]), 4))
+    b.output(squeeze)
+    return b.model()
+
+
+def depthwise_model(seed: int = 0) -> onnx.ModelProto:
+    """A separable convolution: depthwise and pointwise, between MaxPool and Sigmoid."""
+    b = Builder(seed=seed)
+    stem = b.conv("stem", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    pooled = b.node("pool", "MaxPool", [stem], kernel_shape=[2, 2], strides=[2, 2])
+    depthwise = b.conv("depthwise", pooled, 8, group=8, relu=True)
+    b.output(b.node("gate", "Sigmoid", [b.conv("pointwise", depthwise, 6, kernel=1)]))
+    return b.model()
+
+
+def small_model(seed: int = 0) -> onnx.ModelProto:
+    """All of the above in one: fork, Concat, depthwise Conv, residual Add, a float island (Tanh), a classifier."""
+    b = Builder(seed=seed)
+    stem = b.conv("stem", b.input("x", (1, 3, 16, 16)), 8, stride=2, relu=True)
+    joined = b.concat("join", [b.conv("left", stem, 4, kernel=1, relu=True), b.conv("right", stem, 4, relu=True)])
+    depthwise = b.conv("depthwise", joined, 8, group=8, relu=True)
+    total = b.node("add", "Add", [b.conv("pointwise", depthwise, 8, kernel=1), joined])
+    island = b.node("island", "Tanh", [total])
+    b.output(b.classifier("head", b.conv("last", island, 8, relu=True), 10))
+    return b.model()
+
+
+def random_feed(model: onnx.ModelProto | Path, seed: int = 0, bind: Mapping[str, int] | None = None) -> Feed:
+    """One set of random inputs: normal numbers for floats, 0 or 1 for integers and booleans."""
+    loaded = ir.load(model) if isinstance(model, Path) else ir.from_proto(model)
+    return random_samples(input_specs(loaded), bind or {}, np.random.default_rng(seed), 1).feeds[0]
+
+
+def run_reference(model: onnx.ModelProto | Path, feed: Feed) -> dict[str, np.ndarray]:
+    """Outputs by name, computed by ONNX Runtime with all graph rewrites off."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return dict(zip((o.name for o in session.get_outputs()), session.run(None, dict(feed)), strict=True))
+
+
+def sqnr(want: np.ndarray, got: np.ndarray) -> float:
+    """Signal-to-quantization-noise ratio in dB; 300 where the arrays are equal."""
+    signal = float(np.sum(np.square(want, dtype=np.float64)))
+    noise = float(np.sum(np.square(want.astype(np.float64) - got)))
+    return 300.0 if noise == 0.0 else float(10.0 * np.log10(max(signal, 1e-300) / noise))
+
+
+def full_int8(model: Path, rules: Rules, feed: Feed, folder: Path) -> Path:
+    """``model`` with all that ``rules`` allow in low precision, calibrated on one feed; gives a path in ``folder``."""
+    prepared = prepare(load(model), rules, feed, folder)
+    table = table_from(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")), "minmax")
+    placement = prepared.label(frozenset(u.name for u in prepared.selectable))
+    return Candidates(prepared, table, "testing", "testing").deliver(placement, folder / "full-int8.onnx").path
