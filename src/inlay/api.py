@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from inlay import oneshot, tuning
 from inlay import selection as _selection
-from inlay import tuning
 from inlay.cache import PatternCache
 from inlay.config import (
     DEFAULT_BUDGET_S,
@@ -24,29 +22,24 @@ from inlay.config import (
     parse_share,
 )
 from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples, save_feed
-from inlay.errors import CompileFailed, InlayError, ModelError, RunFailed, UsageError
+from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
-from inlay.model.load import file_sha256, load
-from inlay.numbers import DEFAULT_S, Ticks, choose_numbers
+from inlay.model.load import load
+from inlay.oneshot import Quantized
 from inlay.progress import Progress
-from inlay.quant.accuracy import Bound, Judge, find_metric
-from inlay.quant.calibrate import halves
-from inlay.quant.qparams import QParamsTable
-from inlay.result import TuneResult, replacing
+from inlay.quant.accuracy import Bound, find_metric
+from inlay.result import TuneResult
 from inlay.selection import Selected
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
-from inlay.space.resolve import Decision, resolve
 from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
-from inlay.trial import Accuracy, Interval
-from inlay.types import Placement
-from inlay.workbench import Candidates, observe, prepare, sharing
+from inlay.trial import Interval
+from inlay.workbench import prepare
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
-_JUDGING = 16  # most samples, of their first half, that judge ranges
 _RANDOM_SAMPLES = 8
 
 
@@ -206,31 +199,6 @@ def bench(
     return rows
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """A model quantized in one shot.
-
-    Attributes:
-        path: where it was written.
-        sha256: of the file.
-        ports: consumer slots that read quantized values.
-        units: operators in low precision, and operators in all.
-        ranges: the method that chose the ranges, or how many values each one serves, and what that brought.
-        accuracy: against float on the samples themselves; None for random inputs.
-        refusals: how many operators stay float, by reason.
-        decisions: precision, deciding rule and reason of every node.
-    """
-
-    path: Path
-    sha256: str
-    ports: int
-    units: tuple[int, int]
-    ranges: str
-    accuracy: Accuracy | None
-    refusals: Mapping[str, int]
-    decisions: tuple[Decision, ...] = ()
-
-
 def quantize(
     model: str | Path,
     out: str | Path,
@@ -263,65 +231,7 @@ def quantize(
     sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
     given = _samples(data, specs)
     samples = given or random_samples(specs, sizes, np.random.default_rng(seed), _RANDOM_SAMPLES)
-    out = Path(out)
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no folder {out.parent}")
-    with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
-        work = Path(folder)
-        feeds = []
-        for number, feed in enumerate(samples.feeds[: min(_JUDGING, len(halves(len(samples))[0]))]):
-            feeds.append(work / f"{number}.npz")
-            save_feed(feeds[-1], feed)
-        try:
-            reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
-        except (CompileFailed, RunFailed) as error:
-            raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
-        prepared = prepare(file, create(spec).rules(), samples.feeds[0], work)
-        resolved = resolve(rules, prepared.graph, prepared.units, prepared.rules)
-        prepared, placement = replace(prepared, resolved=resolved), resolved.placement
-        observed = observe(prepared, samples)
-        judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
-        accuracies: list[Accuracy] = []
-
-        def score(table: QParamsTable, placement: Placement) -> float:
-            artifact = Candidates(prepared, table, "probe", "").write(placement)
-            accuracies.append(judge.judge(worker.run(artifact, feeds)))
-            worker.drop(artifact)
-            return accuracies[-1].sqnr_db
-
-        clock = Ticks.of(prepared) if worker.deterministic else time.monotonic
-        known = () if given is None else samples.feeds
-        numbers = choose_numbers(prepared, observed, placement, known, score, DEFAULT_S, clock=clock)
-        shared = {c.node: c.reason for c in sharing(prepared, observed, numbers.method)}
-        table = numbers.table(prepared, observed)
-        calibration = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
-        final = Candidates(prepared, table, calibration, worker.fingerprint.digest)
-        if given is not None:
-            score(table, placement)
-        artifact = final.deliver(placement, work / out.name)
-        with replacing(out) as fresh:
-            fresh.write_bytes(artifact.path.read_bytes())
-        data_file = artifact.path.with_name(artifact.path.name + ".data")
-        if data_file.exists():
-            with replacing(out.with_name(data_file.name)) as fresh:
-                fresh.write_bytes(data_file.read_bytes())
-    low = {d.node for d in resolved.decisions if d.precision != "float"}
-    selected = [u for u in prepared.selectable if u.name in low]
-    accuracy = None if given is None else accuracies[-1]
-    refusals: dict[str, int] = {}
-    for unit in prepared.units:
-        if unit.refusal:
-            refusals[unit.refusal] = refusals.get(unit.refusal, 0) + 1
-    return Quantized(
-        out,
-        file_sha256(out),
-        len(placement),
-        (len(selected), len(prepared.units)),
-        str(numbers).removeprefix("ranges by "),
-        accuracy,
-        refusals,
-        tuple(_with_sharing(d, shared) for d in resolved.decisions),
-    )
+    return oneshot.quantize(file, Path(out), spec, samples, rules)
 
 
 def select(
@@ -349,12 +259,6 @@ def select(
         raise UsageError("give --max-drop, --min-sqnr, or --fastest")
     wish = _selection.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
     return _selection.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
-
-
-def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:
-    if decision.precision == "float" or decision.node not in shared:
-        return decision
-    return replace(decision, reason=f"{decision.reason}; {shared[decision.node]}")
 
 
 @dataclass(frozen=True)

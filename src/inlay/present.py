@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from inlay.api import BenchRow, Quantized, TargetRow
+from inlay.api import BenchRow, TargetRow
+from inlay.oneshot import Quantized
 from inlay.result import AnchorResult, TuneResult
 from inlay.selection import Selected
 from inlay.space.resolve import Decision
