@@ -199,6 +199,17 @@ def test_a_pool_behind_a_float_unit_is_dear_before_it_was_seen(tmp_path: Path) -
     assert settled[structure.index["op"]] <= settled[structure.index["first"]]
 
 
+def test_a_gate_decides_nothing_about_the_layout_of_what_it_gates(tmp_path: Path) -> None:
+    b = Builder()
+    first = b.conv("first", b.input("x", (1, 8, 12, 12)), 8)
+    gate = b.conv("gate", b.node("mean", "GlobalAveragePool", [first]), 8, kernel=1)
+    scaled = b.node("scale", "Mul", [gate, first], channels=8)
+    b.output(b.conv("second", scaled, 8))
+    structure = Asked(b, tmp_path).structure
+    before = {u.name: structure.units[k].name for u, k in zip(structure.units, structure.before, strict=True) if k >= 0}
+    assert before == {"mean": "first", "gate": "mean", "scale": "first", "second": "first"}
+
+
 @pytest.mark.parametrize("between", [["Max"], ["Mul"], ["Mul", "Max"], ["Sigmoid", "Max"]])
 def test_what_works_number_by_number_hands_the_layout_on(between: list[str], tmp_path: Path) -> None:
     """An integer MaxPool is the NHWC one or not by the convolution, whatever stands between: asked of the runtime."""

@@ -285,11 +285,16 @@ def build_structure(graph: Graph, units: Sequence[Unit]) -> Structure:
 
 
 def _before(graph: Graph, index: Mapping[str, int]) -> dict[str, int]:
-    """By node: the unit that decides about the layout of its first activation, or -1. Linear time."""
+    """By node: the unit that decides about the layout of its first activation, or -1. Linear time.
+
+    Of inputs of what works number by number, the first of the result's shape counts: a gate is spread over the data.
+    """
     found: dict[str, int] = {}
     for node in graph.nodes:
-        producers = (graph.producer(v) for v in node.inputs if v and graph.is_float(v))
-        first = next((p for p in producers if p is not None), None)
+        values = [v for v in node.inputs if v and graph.is_float(v) and graph.producer(v) is not None]
+        if node.op_type in _KEEPS_LAYOUT:
+            values.sort(key=lambda v: graph.shape(v) != graph.shape(node.outputs[0]))
+        first = graph.producer(values[0]) if values else None
         if first is None:
             found[node.name] = -1
         else:
