@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.targets.base import Artifact
+from inlay.targets.onnxruntime.profile import read_events
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 
 
@@ -92,3 +93,20 @@ def test_a_constants_dequantization_belongs_to_its_reader(tmp_path: Path) -> Non
     kernels = executable.profile({"x": rng.random((4, 64), np.float32)}, 5)
     assert kernels
     assert all(k.nodes == ("product",) for k in kernels)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "precision"), [("MatMulIntegerToFloat", "uint8"), ("QLinearConv", "uint8"), ("Gemm", "float")]
+)
+def test_an_integer_kernel_computes_in_bytes_however_many_scales_it_has(op_type: str, precision: str) -> None:
+    """The runtime packs a constant weight beforehand and does not list it: scales of columns outnumber the data."""
+    shapes = [{"uint8": [1, 32]}, {"float": [400]}, {"int64": [999]}]
+    event = {
+        "cat": "Node",
+        "name": "n_kernel_time",
+        "dur": 5,
+        "args": {"op_name": op_type, "input_type_shape": shapes},
+    }
+    (found,) = read_events([event, event], 2)
+    assert found.precision == precision
+    assert found.ns.tolist() == [5000.0, 5000.0]
