@@ -111,7 +111,7 @@ def test_every_sum_is_the_same(
         (transposed((3, 3)), "multiple"),
         (transposed(shapes=(4, 4), group=2), "groups"),
         (transposed((3, 3), dilations=[2, 2]), "dilations"),
-        (transposed(auto_pad="SAME_UPPER"), "pads"),
+        (transposed((1, 1), auto_pad="SAME_UPPER"), "pads"),
         (transposed(output_shape=[12, 10]), "pads"),
     ],
     ids=["stride 1", "two strides", "odd image", "groups", "dilation", "auto_pad", "output_shape"],

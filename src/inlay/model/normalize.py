@@ -32,6 +32,7 @@ from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.lrn import spell_out_lrn
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
+from inlay.model.passes.pads import write_out_pads
 from inlay.model.passes.prelu import spell_out_prelu
 from inlay.model.passes.runs import write_out_constants
 from inlay.model.passes.sums import split_sums
@@ -103,6 +104,7 @@ def passes(evaluate: Evaluate, rewrites: frozenset[str] = frozenset()) -> Sequen
         ("remove what is not used", drop_dead),
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
+        ("write out automatic pads", write_out_pads),
         fold,
         *([*asked, fold] if asked else []),
         ("name what the passes made", fix_names),

@@ -111,7 +111,7 @@ def spread_of(graph: Graph, node: Node) -> Spread | str:
         return "its weight has other readers"
     if int(node.attributes.get("group", 1)) != 1 or {*node.attributes.get("dilations", (1,))} != {1}:
         return "it has groups or dilations"
-    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET") or "output_shape" in node.attributes:
+    if "auto_pad" in node.attributes or "output_shape" in node.attributes:
         return "its pads follow from its output's shape"
     strides, pads, extra = (
         [int(i) for i in node.attributes.get(name, default)]

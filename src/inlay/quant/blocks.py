@@ -64,7 +64,7 @@ def blocks_of(graph: Graph, node: Node, most_channels: int) -> Blocks | None:
     )
     if graph.opset < _OPSET:
         return None
-    plain = node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", b"NOTSET") and set(dilations) == {1}
+    plain = "auto_pad" not in node.attributes and set(dilations) == {1}
     size = strides[0]
     if not plain or int(node.attributes.get("group", 1)) != 1 or not 1 <= channels <= most_channels:
         return None

@@ -16,7 +16,7 @@ from inlay.model.passes.steps import Steps, replace_each
 
 MOST_WINDOW = 16
 """Elements of a window; beyond, the products cost as much as they save."""
-_KEPT = ("kernel_shape", "strides", "pads", "auto_pad")
+_KEPT = ("kernel_shape", "strides", "pads")
 
 
 def averagepool_to_conv(model: ir.Model) -> tuple[ir.Model, int]:
@@ -41,6 +41,6 @@ def _whole(node: ir.Node) -> bool:
     def value(name: str, default: object) -> object:
         return node.attributes[name].value if name in node.attributes else default
 
-    padded = any(value("pads", ())) or value("auto_pad", "NOTSET") not in ("NOTSET", "VALID")  # type: ignore[arg-type]
+    padded = any(value("pads", ())) or "auto_pad" in node.attributes  # type: ignore[arg-type]
     dilated = any(d != 1 for d in value("dilations", ()))  # type: ignore[attr-defined]
     return not value("ceil_mode", 0) and not dilated and (not padded or bool(value("count_include_pad", 0)))

@@ -11,8 +11,6 @@ The share of the time that this takes (float, 8 bits; one thread of an x86-64 pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
@@ -41,7 +39,7 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
         return False
     assert x.shape is not None
     outputs, channels, *kernel = weight.shape
-    pads, size = _pads(node, kernel), _size(x)
+    pads, size = _pads(node), _size(x)
     if pads is None or size is None or outputs > MOST_OUTPUTS or min(kernel) < LEAST_KERNEL:
         return False
     results = [size[i] + pads[i] + pads[i + 2] - kernel[i] + 1 for i in (0, 1)]
@@ -94,20 +92,13 @@ def _follower(value: ir.Value) -> ir.Node | None:
     return node if node.op_type in _UNARY and node.domain in ("", "ai.onnx") and not index and constants else None
 
 
-def _pads(node: ir.Node, kernel: Sequence[int]) -> tuple[int, int, int, int] | None:
+def _pads(node: ir.Node) -> tuple[int, int, int, int] | None:
     """Zeros before and behind rows and columns; None where the convolution is not of one group and stride 1."""
     group = int(node.attributes["group"].value) if "group" in node.attributes else 1
     if group != 1 or {*ints(node, "strides", [1]), *ints(node, "dilations", [1])} != {1}:
         return None
-    auto = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
-    small, large = ([(k - 1) // 2 for k in kernel], [k // 2 for k in kernel])
-    if auto == "SAME_UPPER":
-        pads = [*small, *large]
-    elif auto == "SAME_LOWER":
-        pads = [*large, *small]
-    else:
-        pads = [0, 0, 0, 0] if auto == "VALID" else ints(node, "pads", [0, 0, 0, 0])
-    return None if min(pads) < 0 else (pads[0], pads[1], pads[2], pads[3])
+    pads = ints(node, "pads", [0, 0, 0, 0])
+    return None if "auto_pad" in node.attributes or min(pads) < 0 else (pads[0], pads[1], pads[2], pads[3])
 
 
 def _size(x: ir.Value) -> tuple[int, int] | None:

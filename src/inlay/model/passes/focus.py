@@ -96,9 +96,8 @@ def _sliced(value: ir.Value) -> Patch | None:
 
 
 def _plain(conv: ir.Node) -> bool:
-    automatic = "auto_pad" in conv.attributes and conv.attributes["auto_pad"].value not in ("NOTSET", b"NOTSET")
     group = int(conv.attributes["group"].value) if "group" in conv.attributes else 1
-    return not automatic and group == 1 and all(d == 1 for d in ints(conv, "dilations", [1, 1]))
+    return "auto_pad" not in conv.attributes and group == 1 and all(d == 1 for d in ints(conv, "dilations", [1, 1]))
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:
