@@ -82,7 +82,7 @@ class Guide:
             Oracles(self._profile, sensitivity, probes.noise, self.prepared.label, hurried),
             anchors,
             chosen,
-            [v for v in graph.outputs if graph.is_float(v)],
+            graph.amounts,
             None if least is None else noise_of(least),
             self._baseline_ns,
             np.random.default_rng([self.config.seed, 1]),

@@ -25,7 +25,7 @@ from inlay.model.passes.runs import written_out
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
-from tests.helpers import check_and_load
+from tests.helpers import Workspace, check_and_load
 
 Model = onnx.ModelProto
 
@@ -195,9 +195,66 @@ def test_automatic_pads_are_the_numbers_that_they_stand_for(
         np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
 
 
-LRN, PRELU, GEMM, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
+def halves(kept: bool, dtype: int = onnx.TensorProto.FLOAT16) -> onnx.ModelProto:
+    """A small model in half precision; ``kept``: its inputs and outputs are float32, by Casts."""
+    model = small_model()
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            wide = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(wide.astype(np.float16), tensor.name))
+    del model.graph.value_info[:]
+    (x,), (y,) = model.graph.input, model.graph.output
+    if not kept:
+        x.type.tensor_type.elem_type = y.type.tensor_type.elem_type = dtype
+        return model
+    for node in model.graph.node:
+        node.input[:] = [f"{v}_half" if v == x.name else v for v in node.input]
+        node.output[:] = [f"{v}_half" if v == y.name else v for v in node.output]
+    model.graph.node.insert(0, onnx.helper.make_node("Cast", [x.name], [f"{x.name}_half"], "in", to=dtype))
+    cast = onnx.helper.make_node("Cast", [f"{y.name}_half"], [y.name], "out", to=onnx.TensorProto.FLOAT)
+    model.graph.node.append(cast)
+    return model
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_halves_are_computed_in_float32(kept: bool, tmp_path: Path) -> None:
+    model, store = halves(kept), WeightStore(tmp_path)
+    onnx.checker.check_model(model, full_check=True)
+    feed = random_feed(model, 0)
+    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), lambda m: run_model(m, store, feed), rewrites=HALF)
+    assert not [r for r in done.reports if r.rolled_back]
+    check_and_load(ir.to_proto(done.model))
+    casts = [n.op_type for n in done.model.graph].count("Cast")
+    assert casts == (0 if kept else 2)
+    assert {v.dtype for n in done.model.graph if n.op_type == "Conv" for v in n.inputs} == {ir.DataType.FLOAT}
+    (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
+    assert got.dtype == wanted.dtype
+    exact = run_reference(small_model(), {k: v.astype(np.float32) for k, v in feed.items()})
+    (exactly,) = exact.values()
+    assert sqnr(wanted.astype(np.float32), got.astype(np.float32)) > 35.0
+    assert sqnr(exactly, got.astype(np.float32)) > sqnr(exactly, wanted.astype(np.float32)) - 3.0
+    untouched = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    assert {v.dtype for n in untouched.model.graph if n.op_type == "Conv" for v in n.inputs[1:]} == {
+        ir.DataType.FLOAT16
+    }
+
+
+def test_a_model_in_halves_gets_8_bits(tmp_path: Path) -> None:
+    """The noise at outputs in half precision is looked at, too."""
+    space = Workspace(halves(kept=False), tmp_path)
+    assert {u.op_type for u in space.prepared.selectable} >= {"Conv", "Add"}
+    assert space.graph.amounts == tuple(space.graph.outputs)
+    proto = space.emit(space.full())
+    check_and_load(proto)
+    (wanted,), (got,) = (run_reference(m, space.feeds[0]).values() for m in (halves(kept=False), proto))
+    assert got.dtype == np.float16
+    assert sqnr(wanted.astype(np.float32), got.astype(np.float32)) > 15.0
+
+
+HALF, LRN, PRELU, GEMM, NORM, MEAN, GATE, FOCUS, BLOCKS, RUNS = (
     frozenset({name})
     for name in (
+        "compute halves in float32",
         "spell LRN out",
         "spell PRelu out",
         "gather MatMul and Add into Gemm",

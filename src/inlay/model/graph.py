@@ -150,6 +150,12 @@ class Graph:
         """Whether ``value`` is known to be a float32 tensor, the only type that Q/DQ is set on."""
         return self.dtypes.get(value) is ir.DataType.FLOAT
 
+    @cached_property
+    def amounts(self) -> tuple[str, ...]:
+        """Outputs that are floating-point numbers of any precision, each once."""
+        kinds = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+        return tuple(dict.fromkeys(v for v in self.outputs if self.dtypes.get(v) in kinds))
+
     def shape(self, value: str) -> Shape | None:
         """Shape of ``value``, or None where even its rank is not known."""
         return self.shapes.get(value)
