@@ -27,7 +27,9 @@ from inlay.types import Placement
 from inlay.workbench import Candidates
 
 MOST_CONTENDERS = 5
-QUICK_CONTENDERS, QUICK_NS = 8, 20e6  # where the given model is quicker than this, more of them cost little
+QUICK_CONTENDERS, QUICK_NS = 8, 20e6
+"""Where the given model takes less than so many nanoseconds, more contenders cost little. Of many readings of a search
+the best are lucky ones: the more are looked at again, the more likely is a sound one among them."""
 _QUICK_PROCESSES = 3  # of the first round, there
 FALSE_ACCEPT = 0.002
 """Chance that a finalist which is no faster is delivered all the same; there are at most two besides float."""
@@ -38,12 +40,6 @@ _MATTERS = 1.002  # an open case whose estimate is below is not worth a second l
 TIE = 0.005
 """Difference in speed, as a share, that the first round cannot tell and nobody would feel: accuracy decides."""
 _HOPELESS = 0.9  # a contender this slow in the first round is not measured in the second
-
-
-_BETWEEN = 0.01  # deviation of a speed-up's logarithm from one process to another, whatever the blocks say
-
-Estimate = Callable[[Candidate], tuple[float, float]]
-"""Logarithm of a candidate's speed-up over the given model, and its deviation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +119,6 @@ def confirm(
     rng: np.random.Generator,
     start: StartWorker = Worker,
     least_db: float = -np.inf,
-    estimate: Estimate | None = None,
 ) -> Confirmed:
     """Decide what to deliver, in two rounds of fresh processes.
 
@@ -136,18 +131,17 @@ def confirm(
     at once more. The chosen model is delivered where it beats both the given model and float with an error of at most
     ``FALSE_ACCEPT``, and the best anchor is not clearly faster. Quantized models below
     ``least_db`` on the selection samples are left out: an earlier look at the verification samples showed that these
-    fail there. ``estimate`` says what to expect of a candidate after the search; its own reading without it.
+    fail there.
     """
-    estimate = estimate or as_read
     given = judged[0].trial.outcome
     quick = isinstance(given, Measured) and given.latency.ns < QUICK_NS
-    contenders = contenders_of(judged, incumbent, least_db, estimate, QUICK_CONTENDERS if quick else MOST_CONTENDERS)
+    contenders = contenders_of(judged, incumbent, least_db, QUICK_CONTENDERS if quick else MOST_CONTENDERS)
     entries = [Entry(c, _final(c, candidates, folder), np.empty(0)) for c in contenders]
     measure = partial(_measure, feed=latency_feed, config=config, folder=folder, rng=rng, start=start)
     base = Entry(judged[0], baseline, np.empty(0))
     base, *entries = _timed([base, *entries], measure, _QUICK_PROCESSES if quick else 1)
     floats = [e for e in entries if e.candidate.placement == Placement()]
-    promises = {e.candidate.key: _promise(base, e, worker, estimate) for e in entries}
+    promises = {e.candidate.key: _promise(base, e, worker) for e in entries}
     tie = 0.0 if worker.deterministic else TIE
     others = most_promising([e for e in entries if e not in floats], promises, tie)
 
@@ -231,31 +225,18 @@ def _gain(base: Entry, other: Entry, worker: Worker, level: float = LEVEL) -> In
     return speedup(base.ns, other.ns, level)
 
 
-def as_read(candidate: Candidate) -> tuple[float, float]:
-    """The logarithm of a candidate's speed-up as the search measured it, and its deviation."""
-    outcome = candidate.trial.outcome
-    if not isinstance(outcome, Measured):
-        return 0.0, 1.0
-    found = outcome.latency.speedup
-    return float(np.log(found.value)), _deviation(found)
+def _promise(base: Entry, other: Entry, worker: Worker) -> float:
+    """Logarithm of the speed-up before the deciding blocks: from the fresh ones, and from the search's own race.
 
-
-def _deviation(found: Interval) -> float:
-    known = 0.0 < found.low <= found.high < np.inf
-    return max(float(np.log(found.high / found.low)) / 4.0, _BETWEEN) if known else 1.0
-
-
-def _promise(base: Entry, other: Entry, worker: Worker, estimate: Estimate) -> float:
-    """Logarithm of the speed-up before the deciding blocks: from the fresh ones, and from what the search found.
-
-    A few fresh blocks alone tell gains of a few percent apart hardly better than chance.
+    A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
+    another process, so they count for at most twice the fresh ones.
     """
-    gain = _gain(base, other, worker)
-    fresh = float(np.log(gain.value))
-    if worker.deterministic or not isinstance(other.candidate.trial.outcome, Measured):
-        return fresh
-    earlier, sd = estimate(other.candidate)
-    return float(np.average([fresh, earlier], weights=[_deviation(gain) ** -2, max(sd, _BETWEEN) ** -2]))
+    gain = _gain(base, other, worker).value
+    outcome = other.candidate.trial.outcome
+    if worker.deterministic or not isinstance(outcome, Measured):
+        return float(np.log(gain))
+    fresh, earlier = len(base.ns), min(outcome.latency.blocks, 2 * len(base.ns))
+    return float(np.average(np.log([gain, outcome.latency.speedup.value]), weights=[fresh, earlier]))
 
 
 def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie: float = TIE) -> list[Entry]:
@@ -266,23 +247,18 @@ def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie:
 
 
 def contenders_of(
-    judged: Sequence[Candidate],
-    incumbent: Candidate,
-    least_db: float,
-    estimate: Estimate = as_read,
-    most: int = MOST_CONTENDERS,
+    judged: Sequence[Candidate], incumbent: Candidate, least_db: float, most: int = MOST_CONTENDERS
 ) -> list[Candidate]:
     """At most ``most``: float, incumbent, best anchor, the fastest, the most accurate of those as fast."""
     feasible = [c for c in judged[1:] if c.trial.feasible and _sqnr(c) >= least_db]
     # of models with one optimized graph, the first is enough: the others run alike
-    speed = {c.key: estimate(c)[0] for c in feasible if not _equal(c)}
-    fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -speed[c.key])
+    fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -c.speedup)
     anchors = [c for c in fastest if c.trial.proposal.anchor]
     floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible and not _equal(c)]
-    tied = [c for c in fastest if speed[c.key] >= speed[fastest[0].key] - TIE]
+    tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
     safest = sorted(tied, key=lambda c: -_sqnr(c))[:1]
     kept = [incumbent] if _sqnr(incumbent) >= least_db else []
-    wishes = [*floats, *kept, *anchors[:1], *fastest[:1], *safest, *fastest[1:most]]
+    wishes = [*floats, *kept, *anchors[:1], *fastest[:1], *safest, *fastest[1 : most - 2]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:most]
 

@@ -20,7 +20,7 @@ from inlay.cache import PatternCache
 from inlay.calibration import Calibration
 from inlay.compose import Plan, compose
 from inlay.config import TuneConfig
-from inlay.confirm import Confirmed, as_read, confirm
+from inlay.confirm import Confirmed, confirm
 from inlay.data import Samples, input_specs, random_samples, save_feed, split
 from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.evaluate import Candidate, Evaluator
@@ -370,7 +370,6 @@ class Run:
             folder=self.work,
             rng=self.rng,
             start=self._start_worker,
-            estimate=None if self.worker.deterministic else partial(_expected, guided),
         )
         confirmed = decide(evaluator.incumbent)
         rejected = confirmed.rejected
@@ -395,14 +394,6 @@ class Run:
             strategy.tell(trial)
             self.progress.trial(trial, evaluator, self.lab.clock() - self.started, None)
         self.builds += self.worker.builds - before
-
-
-def _expected(guided: Guided, candidate: Candidate) -> tuple[float, float]:
-    """What to expect of a candidate's speed, after all that the search saw."""
-    outcome = candidate.trial.outcome
-    if candidate.placement is None or not isinstance(outcome, Measured):
-        return as_read(candidate)
-    return guided.estimate(candidate.placement, outcome.latency.speedup)
 
 
 def _digest(path: Path | None) -> str:

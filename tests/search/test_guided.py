@@ -162,29 +162,3 @@ def test_retreat_gives_up_where_only_float_is_accurate_enough() -> None:
     bench = Bench(0, np.ones(N + 1), 20.0)
     bench.run()
     assert bench.answer(bench.guided.retreat(60.0)) == []
-
-
-def test_what_to_expect_of_a_candidate_is_not_its_own_lucky_reading() -> None:
-    """One reading is 10 % too good, all others are right: the model believes the others."""
-    unlucky: list[Placement] = []
-
-    class Lucky(Bench):
-        def judge(self, proposal: Proposal) -> Trial:
-            trial = super().judge(proposal)
-            if proposal.anchor or unlucky or not isinstance(trial.outcome, Measured):
-                return trial
-            unlucky.append(proposal.placement)
-            gain = 1.1 * trial.outcome.latency.speedup.value
-            latency = Latency(1.0, Interval(gain, 0.9 * gain, 1.1 * gain), 1)
-            return Trial(proposal, Measured(latency, trial.outcome.accuracy), trial.accepted)
-
-    bench = Lucky(2, np.zeros(N + 1), 1.0)
-    bench.run()
-    truth = bench.measured[unlucky[0]][0]
-    read = Interval(1.1 * truth, 0.99 * truth, 1.21 * truth)
-    expected, sd = bench.guided.estimate(unlucky[0], read)
-    assert abs(expected - np.log(truth)) < 0.05 < np.log(read.value / truth)
-    assert 0.0 < sd < 0.1
-    for placement, (gain, _) in bench.measured.items():
-        if placement not in unlucky:
-            assert abs(bench.guided.estimate(placement, Interval(gain, gain, gain))[0] - np.log(gain)) < 0.05

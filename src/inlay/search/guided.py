@@ -26,11 +26,10 @@ from inlay.search.relaxed import Relaxed
 from inlay.search.solver import Solver
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
-from inlay.trial import Infeasible, Interval, Measured, Proposal, Trial, decibels, noise_of
+from inlay.trial import Infeasible, Measured, Proposal, Trial, decibels, noise_of
 from inlay.types import Placement
 
 _CUTS = 3
-_LEAST_SD = 0.01  # of the logarithm of a speed-up, from one process to another
 _TIGHTENINGS = 6
 _DRAWS = 2  # draws that may repeat what is known before a round of them is given up
 _NEAR = 1.05  # a measured model this close to the best is worth a profile,
@@ -134,7 +133,6 @@ class Guided(Scripted):
             chosen,
         )
         self._told: dict[Placement, Trial] = {}
-        self._labels: dict[Placement, np.ndarray] = {}  # of those
         self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
         self._best_ns = float("inf")
@@ -171,33 +169,6 @@ class Guided(Scripted):
                 return
             most *= _TIGHTER_RETREAT
 
-    def estimate(self, placement: Placement, found: Interval) -> tuple[float, float]:
-        """Logarithm of the speed-up over the given model, and its deviation, of a placement that was measured.
-
-        Of many readings the best is a lucky one. So each is drawn towards what the cost model expects of it, as far as
-        either is sure.
-
-        Args:
-            placement: what was measured.
-            found: its measured speed-up.
-        """
-        read = float(np.log(found.value))
-        sd = max(float(np.log(found.high / found.low)) / 4.0, _LEAST_SD) if 0.0 < found.low < found.high else _LEAST_SD
-        labels = self._labels.get(placement)
-        if labels is None:
-            whole = [
-                u.name for u in self._structure.units if u.activations and all(p in placement for p in u.activations)
-            ]
-            labels = self._structure.labels(whole)
-        expected = self.model.predict(labels) if self.model.profiled else None
-        if expected is None or not expected.ns > 0.0:
-            return read, sd
-        other, doubt = float(np.log(self._baseline_ns / expected.ns)), max(expected.sd / expected.ns, _LEAST_SD)
-        if placement in self._told:  # the model has taken this reading in
-            return other, doubt
-        weight = doubt**2 / (sd**2 + doubt**2)
-        return weight * read + (1.0 - weight) * other, float((sd**-2 + doubt**-2) ** -0.5)
-
     # --- what is known -------------------------------------------------------------------------------------------
 
     def _learn_anchors(self) -> None:
@@ -209,7 +180,7 @@ class Guided(Scripted):
         """Learn from a trial; where it is good, or not what was forecast, from its profile too."""
         labels = self._structure.settled(labels)
         placement = trial.proposal.placement
-        self._told[placement], self._labels[placement] = trial, labels
+        self._told[placement] = trial
         if (self._structure.closed(labels) == labels).all():  # the same model with everything stated
             self._told[self._placement(labels)] = trial
         self._allowance.tell(trial)
