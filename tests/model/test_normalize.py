@@ -650,7 +650,7 @@ def test_sizes_that_are_not_known_are_not_written_out() -> None:
 
 
 def test_an_unknown_rewrite_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="speed it up; there are spell LRN out"):
+    with pytest.raises(UsageError, match=r"speed it up; there are .*spell LRN out"):
         normalize(ir.from_proto(small_model()), EvaluateIn(tmp_path), None, rewrites=frozenset({"speed it up"}))
 
 
