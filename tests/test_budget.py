@@ -20,11 +20,11 @@ from inlay.tuning import tune
 SECONDS = 20.0  # of a model that takes a quarter of a second
 
 
-def run(folder: Path, least_db: float) -> tuple[TuneResult, Clock]:
+def run(folder: Path, least_db: float, seconds: float = SECONDS) -> tuple[TuneResult, Clock]:
     onnx.save(honesty.network(), folder / "model.onnx")
     clock = Clock()
     target = NullTarget(noise=0.01, scale=3000.0, passes=clock.sleep)
-    config = TuneConfig(target=TargetSpec("null"), budget_s=SECONDS, cost_db=False, bound=Bound(min_sqnr_db=least_db))
+    config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
     return tune(folder / "model.onnx", folder / "out", honesty.samples(), config, lab=lab), clock
 
@@ -59,3 +59,13 @@ def test_attempts_end_where_nothing_can_keep_the_bound(tmp_path: Path) -> None:
     result, clock = run(tmp_path, least_db=120.0)
     assert result.best.is_float
     assert clock.seconds < 12.0 * SECONDS
+
+
+def test_a_run_whose_time_is_over_finds_again_what_it_found(tmp_path: Path) -> None:
+    """Killed while it confirmed, or simply started again: all trials are in the journal, and cost no time."""
+    first, _ = run(tmp_path, least_db=30.0, seconds=200.0)
+    assert first.best.origin not in {a.name for a in first.anchors}
+    second, _ = run(tmp_path, least_db=30.0, seconds=200.0)
+    assert second.best.origin == first.best.origin
+    assert second.best.placement_digest == first.best.placement_digest
+    assert second.search["replayed"] == first.search["measurements"]

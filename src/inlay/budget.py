@@ -59,9 +59,15 @@ class Budget:
             self._journal.record_fact("hurried", known)
         return bool(known)
 
-    def refuses(self, proposal: Proposal, evaluator: Evaluator) -> str:
-        """Why ``proposal`` is not judged any more; empty where it is."""
-        if proposal.anchor:
+    def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
+        """Why ``proposal`` is not judged any more; empty where it is. What an earlier session judged costs nothing.
+
+        Args:
+            proposal: what is asked for.
+            key: identifies its model.
+            evaluator: judged what came before.
+        """
+        if proposal.anchor or self._journal.trial(key) is not None:
             return ""
         if self._over(1.0):
             found = any(c.trial.feasible and c.placement != Placement() for c in evaluator.judged[1:])

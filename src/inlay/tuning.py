@@ -303,11 +303,11 @@ class Run:
                 proposal = strategy.ask()
                 if proposal is None:
                     return "nothing promising is left", False
-                over = budget.refuses(proposal, evaluator)
+                key = candidates.key(proposal.placement)
+                over = budget.refuses(proposal, key, evaluator)
                 if over:
                     return over, False
                 seconds = budget.seconds
-                key = candidates.key(proposal.placement)
                 trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
                 strategy.tell(trial)
                 self.progress.trial(trial, evaluator, seconds, self.config.budget_s)
