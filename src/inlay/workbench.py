@@ -136,7 +136,7 @@ def _forms(graph: Graph, rules: Rules) -> list[Form]:
     spreads = {n.name: s for n in transposed if isinstance(s := spread_of(graph, n), Spread)}
     found: list[Form] = []
     if spreads:
-        found.append(partial(spread_transposed, spreads=spreads))
+        found.append(partial(spread_transposed, spreads=spreads, absorbed=rules.absorbed))
     if blocks:
         found.append(partial(read_blocks, blocks=blocks))
     return found

@@ -130,10 +130,8 @@ def decoder(relu: bool, channels: int = 16, tail: str = "") -> onnx.ModelProto:
     """Two convolutions with a transposed one between them, its weight beside the file where there are many channels."""
     b = Builder()
     y = b.conv("first", b.input("x", (1, 3, 8, "width")), channels, relu=True)
-    weight = (
-        b.rng.normal(0.0, 0.1, (channels, 8, 4, 4)).astype(np.float32) * np.linspace(0.2, 3, 8)[None, :, None, None]
-    )
-    inputs = [y, b.constant("up_weight", weight.astype(np.float32)), b.constant("up_bias", b.rng.normal(0, 0.1, 8))]
+    weight = b.rng.normal(0.0, 0.1, (channels, 8, 4, 4)) * np.linspace(0.2, 3, 8)[None, :, None, None]
+    inputs = [y, b.constant("up_weight", weight), b.constant("up_bias", b.rng.normal(0, 0.1, 8))]
     y = b.node("up", "ConvTranspose", inputs, channels=8, strides=[2, 2], pads=[1] * 4)
     y = b.node("up_relu", "Relu", [y]) if relu else y
     if tail:

@@ -1,4 +1,4 @@
-"""What a convolution's window becomes where pixels lie in blocks: arithmetic of weights, without any graph.
+"""What a convolution's window becomes where pixels lie in blocks: arithmetic of weights, which changes no graph.
 
 ``SpaceToDepth`` puts a block of ``b x b`` pixels into the channels, ``DepthToSpace`` (DCR) takes it out again; the
 block's row comes first, then its column, then the channel. All weights are of two-dimensional convolutions of one
@@ -102,10 +102,10 @@ def spread_of(graph: Graph, node: Node) -> Spread | str:
     It takes a constant weight that nobody else reads, two dimensions, one group, two equal strides of at least 2, no
     dilation, and an image whose height and width are multiples of the stride, whatever the input's are.
     """
-    weight = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if weight is None:
+    if len(node.inputs) < 2 or not graph.is_constant(node.inputs[1]):
         return "its weight is computed at run time"
-    if weight.ndim != 4:
+    window = [d for d in (graph.shape(node.inputs[1]) or ())[2:] if d is not None]
+    if len(window) != 2:
         return "it is not two-dimensional"
     if len(graph.consumers(node.inputs[1])) > 1:
         return "its weight has other readers"
@@ -120,12 +120,11 @@ def spread_of(graph: Graph, node: Node) -> Spread | str:
     size = strides[0]
     if size < 2 or strides[1] != size or min(pads) < 0:
         return "its strides are not equal, or 1"
-    found = [_axis(size, weight.shape[2 + i], pads[i], pads[i + 2], extra[i]) for i in (0, 1)]
+    found = [_axis(size, window[i], pads[i], pads[i + 2], extra[i]) for i in (0, 1)]
     rows, columns = found
     if rows is None or columns is None:
         return "its output's height or width is no multiple of its stride"
-    window = (rows[1], columns[1])
-    return Spread(size, (rows[0], columns[0]), window, (rows[2], columns[2], rows[3], columns[3]))
+    return Spread(size, (rows[0], columns[0]), (rows[1], columns[1]), (rows[2], columns[2], rows[3], columns[3]))
 
 
 def _axis(

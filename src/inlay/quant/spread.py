@@ -9,7 +9,7 @@ does, which is why the form is for low precision only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx
 
@@ -17,15 +17,15 @@ from inlay.model.windows import Spread
 from inlay.quant.forms import QUANTIZE, Draft, set_window, symmetric
 
 FROM_BLOCKS = "DepthToSpace"
-_ABSORBED = frozenset({"Relu", "Clip"})
 
 
-def spread_transposed(draft: Draft, spreads: Mapping[str, Spread]) -> None:
+def spread_transposed(draft: Draft, spreads: Mapping[str, Spread], absorbed: Collection[str]) -> None:
     """Write transposed convolutions between DQ and Q as ``DQ -> Conv [-> Relu] -> Q -> DepthToSpace -> DQ``.
 
     Args:
         draft: the candidate; is changed.
         spreads: by node, the transposed convolutions that may.
+        absorbed: activations that the target folds into the convolution before them.
     """
     after = {v: n for n in draft.graph.node for v in n.input}
     stale: set[str] = set()
@@ -37,7 +37,7 @@ def spread_transposed(draft: Draft, spreads: Mapping[str, Spread]) -> None:
         constants = [p for p in parameters[1:] if p is not None]
         if not all(draft.owns(p) and symmetric(draft, p) for p in constants):
             continue
-        between, q = _until_quantized(node, after, draft)
+        between, q = _until_quantized(node, after, draft, absorbed)
         if q is None:
             continue
         node.op_type = "Conv"
@@ -59,14 +59,14 @@ def spread_transposed(draft: Draft, spreads: Mapping[str, Spread]) -> None:
 
 
 def _until_quantized(
-    node: onnx.NodeProto, after: Mapping[str, onnx.NodeProto], draft: Draft
+    node: onnx.NodeProto, after: Mapping[str, onnx.NodeProto], draft: Draft, absorbed: Collection[str]
 ) -> tuple[list[str], onnx.NodeProto | None]:
-    """The values from ``node`` to the Q that alone reads its result, behind a Relu or Clip or not; and that Q."""
+    """The values from ``node`` to the Q that alone reads its result, behind an activation or not; and that Q."""
     values = [node.output[0]]
     while draft.uses[values[-1]] == 1 and (reader := after.get(values[-1])) is not None:
         if reader.op_type == QUANTIZE:
             return values, reader
-        if reader.op_type not in _ABSORBED or reader.input[0] != values[-1]:
+        if reader.op_type not in absorbed or reader.input[0] != values[-1]:
             break
         values.append(reader.output[0])
     return values, None
