@@ -15,6 +15,7 @@ from inlay.search.anchors import WEIGHTED, Anchors
 from inlay.search.base import Chain, Strategy
 from inlay.search.config import Config
 from inlay.search.evolve import Evolve
+from inlay.search.guided import Guided
 from inlay.search.late import Late
 from inlay.search.refine import Refine
 from inlay.types import Placement
@@ -42,7 +43,7 @@ def compose(
     config: TuneConfig,
     evaluator: Evaluator,
     anchors: Anchors,
-    guided: Strategy,
+    guided: Guided,
 ) -> Plan:
     """The plan for a prepared model: ``anchors``, then by default ``guided``, then evolution on what is left.
 
@@ -66,6 +67,7 @@ def compose(
             cache=cache,
             space=prepared.space(),
             seeds=[placement for _, placement in imported.placements],
+            offset=guided.offset,
         )
 
     evolve = Late("evolve", make_evolve)

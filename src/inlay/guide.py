@@ -79,7 +79,7 @@ class Guide:
         least = self.config.bound.min_sqnr_db
         return Guided(
             structure,
-            Oracles(self._profile, sensitivity, probes.noise, self.prepared.label, hurried),
+            Oracles(self._profile, sensitivity, probes.noise, self.prepared.label, hurried, self.prepared.offsets),
             anchors,
             chosen,
             graph.amounts,

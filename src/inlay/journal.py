@@ -18,7 +18,7 @@ import numpy as np
 
 from inlay.errors import JournalError
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS identity (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -139,13 +139,12 @@ class Journal:
 
     def record_placement(self, candidate: str, placement: Placement) -> None:
         """Keep the ports of a candidate, so that it can be written again."""
-        ports = json.dumps([[p.node, p.slot, q.value] for p, q in placement])
-        self._write("INSERT OR IGNORE INTO placements VALUES (?, ?)", (candidate, ports))
+        self._write("INSERT OR IGNORE INTO placements VALUES (?, ?)", (candidate, json.dumps(placement.as_json())))
 
     def placement(self, candidate: str) -> Placement | None:
         """The ports of a candidate; None for a file that was given."""
         row = self._db.execute("SELECT ports FROM placements WHERE candidate = ?", (candidate,)).fetchone()
-        return None if row is None else Placement((Port(n, s), QType(q)) for n, s, q in json.loads(row[0]))
+        return None if row is None else Placement.from_json(json.loads(row[0]))
 
     def record_feed(self, name: str, feed: Mapping[str, np.ndarray]) -> None:
         """Keep one sample: the model is normalized with its shapes when a candidate is written again."""

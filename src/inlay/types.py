@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 GRAPH_OUTPUT = ""
 """Name of the pseudo node whose input slots are the graph's outputs."""
+
+_OFF = "off zero"
 
 
 class QType(enum.Enum):
@@ -79,16 +81,25 @@ class QParams:
 
 
 class Placement:
-    """A frozen set of ``(port, qtype)``: these consumers read ``DQ(Q(value))``. The one currency of the system."""
+    """A frozen set of ``(port, qtype)``: these consumers read ``DQ(Q(value))``. The one currency of the system.
 
-    __slots__ = ("_digest", "_sites")
+    Attributes:
+        offset: ports, among those of the set, whose weights are stored off zero: with the same numbers, but a zero
+            point that is not 0. A runtime may have another kernel for these (:func:`inlay.quant.qparams.off_zero`).
+    """
 
-    def __init__(self, sites: Iterable[tuple[Port, QType]] = ()) -> None:
+    __slots__ = ("_digest", "_sites", "offset")
+
+    def __init__(self, sites: Iterable[tuple[Port, QType]] = (), offset: Iterable[Port] = ()) -> None:
         table: dict[Port, QType] = {}
         for port, qtype in sites:
             if table.setdefault(port, qtype) is not qtype:
                 raise ValueError(f"port {port} is given two types: {table[port].value} and {qtype.value}")
         self._sites: dict[Port, QType] = dict(sorted(table.items()))
+        self.offset = frozenset(offset)
+        bare = next((p for p in sorted(self.offset) if p not in table), None)
+        if bare is not None:
+            raise ValueError(f"port {bare} is to be off zero, but is not quantized")
         self._digest: str | None = None
 
     def __iter__(self) -> Iterator[tuple[Port, QType]]:
@@ -101,13 +112,13 @@ class Placement:
         return port in self._sites
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placement) and self._sites == other._sites
+        return isinstance(other, Placement) and self._sites == other._sites and self.offset == other.offset
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __or__(self, other: Placement) -> Placement:
-        return Placement([*self, *other])
+        return Placement([*self, *other], self.offset | other.offset)
 
     def __repr__(self) -> str:
         return f"Placement({len(self)} ports, {self.digest})"
@@ -119,12 +130,30 @@ class Placement:
     def without(self, ports: Iterable[Port]) -> Placement:
         """This placement less ``ports``."""
         gone = set(ports)
-        return Placement((p, q) for p, q in self if p not in gone)
+        return Placement(((p, q) for p, q in self if p not in gone), self.offset - gone)
+
+    def off_zero(self, ports: Iterable[Port]) -> Placement:
+        """The same sites, with those of ``ports`` off zero that are among them, and no others."""
+        return Placement(self, (p for p in ports if p in self))
+
+    def as_json(self) -> list[list[str | int]]:
+        """Plain data; see :meth:`from_json`."""
+        return [[p.node, p.slot, q.value, *([_OFF] if p in self.offset else [])] for p, q in self]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Sequence[str | int]]) -> Placement:
+        """The placement that gave ``data``. Raises ValueError where none did."""
+        sites = [(Port(str(node), int(slot)), QType(qtype), off) for node, slot, qtype, *off in data]
+        strange = next((off for _, _, off in sites if off not in ([], [_OFF])), None)
+        if strange is not None:
+            raise ValueError(f"{strange} is not known of a port")
+        return cls(((p, q) for p, q, _ in sites), (p for p, _, off in sites if off))
 
     @property
     def digest(self) -> str:
         """16 hexadecimal digits that identify the set, whatever order it was built in."""
         if self._digest is None:
-            text = "\n".join(f"{port.node}\t{port.slot}\t{qtype.value}" for port, qtype in self)
+            lines = [f"{port.node}\t{port.slot}\t{qtype.value}" for port, qtype in self]
+            text = "\n".join([*lines, *(f"{port.node}\t{port.slot}\t{_OFF}" for port in sorted(self.offset))])
             self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._digest

@@ -33,7 +33,7 @@ from inlay.space.resolve import Resolved, recipe_of, resolve
 from inlay.space.searchspace import SearchSpace, find_space, select_nodes
 from inlay.space.units import Unit, find_units, place
 from inlay.targets.base import Artifact, Rules
-from inlay.types import Placement, QParams, QType
+from inlay.types import Placement, Port, QParams, QType
 from inlay.version import __version__
 
 EMBED_BYTES = 2_000_000_000
@@ -76,6 +76,14 @@ class Prepared:
     def selectable(self) -> tuple[Unit, ...]:
         """Units that can run in low precision."""
         return tuple(u for u in self.units if u.selectable)
+
+    @property
+    def offsets(self) -> frozenset[Port]:
+        """Weights that may be stored off zero, to run in another kernel; each has one reader, which has no groups."""
+        units = [u for u in self.selectable if u.op_type in self.rules.kernels_off_zero]
+        whole = [u for u in units if self.graph.node(u.name).attributes.get("group", 1) == 1]
+        ports = [p for u in whole for p in u.weights]
+        return frozenset(p for p in ports if len(self.graph.consumers(self.graph.value_of(p))) == 1)
 
     def label(self, names: frozenset[str]) -> Placement:
         """The placement in which the named units run in low precision."""

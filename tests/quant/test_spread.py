@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
+from inlay.model.store import embed
 from inlay.model.windows import Spread, spread_of
+from inlay.quant.emit import Emitter
 from inlay.quant.extract import extract, transfer
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Artifact
@@ -176,21 +178,30 @@ def test_in_float_and_between_float_neighbours_it_stays(tmp_path: Path) -> None:
     assert "ConvTranspose" in [n.op_type for n in space.emit(space.label("first", "last")).graph.node]
 
 
+@pytest.mark.parametrize("zeros", [(7,), (7, -3, 0)])
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
-def test_zeros_are_not_added_to_a_weight_whose_zero_is_elsewhere(operator: str, tmp_path: Path) -> None:
-    """Numbers that an imported placement brings may have zero points: added taps would not be 0.0 then."""
+def test_what_is_added_to_a_weight_is_zero_wherever_its_zero_point_is(
+    operator: str, zeros: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Numbers that an imported placement brings may have zero points: integers of 0 are not 0.0 then."""
     b = Builder()
     x = b.input("x", (1, 3, 8, 8))
     weight = b.constant("w", b.rng.normal(0.0, 0.1, (3, 3, 3, 3)).astype(np.float32))
     more = {"output_padding": [1, 1]} if operator == "ConvTranspose" else {}
     b.output(b.node("op", operator, [x, weight], strides=[2, 2], pads=[1] * 4, **more))
     space = Workspace(b.model(), tmp_path)
-    assert {"SpaceToDepth", "DepthToSpace"} & {n.op_type for n in space.emit(space.full()).graph.node}
-    data = space.table.as_json() | {"fixed": [["w", "int8", [0.01], [7], None]]}
+    axis = None if len(zeros) == 1 else ["Conv", "ConvTranspose"].index(operator)
+    scales = [0.01, 0.02, 0.03][: len(zeros)]
+    data = space.table.as_json() | {"fixed": [["w", "int8", scales, list(zeros), axis]]}
     table = QParamsTable.from_json(space.graph, space.prepared.rules, data)
-    left = {n.op_type for n in space.emit(space.full(), table).graph.node}
-    assert not {"SpaceToDepth", "DepthToSpace"} & left
-    assert operator in left
+    formed = space.emit(space.full(), table)
+    assert {"SpaceToDepth", "DepthToSpace"} & {n.op_type for n in formed.graph.node}
+    formless = Emitter(space.prepared.normalized.model, space.graph, space.prepared.store)
+    plain = embed(formless.emit(space.full(), table), space.prepared.store)
+    assert operator in {n.op_type for n in plain.graph.node}
+    for feed in space.feeds:
+        for a, c in zip(run(plain, feed, plainly=True), run(formed, feed, plainly=True), strict=True):
+            np.testing.assert_allclose(a, c, atol=1e-6)
 
 
 def test_extract_gives_the_pixels_ports_of_their_own(tmp_path: Path) -> None:

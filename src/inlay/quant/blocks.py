@@ -17,7 +17,7 @@ import onnx
 
 from inlay.model.graph import Graph, Node
 from inlay.model.windows import read_in_blocks
-from inlay.quant.forms import DEQUANTIZE, Draft, set_window, symmetric
+from inlay.quant.forms import DEQUANTIZE, Draft, set_window
 
 TO_BLOCKS = "SpaceToDepth"
 _SIZES = (2, 4)  # blocks of 3x3 take 0.9 to 1.1 of the time that pixels take
@@ -92,13 +92,12 @@ def read_blocks(draft: Draft, blocks: Mapping[str, Blocks]) -> None:
         data, weight = (draft.dequantizer(v) for v in node.input[:2]) if node.name in blocks else (None, None)
         if data is None or weight is None or data.input[0] not in draft.writers or data.attribute:
             continue
-        if not draft.owns(weight) or not symmetric(draft, weight):  # somebody else reads it over pixels
+        if not draft.owns(weight):  # somebody else reads it over pixels
             continue
         form = blocks[node.name]
         through = _through(node.name, form, data, draft)
         draft.insert(through, before=node)
-        numbers = weight.input[0]
-        draft.put(numbers, form.weight(draft.numbers(numbers)), TO_BLOCKS)
+        draft.rearrange(weight, form.weight, lambda numbers: numbers, TO_BLOCKS)
         set_window(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=True)
         draft.uses[data.output[0]] -= 1
         if not draft.uses[data.output[0]]:

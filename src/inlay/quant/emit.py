@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
 from inlay.quant.forms import DEQUANTIZE, QUANTIZE, Draft
-from inlay.quant.qparams import STORAGE, QParamsTable, quantize
+from inlay.quant.qparams import STORAGE, QParamsTable, off_zero, quantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
 
@@ -37,7 +37,8 @@ class _Site:
     """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names.
 
     ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
-    ``numbers``: what is quantized in place of the constant's own numbers (a corrected bias).
+    ``numbers``: what is quantized in place of the constant's own numbers (a corrected bias). ``offset``: a weight whose
+    zero point is not 0.
     """
 
     value: str
@@ -47,6 +48,7 @@ class _Site:
     prefix: str
     moved: bool = False
     numbers: np.ndarray | None = None
+    offset: bool = False
 
     @property
     def at_output(self) -> bool:
@@ -83,7 +85,7 @@ class Emitter:
         self._node_names = {n.name for n in self.base.graph.node}
         self._names = self._values | self._node_names
         # keyed by the identity of the numbers too: the tuple keeps them alive
-        self._parts: dict[tuple[str, bool, bool, int], tuple[QParams, _Parts]] = {}
+        self._parts: dict[tuple[str, bool, bool, bool, int], tuple[QParams, _Parts]] = {}
 
     def emit(
         self, placement: Placement, table: QParamsTable, metadata: Mapping[str, str] | None = None
@@ -136,10 +138,14 @@ class Emitter:
             if not self._graph.is_float(value) or not table.knows(value):
                 raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
             prefix = value if types[value] == 1 else f"{value}_{qtype.value}"
-            site = _Site(value, qtype, table.params(value, qtype), tuple(ports), prefix, value in moved)
+            offset = not placement.offset.isdisjoint(ports)
+            params = table.params(value, qtype)
+            site = _Site(value, qtype, params, tuple(ports), prefix, value in moved, offset=offset)
             owned = value not in self._graph.captured and self._graph.producer(value) is not None
             if site.at_output and not owned:
                 raise ModelError(f"graph output {value} cannot be quantized: a subgraph or the caller owns the value")
+            if offset and not self._graph.is_constant(value):
+                raise ModelError(f"port {ports[0]} reads {value}, which is no weight: it cannot be off zero")
             sites.append(site)
         return sites
 
@@ -197,10 +203,16 @@ class Emitter:
         return set(self._graph.consumers(site.value)) == set(site.ports)
 
     def _make(self, site: _Site) -> _Parts:
-        key = (site.prefix, site.at_output, site.moved, id(site.params))
+        key = (site.prefix, site.at_output, site.moved, site.offset, id(site.params))
         if key not in self._parts:
-            self._parts[key] = (site.params, self._new_parts(site))
+            self._parts[key] = (site.params, self._new_parts(self._off_zero(site) if site.offset else site))
         return self._parts[key][1]
+
+    def _off_zero(self, site: _Site) -> _Site:
+        """``site`` with the same integers but for a step in one channel; as it is where no channel has room."""
+        array = self._graph.constant(site.value)
+        assert array is not None
+        return replace(site, params=off_zero(array, site.params) or site.params)
 
     def _new_parts(self, site: _Site) -> _Parts:
         params = site.params

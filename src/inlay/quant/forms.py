@@ -62,6 +62,29 @@ class Draft:
         else:
             tensor.CopyFrom(tensor_proto(name, numbers, tensor.data_type))
 
+    def rearrange(
+        self,
+        dq: onnx.NodeProto,
+        weight: Callable[[np.ndarray], np.ndarray],
+        channels: Callable[[np.ndarray], np.ndarray],
+        form: str,
+    ) -> None:
+        """Rearrange the weight behind ``dq``; what is added to it stands for 0.0, wherever its zero point is.
+
+        Args:
+            dq: gives back a constant that nobody else reads.
+            weight: rearranges it, output channels first; adds zeros.
+            channels: rearranges numbers of its output channels.
+            form: says what it becomes.
+        """
+        numbers = self.numbers(dq.input[0])
+        zero = self.numbers(dq.input[2]) if len(dq.input) > 2 else np.zeros((), numbers.dtype)
+        axis = next((a.i for a in dq.attribute if a.name == "axis"), 1)
+        before = zero.reshape([-1 if i == axis else 1 for i in range(numbers.ndim)]) if zero.ndim else zero
+        after = channels(zero).reshape(-1, *[1] * (numbers.ndim - 1)) if zero.ndim else zero
+        moved = weight(numbers.astype(np.int32) - before) + after
+        self.put(dq.input[0], moved.astype(numbers.dtype), form)
+
     def insert(self, nodes: list[onnx.NodeProto], before: onnx.NodeProto) -> None:
         """Let ``nodes`` stand before one that is in the graph, once :meth:`finish` is called."""
         self._before.setdefault(before.name, []).extend(nodes)
@@ -72,11 +95,6 @@ class Draft:
             nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in unread]
             del self.graph.node[:]
             self.graph.node.extend(nodes)
-
-
-def symmetric(draft: Draft, dq: onnx.NodeProto) -> bool:
-    """Whether zero stands for 0.0 in the constant behind ``dq``, so that zeros may be added to it."""
-    return len(dq.input) < 3 or not np.any(draft.numbers(dq.input[2]))
 
 
 def set_window(node: onnx.NodeProto, window: Mapping[str, tuple[int, ...]], keep: bool) -> None:

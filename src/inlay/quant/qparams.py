@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -77,6 +78,29 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
     """``(q - zero_point) * scale`` in float32."""
     scale, zero = _aligned(array, params)
     return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
+
+
+def off_zero(array: np.ndarray, params: QParams) -> QParams | None:
+    """Numbers with a zero point that is not 0, under which ``array`` is quantized to the same multiples of the scale.
+
+    Runtimes choose kernels by it. ONNX Runtime 1.31 (x86-64) runs a Conv whose weight's zero points are all 0 in a
+    convolution kernel of its own, and any other by gathering windows for its matrix product: with AMX that takes 0.55
+    to 0.7 of the time where windows hold hundreds of numbers, and up to 5 times as long where they hold few.
+
+    One channel is enough, so that the sums of the others need no correction; it is one whose integers leave room for
+    a step. None where there is none.
+    """
+    if any(params.zero_point):
+        return params
+    integers = quantize(array, params)
+    others = None if params.axis is None else tuple(i for i in range(array.ndim) if i != params.axis)
+    lows, highs = (np.atleast_1d(f(integers, axis=others)) for f in (np.min, np.max))
+    for channel in reversed(range(len(params.zero_point))):
+        for step, room in ((-1, lows[channel] > params.qtype.qmin), (1, highs[channel] < params.qtype.qmax)):
+            if room:
+                zero = [step if c == channel else 0 for c in range(len(params.zero_point))]
+                return replace(params, zero_point=tuple(zero))
+    return None
 
 
 STORAGE = {t: np.dtype(t.value.replace("int4", "int8")) for t in QType}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 import onnx
 
 from inlay.model.windows import Spread
-from inlay.quant.forms import QUANTIZE, Draft, set_window, symmetric
+from inlay.quant.forms import QUANTIZE, Draft, set_window
 
 FROM_BLOCKS = "DepthToSpace"
 
@@ -35,7 +35,7 @@ def spread_transposed(draft: Draft, spreads: Mapping[str, Spread], absorbed: Col
         if form is None or None in parameters:
             continue
         constants = [p for p in parameters[1:] if p is not None]
-        if not all(draft.owns(p) and symmetric(draft, p) for p in constants):
+        if not all(draft.owns(p) for p in constants):
             continue
         between, q = _until_quantized(node, after, draft, absorbed)
         if q is None:
@@ -74,8 +74,10 @@ def _until_quantized(
 
 def _spread_constant(dq: onnx.NodeProto, form: Spread, draft: Draft, weight: bool) -> None:
     """Give the constant behind ``dq``, and scales where each output has its own, the order of the Conv's outputs."""
-    numbers = draft.numbers(dq.input[0])
-    draft.put(dq.input[0], form.weight(numbers) if weight else form.channels(numbers), FROM_BLOCKS)
+    if weight:
+        draft.rearrange(dq, form.weight, form.channels, FROM_BLOCKS)
+    else:
+        draft.put(dq.input[0], form.channels(draft.numbers(dq.input[0])), FROM_BLOCKS)
     for name in dq.input[1:]:
         numbers = draft.numbers(name)
         if numbers.ndim:

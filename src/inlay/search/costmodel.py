@@ -216,7 +216,7 @@ class CostModel:
             k = self.structure.edge_of.get(value)
             if k is not None:
                 return self._edges_at + k * _STATES + int(states[k])
-        owner = next((self.structure.index[n] for n in kernel.nodes if n in self.structure.index), None)
+        owner = self.structure.owner(kernel.nodes)
         if owner is None:
             return None
         return _FORMS * owner + 2 * int(labels[owner]) + int(contexts[owner])

@@ -71,6 +71,7 @@ class Evolve:
         cache: schemes from earlier runs, which are tried first.
         space: the search space, where the caller has it already (it must be of ``graph``).
         seeds: placements from elsewhere; what they amount to in a pattern is tried before anything is drawn.
+        offset: weights that are off zero wherever they are quantized, besides those of ``base``.
     """
 
     name = "evolve"
@@ -85,6 +86,7 @@ class Evolve:
         cache: PatternCache | None = None,
         space: SearchSpace | None = None,
         seeds: Sequence[Placement] = (),
+        offset: frozenset[Port] = frozenset(),
     ) -> None:
         self.config = config or Config()
         self.space = space or find_space(
@@ -94,7 +96,7 @@ class Evolve:
             minimum_topdown_search_size=self.config.minimum_topdown_search_size,
         )
         base = base if base is not None else Placement()
-        self.completion = Completion(graph, self.space.units, rules, base)
+        self.completion = Completion(graph, self.space.units, rules, base, offset)
         self.incumbent = base
         self.score = 1.0 if not len(base) else 0.0
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)

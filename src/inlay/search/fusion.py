@@ -38,7 +38,7 @@ def disagreements(structure: Structure, labels: np.ndarray, kernels: Sequence[Ke
     """
     ran: dict[int, list[KernelTime]] = {}
     for kernel in kernels:
-        owner = next((structure.index[n] for n in kernel.nodes if n in structure.index), None)
+        owner = structure.owner(kernel.nodes)
         if owner is not None and kernel.kind == "compute" and kernel.precision:
             ran.setdefault(owner, []).append(kernel)
     found = []

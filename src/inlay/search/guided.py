@@ -1,11 +1,12 @@
 """The default strategy: learn what units and boundaries cost, cut, measure, learn again; then explore where it may pay.
 
-Profiles of the anchors give a cost model; its minimum cut is the first guess, and each guess that is measured (and, if
-good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in the way, the noise
-of every source becomes a constraint of the same problem, and each solution is probed before it is measured: what the
-probe says corrects the noise model, until solutions are what they were taken for. Solving for other bounds gives the
-front of speed and accuracy. After that, draws from the model (Thompson sampling) and changes around the incumbent are
-tried in the order of their expected gain, until it drowns in the noise.
+Where an operator has two kernels in low precision, the faster one is found first, from a profile of each, and is taken
+from then on. Profiles of the anchors give a cost model; its minimum cut is the first guess, and each guess that is
+measured (and, if good, profiled) corrects the model until the cut repeats itself. Where the accuracy bound stands in
+the way, the noise of every source becomes a constraint of the same problem, and each solution is probed before it is
+measured: what the probe says corrects the noise model, until solutions are what they were taken for. Solving for other
+bounds gives the front of speed and accuracy. After that, draws from the model (Thompson sampling) and changes around
+the incumbent are tried in the order of their expected gain, until it drowns in the noise.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.costmodel import CostModel, Prediction
 from inlay.search.fusion import Disagreement, disagreements
+from inlay.search.kernels import Kernels, choose_kernels
 from inlay.search.moves import expected_gains, neighbours
 from inlay.search.noise import Allowance
 from inlay.search.relaxed import Relaxed
@@ -27,7 +29,7 @@ from inlay.search.solver import Solver
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial, decibels, noise_of
-from inlay.types import Placement
+from inlay.types import Placement, Port
 
 _CUTS = 3
 _TIGHTENINGS = 6
@@ -58,6 +60,7 @@ class Oracles:
         noise: the same of a placement, by a probe; None where probes do not run.
         label: the placement in which the named units run in low precision.
         hurried: whether the anchors took much of the time.
+        offsets: weights that may be off zero, as the target may have another kernel for these.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
@@ -65,6 +68,7 @@ class Oracles:
     noise: Callable[[Placement], Powers | None]
     label: Callable[[frozenset[str]], Placement]
     hurried: Callable[[], bool] = lambda: False
+    offsets: frozenset[Port] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class Guided(Scripted):
             anchors,
             chosen,
         )
+        self._kernels = Kernels()
         self._told: dict[Placement, Trial] = {}
         self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
@@ -142,13 +147,21 @@ class Guided(Scripted):
     def _propose(self) -> Dialogue:
         if not self._structure.free.any():
             return
+        self._choose_kernels()
         self._learn_anchors()
         if not self.model.profiled:
             return
+        if self._best.any() and self._new(self._best):
+            yield from self._try(self._best, "the best anchor, faster kernels")
         yield from self._cuts()
         yield from self._front(_FRONT_POINTS)
         yield from self._explore()
         yield from self._front()
+
+    @property
+    def offset(self) -> frozenset[Port]:
+        """Weights that are off zero wherever they are quantized, as that is faster; once :meth:`ask` was called."""
+        return self._kernels.offset
 
     def retreat(self, least_db: float) -> Strategy:
         """A strategy that looks for the fastest model of at least ``least_db`` dB, until one is found."""
@@ -171,6 +184,15 @@ class Guided(Scripted):
 
     # --- what is known -------------------------------------------------------------------------------------------
 
+    def _choose_kernels(self) -> None:
+        """Profile the anchor with the most of the weights in question, as it is and with all of them off zero."""
+        placements = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
+        usual = max(placements, key=lambda p: len(p.off_zero(self._oracles.offsets).offset), default=Placement())
+        other = usual.off_zero(self._oracles.offsets)
+        if other.offset:
+            profiles = [self._oracles.profile(p) for p in (usual, other)]
+            self._kernels = choose_kernels(self._structure, other.offset, *profiles)
+
     def _learn_anchors(self) -> None:
         for name, trial in self._anchors.items():
             if name in self._chosen:
@@ -181,8 +203,9 @@ class Guided(Scripted):
         labels = self._structure.settled(labels)
         placement = trial.proposal.placement
         self._told[placement] = trial
-        if (self._structure.closed(labels) == labels).all():  # the same model with everything stated
-            self._told[self._placement(labels)] = trial
+        stated = self._placement(labels)
+        if stated.offset == placement.offset and (self._structure.closed(labels) == labels).all():
+            self._told[stated] = trial  # the same model with everything stated
         self._allowance.tell(trial)
         if trial.accuracy is not None:
             self._solver.compare(labels, trial.accuracy)
@@ -195,13 +218,16 @@ class Guided(Scripted):
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
         surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
         news = forecast is not None and abs(ns - forecast.ns) > _NEWS * ns and ns < _NEAR * self._best_ns
+        share = 1.0  # of its time that it would take in the faster kernels: only anchors are not written so
         if forecast is None or better or surprise or news:
             kernels = self._oracles.profile(placement)
-            self.model.learn(labels, kernels, ns, float(spread))
+            faster = self._kernels.applied(self._structure, placement, kernels)
+            share = sum(k.ns for k in faster) / max(sum(k.ns for k in kernels), 1.0)
+            self.model.learn(labels, faster, ns * share, float(spread))
             self.disagreements.update(
                 {(d.unit, d.wanted_low): d for d in disagreements(self._structure, labels, kernels)}
             )
-        self.model.observe(labels, ns, float(spread))
+        self.model.observe(labels, ns * (share or 1.0), float(spread))
         if better and ns < self._best_ns:
             self._best, self._best_ns = labels, ns
 
@@ -217,7 +243,8 @@ class Guided(Scripted):
         return trial
 
     def _placement(self, labels: np.ndarray) -> Placement:
-        return self._oracles.label(self._structure.names(self._structure.closed(labels)))
+        plain = self._oracles.label(self._structure.names(self._structure.closed(labels)))
+        return plain.off_zero(self._kernels.offset)
 
     def _new(self, labels: np.ndarray) -> bool:
         return self._placement(labels) not in self._told

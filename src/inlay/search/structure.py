@@ -81,6 +81,10 @@ class Structure:
         """Index of the unit that each node belongs to."""
         return {node: i for i, unit in enumerate(self.units) for node in unit.nodes}
 
+    def owner(self, nodes: Sequence[str]) -> int | None:
+        """Index of the unit that the first known one of ``nodes`` belongs to."""
+        return next((self.index[n] for n in nodes if n in self.index), None)
+
     @cached_property
     def edge_of(self) -> Mapping[str, int]:
         """Index of the edge of each value."""

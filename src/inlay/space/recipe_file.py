@@ -8,6 +8,7 @@
       - {op_type: Softmax, config: float}
       - {name: "head*", config: {activation: int8, per_channel: false}}
       - {module: backbone/, config: int}
+      - {name: conv7, config: {activation: int, off_zero: true}}    # the kernel for weights whose zero point is not 0
       - {io: float}
 """
 
@@ -86,9 +87,12 @@ def _config_data(config: OpConfig | None) -> Any:
     if config is None:
         return "float"
     activation = "int" if config.activation is None else config.activation.value
-    if config.per_channel is None:
-        return activation
-    return {"activation": activation, "per_channel": config.per_channel}
+    data: dict[str, Any] = {"activation": activation}
+    if config.per_channel is not None:
+        data["per_channel"] = config.per_channel
+    if config.off_zero:
+        data["off_zero"] = True
+    return data if len(data) > 1 else activation
 
 
 def _rule(number: int, data: object) -> RecipeRule:
@@ -116,13 +120,16 @@ def _config(number: int, data: object) -> OpConfig | None:
     if data is None or data == "float":
         return None
     if isinstance(data, Mapping):
-        extra = [str(k) for k in data if k not in ("activation", "per_channel")]
+        extra = [str(k) for k in data if k not in ("activation", "per_channel", "off_zero")]
         if extra:
             raise ValueError(f"rule {number}: unknown entry {extra[0]!r} in its config")
         per_channel = data.get("per_channel")
         if per_channel not in (None, True, False):
             raise ValueError(f"rule {number}: per_channel is {per_channel!r}, neither true nor false")
-        return OpConfig(_qtype(number, data.get("activation", "int")), per_channel)
+        off_zero = data.get("off_zero", False)
+        if off_zero not in (True, False):
+            raise ValueError(f"rule {number}: off_zero is {off_zero!r}, neither true nor false")
+        return OpConfig(_qtype(number, data.get("activation", "int")), per_channel, off_zero)
     return OpConfig(_qtype(number, data))
 
 

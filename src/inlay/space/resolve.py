@@ -68,6 +68,11 @@ class _Verdict:
     reason: str
     open: bool = False  # left to the cluster that it belongs to
 
+    @property
+    def config(self) -> OpConfig | None:
+        """What the deciding rule asks for."""
+        return None if self.rule is None else self.rule.config
+
 
 def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules) -> Resolved:
     """Apply ``recipe``.
@@ -83,6 +88,9 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     _settle_clusters(recipe, found, graph, units, rules, verdicts)
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
     placement = place(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
+    placement = placement.off_zero(
+        p for u in units for c in [verdicts[u.name].config] if c is not None and c.off_zero for p in u.weights
+    )
     io = {
         v: t
         for v, i in found.io.items()
@@ -120,14 +128,16 @@ def recipe_of(
         qtype = types.pop()
         if qtype is not None and qtype in _known_types(rules):
             uniform = any(graph.value_of(p) in per_tensor for p in unit.weights)
-            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None))
+            off_zero = not placement.offset.isdisjoint(unit.weights)
+            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None, off_zero))
     reached = resolve(recipe, graph, units, rules).placement
     for port, _ in reached:
         if port not in placement:
             recipe = recipe.set_port(port, None)
     for port, qtype in placement:
-        if reached.qtype(port) is not qtype:
-            recipe = recipe.set_port(port, OpConfig(qtype))
+        off_zero = port in placement.offset
+        if reached.qtype(port) is not qtype or (port in reached.offset) is not off_zero:
+            recipe = recipe.set_port(port, OpConfig(qtype, off_zero=off_zero))
     return recipe
 
 
@@ -227,20 +237,24 @@ def _set_io(placement: Placement, io: Mapping[str, QType], graph: Graph) -> Plac
         value = graph.value_of(port)
         outer = io.get(value) if port.node == GRAPH_OUTPUT or value in graph.inputs else None
         sites[port] = qtype if outer is None else outer
-    return Placement(sites.items())
+    return Placement(sites.items(), placement.offset)
 
 
 def _set_ports(placement: Placement, recipe: Recipe, found: Matches, rules: Rules) -> Placement:
     if not found.ports:
         return placement
     sites: dict[Port, QType] = dict(placement)
+    offset = set(placement.offset)
     for port, index in found.ports.items():
         config = recipe.rules[index].config
+        offset.discard(port)
         if config is None:
             sites.pop(port, None)
-        else:
-            sites[port] = config.activation or rules.activation
-    return Placement(sites.items())
+            continue
+        sites[port] = config.activation or rules.activation
+        if config.off_zero:
+            offset.add(port)
+    return Placement(sites.items(), offset)
 
 
 def _decisions(graph: Graph, units: Collection[Unit], verdicts: Mapping[str, _Verdict]) -> tuple[Decision, ...]:
@@ -263,9 +277,12 @@ def _decisions(graph: Graph, units: Collection[Unit], verdicts: Mapping[str, _Ve
 def _per_tensor(
     graph: Graph, units: Collection[Unit], rules: Rules, verdicts: Mapping[str, _Verdict]
 ) -> frozenset[str]:
-    uniform: set[str] = set()
-    for unit in units:
-        rule = verdicts[unit.name].rule
-        if rules.per_channel and rule is not None and rule.config is not None and rule.config.per_channel is False:
-            uniform.update(graph.value_of(p) for p in unit.weights)
-    return frozenset(uniform)
+    if not rules.per_channel:
+        return frozenset()
+    return frozenset(
+        graph.value_of(p)
+        for unit in units
+        for config in [verdicts[unit.name].config]
+        if config is not None and config.per_channel is False
+        for p in unit.weights
+    )

@@ -114,12 +114,21 @@ class Completion:
         units: its units.
         rules: the target's table.
         base: sites that stay as they are unless a port is cleared: ports of other types, weights quantized alone.
+        offset: weights that are off zero wherever they are quantized; besides those of ``base``.
     """
 
-    def __init__(self, graph: Graph, units: Collection[Unit], rules: Rules, base: Placement | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        units: Collection[Unit],
+        rules: Rules,
+        base: Placement | None = None,
+        offset: frozenset[Port] = frozenset(),
+    ) -> None:
         self._graph = graph
         self._rules = rules
         self._base = base if base is not None else Placement()
+        self._offset = offset | self._base.offset
         self._operands: list[tuple[tuple[Port, ...], tuple[tuple[Port, QType], ...]]] = []
         owned: set[Port] = set()
         for unit in units:
@@ -166,7 +175,7 @@ class Completion:
                     if covered or kept is not None:
                         sites[port] = kept or qtype
         sites.update(self._unowned)
-        return Placement(sites.items())
+        return Placement(sites.items()).off_zero(self._offset)
 
     def _promote(self, chosen: set[Port]) -> None:
         graph = self._graph

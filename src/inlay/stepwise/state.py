@@ -12,7 +12,7 @@ from inlay.cache import PatternCache, read_yaml, write_atomic
 from inlay.errors import JournalError, UsageError
 from inlay.model.graph import Graph
 from inlay.search.config import Config
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement
 
 FORMAT = "inlay_autotuner_state"
 VERSION = 1
@@ -47,7 +47,7 @@ def write_state(path: Path, state: SavedState, config: Config) -> None:
         "baseline_latency_ms": state.baseline_ms,
         "incumbent_latency_ms": state.incumbent_ms,
         "profiled_patterns": dict(state.profiled),
-        "placement": [[port.node, port.slot, qtype.value] for port, qtype in state.placement],
+        "placement": state.placement.as_json(),
         "cache": state.cache.to_data(),
     }
     write_atomic(path, yaml.safe_dump(data, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120))
@@ -68,7 +68,7 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
     if data.get("model_sha256") != model_sha256:
         raise JournalError(f"{path} belongs to another model; use another file, or delete it to begin anew")
     try:
-        placement = Placement((Port(str(n), int(s)), QType(q)) for n, s, q in data["placement"])
+        placement = Placement.from_json(data["placement"])
         for port, _ in placement:
             graph.value_of(port)
         return SavedState(

@@ -86,6 +86,7 @@ class Rules:
             (``inlay.quant.blocks``).
         spreads_transposed: it has no ConvTranspose in low precision, and runs one as Conv and DepthToSpace
             (``inlay.quant.spread``).
+        kernels_off_zero: operators that it runs in another kernel where a zero point of their weight is not 0.
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
@@ -106,6 +107,7 @@ class Rules:
     rewrites: frozenset[str] = frozenset()
     block_channels: int = 0
     spreads_transposed: bool = False
+    kernels_off_zero: frozenset[str] = frozenset()
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64

@@ -162,4 +162,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         rewrites=frozenset(REWRITES),
         block_channels=_BLOCK_CHANNELS,
         spreads_transposed=True,
+        kernels_off_zero=frozenset({"Conv"}),
     )
