@@ -18,6 +18,7 @@ import pytest
 from inlay.errors import JournalError
 from inlay.journal import Journal
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
+from inlay.types import Placement, Port, QType
 
 IDENTITY = {"model": "abc", "seed": "0"}
 OUTCOMES: list[Outcome] = [
@@ -61,6 +62,23 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         assert j.fact("method") == "mse"
         assert j.fact("nothing") is None
         assert [t["origin"] for t in j.trials()] == ["origin 0", "origin 1", "origin 2"]
+
+
+def test_a_placement_comes_back_with_what_is_off_zero(tmp_path: Path) -> None:
+    sites = [(Port("a", 0), QType.UINT8), (Port("a", 1), QType.INT8), (Port("b", 1), QType.INT8)]
+    plain, moved = Placement(sites), Placement(sites, [Port("b", 1)])
+    with journal(tmp_path / "run.sqlite") as j:
+        j.record_placement("plain", plain)
+        j.record_placement("moved", moved)
+        assert (j.placement("plain"), j.placement("moved")) == (plain, moved)
+    assert plain != moved
+    assert plain.digest != moved.digest
+    assert (moved | plain).offset == {Port("b", 1)} == plain.off_zero([Port("b", 1), Port("c", 1)]).offset
+    assert moved.without([Port("b", 1)]) == plain.without([Port("b", 1)])
+    with pytest.raises(ValueError, match=r"port c\[1\] is to be off zero"):
+        Placement(sites, [Port("c", 1)])
+    with pytest.raises(ValueError, match="not known of a port"):
+        Placement.from_json([["a", 1, "int8", "upside down"]])
 
 
 def test_the_first_record_of_a_candidate_stands(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from inlay.verdict import notes_for
 
 RULE = OpRule("Conv")
 LATENCY = Latency(1e6, Interval(1.0, 1.0, 1.0), 9)
-QUANTIZED = Placement({Port("conv", 0): QType.UINT8})
+QUANTIZED = Placement([(Port("conv", 0), QType.UINT8), (Port("conv", 1), QType.INT8)])
 
 
 def notes(
@@ -26,13 +26,15 @@ def notes(
     anchors: dict[str, Trial] | None = None,
     operators: tuple[str, ...] = (),
     is_float: bool = False,
+    placement: Placement = QUANTIZED,
 ) -> tuple[str, ...]:
     found = []
-    for placement, accuracy in rejected:
-        trial = Trial(Proposal(placement, "cut 1"), Failed("measure", ""))
-        candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), placement)
+    for refused, accuracy in rejected:
+        trial = Trial(Proposal(refused, "cut 1"), Failed("measure", ""))
+        candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), refused)
         found.append(Rejected(candidate, accuracy))
-    confirmed = cast(Confirmed, SimpleNamespace(best=SimpleNamespace(is_float=is_float), rejected=tuple(found)))
+    best = SimpleNamespace(is_float=is_float)
+    confirmed = cast(Confirmed, SimpleNamespace(best=best, rejected=tuple(found), placement=placement))
     return notes_for(
         confirmed,
         reports=(),
@@ -83,3 +85,9 @@ def test_full_int8_is_explained_only_where_it_is_slow() -> None:
 
     assert told(0.8) == "full INT8 runs at 0.80x of the given model: Mul takes longer"
     assert told(2.4) == "full INT8 runs at 2.40x of the given model"
+
+
+def test_weights_off_zero_are_explained() -> None:
+    (note,) = notes(placement=QUANTIZED.off_zero([Port("conv", 1)]))
+    assert note.startswith("weights of 1 operators are stored off zero")
+    assert notes() == ()

@@ -46,6 +46,7 @@ def notes_for(
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
         *_float_notes(confirmed, units, anchors, why_slow),
+        *_kernel_notes(confirmed),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
             for r in confirmed.rejected
@@ -108,6 +109,16 @@ def _float_notes(
     if full.speedup is not None:
         reason = why_slow() if full.speedup < 1.0 else ""
         yield f"full INT8 runs at {full.speedup:.2f}x of the given model{': ' + reason if reason else ''}"
+
+
+def _kernel_notes(confirmed: Confirmed) -> Iterator[str]:
+    """Zero points of -1 in weights look like a mistake to whoever opens the model."""
+    offset = len(confirmed.placement.offset) if confirmed.placement is not None else 0
+    if offset:
+        yield (
+            f"weights of {offset} operators are stored off zero (one channel's zero point is not 0): the numbers are "
+            "the same, and the runtime's kernel for such weights is the faster one there"
+        )
 
 
 def _import_notes(imported: Imported) -> Iterator[str]:

@@ -19,6 +19,7 @@ from inlay.model.normalize import Normalized, normalize
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore, embed, external_bytes, relocate
 from inlay.model.windows import Spread, spread_of
+from inlay.quant.bands import bands_of, compute_in_bands
 from inlay.quant.blocks import blocks_of, read_blocks
 from inlay.quant.calibrate import Observed, calibrate, observe_shapes
 from inlay.quant.emit import Emitter, Form
@@ -142,12 +143,17 @@ def _forms(graph: Graph, rules: Rules) -> list[Form]:
     blocks = {n.name: b for n in graph.nodes if (b := blocks_of(graph, n, rules.block_channels)) is not None}
     transposed = [n for n in graph.nodes if n.op_type == "ConvTranspose" and rules.spreads_transposed]
     spreads = {n.name: s for n in transposed if isinstance(s := spread_of(graph, n), Spread)}
-    found: list[Form] = []
+    forms: list[Form] = []
     if spreads:
-        found.append(partial(spread_transposed, spreads=spreads, absorbed=rules.absorbed))
+        forms.append(partial(spread_transposed, spreads=spreads, absorbed=rules.absorbed))
+    # bands before blocks: these let more than one node read a value's integers
+    whole = [n for n in graph.nodes if n.op_type in rules.kernels_off_zero and n.name not in blocks]
+    bands = {n.name: found for n in whole for found in [bands_of(graph, n)] if found}
+    if bands:
+        forms.append(partial(compute_in_bands, bands=bands, absorbed=rules.absorbed))
     if blocks:
-        found.append(partial(read_blocks, blocks=blocks))
-    return found
+        forms.append(partial(read_blocks, blocks=blocks))
+    return forms
 
 
 def restrict(prepared: Prepared, recipe: Recipe) -> Prepared:

@@ -53,7 +53,7 @@ class Bench:
         accuracy = Accuracy(noise <= self.bound, sqnr, (OutputError("out", sqnr, 1.0),))
         if not accuracy.feasible and not (proposal.anchor or proposal.timed):
             return Trial(proposal, Infeasible(accuracy))
-        gain = self.base_ns / self.runtime.ns(labels)
+        gain = self.base_ns / self.time(proposal.placement)
         self.measured[proposal.placement] = (gain, sqnr)
         accepted = accuracy.feasible and gain > self.best
         self.best = max(self.best, gain) if accuracy.feasible else self.best
@@ -62,6 +62,9 @@ class Bench:
 
     def profile(self, placement: Placement) -> list[KernelTime]:
         return self.runtime.kernels(self.labels(placement))
+
+    def time(self, placement: Placement) -> float:
+        return sum(k.ns for k in self.profile(placement))
 
     def run(self) -> None:
         names = {"float": frozenset[str](), "full-int8": frozenset(u.name for u in self.structure.units)}

@@ -173,7 +173,8 @@ def test_recipe_of_any_placement_gives_it_back(family):
     for share in (0.0, 0.5, 0.9, 1.0):
         by_unit = place(graph, units, RULES, lambda u, s=share: rng.random() < s)
         by_port = Placement((p, q) for p, q in full if rng.random() < share)
-        for placement in (by_unit, by_port):
+        weights = [p for p, q in by_port if q is QType.INT8 and rng.random() < 0.5]
+        for placement in (by_unit, by_port, by_unit.off_zero(weights), by_port.off_zero(weights)):
             recipe = recipe_of(placement, graph, units, RULES)
             again = recipe_file.from_data(recipe_file.to_data(recipe))
             assert resolve(again, graph, units, RULES).placement == placement
@@ -199,6 +200,7 @@ def test_yaml_round_trip(tmp_path):
         .set_op_type("Softmax", None)
         .set_name("head*", INT)
         .set_module("backbone/", OpConfig(QType.UINT8))
+        .set_name("neck", OpConfig(off_zero=True))
         .set_io(None)
         .set_io(INT, "x*")
         .set_port(Port("", 0), None)
@@ -216,6 +218,7 @@ def test_yaml_round_trip(tmp_path):
         ("inlay-recipe: 1\nrules: [{op_type: Conv}]", "rule 1 lacks its config"),
         ("inlay-recipe: 1\nrules: [{global: int9}]", "'int9' is no type"),
         ("inlay-recipe: 1\nrules: [{name: a, config: float, per_chanel: 1}]", "unknown entry 'per_chanel'"),
+        ("inlay-recipe: 1\nrules: [{name: a, config: {off_zero: 1.5}}]", "off_zero is 1.5, neither true nor false"),
         ("inlay-recipe: 1\nrule: []", "unknown entry 'rule'"),
         ("inlay-recipe: 1\nrules: [{port: conv1, config: int}]", "not a port"),
         ("rules: [", "not YAML"),

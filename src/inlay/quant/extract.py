@@ -1,7 +1,8 @@
 """Read a placement back from a Q/DQ model: the inverse of emit, for models of any origin.
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
-becomes a float constant again. What moves pixels between the two (SpaceToDepth, DepthToSpace) does so in float then,
+becomes a float constant again. Bands of rows become the convolution again that our own writer made them of (see
+:mod:`inlay.quant.bands`). What moves pixels between the two (SpaceToDepth, DepthToSpace) does so in float then,
 DepthToSpace with a port of its own, since runtimes run it on bytes. What remains is the float model. Whatever does not
 have one of these forms (a Q whose result is read by an integer operator, an integer graph input) is left in place and
 listed with its reason.
@@ -18,12 +19,13 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
+from inlay.quant.bands import join_bands
 from inlay.quant.blocks import TO_BLOCKS
+from inlay.quant.forms import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize
 from inlay.quant.spread import FROM_BLOCKS
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
-_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _TYPES = {
     ir.DataType.INT4: QType.INT4,
     ir.DataType.INT8: QType.INT8,
@@ -63,7 +65,7 @@ class Extraction:
 
 def is_quantized(model: ir.Model) -> bool:
     """Whether the main graph holds Q or DQ nodes."""
-    return any(n.op_type in (_Q, _DQ) for n in model.graph)
+    return any(n.op_type in (QUANTIZE, DEQUANTIZE) for n in model.graph)
 
 
 def extract(model: ir.Model) -> Extraction:
@@ -75,10 +77,13 @@ def extract(model: ir.Model) -> Extraction:
     leftovers: list[Leftover] = []
     outputs = {id(v): i for i, v in enumerate(graph.outputs)}
     foreign = not any(key.startswith("inlay.") for key in model.metadata_props)
+    offset: set[Port] = set()
+    if not foreign:
+        join_bands(graph)
     rectified: dict[str, ir.Value] = {}
     moved: set[str] = set()
     for node in list(graph):
-        if node.op_type != _DQ:
+        if node.op_type != DEQUANTIZE:
             continue
         found = _source(node, graph)
         if isinstance(found, str):
@@ -109,6 +114,8 @@ def extract(model: ir.Model) -> Extraction:
             graph.outputs[position] = source
         read.replace_all_uses_with(source)
         sites.update(dict.fromkeys(ports, params.qtype))
+        if not foreign and params.qtype is QType.INT8 and source.const_value is not None and any(params.zero_point):
+            offset.update(ports)
         if params.qtype is not QType.INT32:
             numbers.setdefault((str(source.name), params.qtype), params)
         moved.update(str(mover.name) for mover in in_float)
@@ -124,9 +131,9 @@ def extract(model: ir.Model) -> Extraction:
     leftovers += [
         Leftover(str(n.name), "its integers are read by an operator other than DequantizeLinear")
         for n in graph
-        if n.op_type in (_Q, _DQ) and str(n.name) not in left
+        if n.op_type in (QUANTIZE, DEQUANTIZE) and str(n.name) not in left
     ]
-    return Extraction(copy, Placement(sites.items()), numbers, tuple(leftovers), frozenset(moved))
+    return Extraction(copy, Placement(sites.items(), offset), numbers, tuple(leftovers), frozenset(moved))
 
 
 _MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
@@ -165,7 +172,7 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams, list[ir.No
         q = q.inputs[0].producer()
     if q is None:
         return "it reads an integer input of the graph"
-    if q.op_type != _Q:
+    if q.op_type != QUANTIZE:
         return f"it reads integers that {q.op_type} {q.name} computes"
     before = _params(q)
     if isinstance(before, str):
@@ -214,9 +221,9 @@ def _params(node: ir.Node) -> QParams | str:
 
 def _stated_type(node: ir.Node) -> ir.DataType:
     """The integer type of a pair without zero point."""
-    if "output_dtype" in node.attributes and node.op_type == _Q and node.attributes["output_dtype"].value:
+    if "output_dtype" in node.attributes and node.op_type == QUANTIZE and node.attributes["output_dtype"].value:
         return ir.DataType(node.attributes["output_dtype"].value)
-    value = node.inputs[0] if node.op_type == _DQ else node.outputs[0]
+    value = node.inputs[0] if node.op_type == DEQUANTIZE else node.outputs[0]
     return value.dtype if value is not None and value.dtype is not None else ir.DataType.UINT8
 
 
@@ -264,6 +271,7 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
     by_name = {(n.op_type, n.name): n.name for n in target.nodes}
     sites: dict[Port, QType] = {}
     numbers: dict[tuple[str, QType], QParams] = {}
+    offset: set[Port] = set()
     missing: list[Leftover] = []
 
     def counterpart(port: Port) -> Port | str:
@@ -298,6 +306,8 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
             missing.append(Leftover(str(port), f"{value} is not float32"))
             continue
         sites[there] = qtype
+        if port in found.placement.offset:
+            offset.add(there)
         params = found.qparams.get((source.value_of(port), qtype))
         if params is not None and alike(port, there, params) and _suits(params, value, target):
             numbers.setdefault((value, qtype), params)
@@ -309,7 +319,7 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
         del sites[site]
-    return Transferred(Placement(sites.items()), numbers, tuple(missing))
+    return Transferred(Placement(sites.items(), offset), numbers, tuple(missing))
 
 
 def _writes(graph: Graph, op_type: str, value: str) -> bool:

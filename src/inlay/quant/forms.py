@@ -7,7 +7,7 @@ a rewriting is not a matter of the model, then, but of how low precision is writ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import onnx
@@ -89,12 +89,48 @@ class Draft:
         """Let ``nodes`` stand before one that is in the graph, once :meth:`finish` is called."""
         self._before.setdefault(before.name, []).extend(nodes)
 
+    def constant(self, wish: str, numbers: np.ndarray) -> str:
+        """A new constant of 64-bit integers; its name."""
+        name = self.free(wish)
+        self.graph.initializer.append(tensor_proto(name, numbers, onnx.TensorProto.INT64))
+        return name
+
+    def forget(self, values: Collection[str]) -> None:
+        """Drop what the graph states of the shapes of ``values``: they have others now."""
+        infos = [i for i in self.graph.value_info if i.name not in values]
+        if len(infos) < len(self.graph.value_info):
+            del self.graph.value_info[:]
+            self.graph.value_info.extend(infos)
+
     def finish(self, unread: set[str]) -> None:
         """Write the inserted nodes, and leave out those whose names are in ``unread``."""
         if self._before:
             nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in unread]
             del self.graph.node[:]
             self.graph.node.extend(nodes)
+
+
+def until_quantized(
+    node: onnx.NodeProto, after: Mapping[str, onnx.NodeProto], draft: Draft, absorbed: Collection[str]
+) -> tuple[list[onnx.NodeProto], onnx.NodeProto | None]:
+    """What stands between ``node`` and the Q that alone reads its result, activations at most; and that Q.
+
+    Args:
+        node: of the draft.
+        after: by value, its only reader.
+        draft: the candidate.
+        absorbed: activations that the target folds into the operator before them.
+    """
+    between: list[onnx.NodeProto] = []
+    value = node.output[0]
+    while draft.uses[value] == 1 and (reader := after.get(value)) is not None:
+        if reader.op_type == QUANTIZE:
+            return between, reader
+        if reader.op_type not in absorbed or reader.input[0] != value:
+            break
+        between.append(reader)
+        value = reader.output[0]
+    return between, None
 
 
 def set_window(node: onnx.NodeProto, window: Mapping[str, tuple[int, ...]], keep: bool) -> None:

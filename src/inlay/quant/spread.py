@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 import onnx
 
 from inlay.model.windows import Spread
-from inlay.quant.forms import QUANTIZE, Draft, set_window
+from inlay.quant.forms import Draft, set_window, until_quantized
 
 FROM_BLOCKS = "DepthToSpace"
 
@@ -37,14 +37,14 @@ def spread_transposed(draft: Draft, spreads: Mapping[str, Spread], absorbed: Col
         constants = [p for p in parameters[1:] if p is not None]
         if not all(draft.owns(p) for p in constants):
             continue
-        between, q = _until_quantized(node, after, draft, absorbed)
+        between, q = until_quantized(node, after, draft, absorbed)
         if q is None:
             continue
         node.op_type = "Conv"
         set_window(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=False)
         for slot, dq in enumerate(constants):
             _spread_constant(dq, form, draft, weight=slot == 0)
-        stale.update(between)
+        stale.update(n.output[0] for n in (node, *between))
         whole, blocks = q.output[0], draft.free(f"{node.name}_blocks_quantized")
         q.output[0] = blocks
         move = onnx.helper.make_node(
@@ -52,24 +52,7 @@ def spread_transposed(draft: Draft, spreads: Mapping[str, Spread], absorbed: Col
         )
         draft.insert([move], before=after[whole])
     draft.finish(set())
-    infos = [i for i in draft.graph.value_info if i.name not in stale]
-    if len(infos) < len(draft.graph.value_info):
-        del draft.graph.value_info[:]
-        draft.graph.value_info.extend(infos)
-
-
-def _until_quantized(
-    node: onnx.NodeProto, after: Mapping[str, onnx.NodeProto], draft: Draft, absorbed: Collection[str]
-) -> tuple[list[str], onnx.NodeProto | None]:
-    """The values from ``node`` to the Q that alone reads its result, behind an activation or not; and that Q."""
-    values = [node.output[0]]
-    while draft.uses[values[-1]] == 1 and (reader := after.get(values[-1])) is not None:
-        if reader.op_type == QUANTIZE:
-            return values, reader
-        if reader.op_type not in absorbed or reader.input[0] != values[-1]:
-            break
-        values.append(reader.output[0])
-    return values, None
+    draft.forget(stale)
 
 
 def _spread_constant(dq: onnx.NodeProto, form: Spread, draft: Draft, weight: bool) -> None:

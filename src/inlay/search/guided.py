@@ -186,7 +186,8 @@ class Guided(Scripted):
 
     def _choose_kernels(self) -> None:
         """Profile the anchor with the most of the weights in question, as it is and with all of them off zero."""
-        placements = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
+        measured = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
+        placements = [p for p in measured if not p.offset]
         usual = max(placements, key=lambda p: len(p.off_zero(self._oracles.offsets).offset), default=Placement())
         other = usual.off_zero(self._oracles.offsets)
         if other.offset:

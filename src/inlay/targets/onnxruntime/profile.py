@@ -27,10 +27,11 @@ _KINDS: Mapping[str, KernelKind] = {
     "ReorderInput": "layout",
     "ReorderOutput": "layout",
 }
-_TOKEN = re.compile(r"(_token_\d+|/duplicated|_nchwc)$")
+_BAND = re.compile(r"_band_\d+of\d+(_[A-Za-z]+)?$")  # one of several nodes that our own writer makes of one
+_TOKEN = re.compile(rf"(_token_\d+|/duplicated|_nchwc|{_BAND.pattern[:-1]})$")
 _VALUE_SUFFIX = re.compile(
     r"(_token_\d+|/duplicated|_nchwc|_QuantizeLinear|_DequantizeLinear|_quantized|_q_to_dq|_post_dq|_pre_q|_q|_dq"
-    r"|_u?int8|_float)$"
+    rf"|_u?int8|_float|{_BAND.pattern[:-1]})$"
 )
 _MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -92,7 +93,8 @@ class Attribution:
 
     def __init__(self, model: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
         self._producer = {v: n for n in model.graph.node for v in n.output if v}
-        self._nodes = {n.name: n for n in model.graph.node if not self._at_boundary(n)}
+        own = [n for n in model.graph.node if not _BAND.search(n.name)]
+        self._nodes = {n.name: n for n in own if not self._at_boundary(n)}
         self._values = {v for n in self._nodes.values() for v in n.output if v}
         self._values.update(i.name for i in model.graph.input)
         self._public = _public_names(model)
