@@ -114,6 +114,22 @@ def test_quantizing_the_data_of_a_conv_implies_weight_and_bias() -> None:
     }
 
 
+def test_weights_are_off_zero_where_they_are_quantized() -> None:
+    graph = concat_graph()
+    units = space_of(graph).units
+    full = place(graph, units, RULES, lambda u: True)
+    weights = frozenset(p for u in units for p in u.weights)
+    assert len(weights) == 3
+    first = min(weights)
+    for completion, offset in (
+        (Completion(graph, units, RULES, full, weights), weights),
+        (Completion(graph, units, RULES, full.off_zero([first])), {first}),
+        (Completion(graph, units, RULES, full), frozenset()),
+    ):
+        assert completion.placement(completion.activations(full)).offset == offset
+        assert completion.placement(completion.activations(Placement())).offset == frozenset()
+
+
 def test_constant_operand_follows_only_when_all_computed_operands_are_covered() -> None:
     b = GraphBuilder()
     x, y = b.input((1, 8)), b.input((1, 8))

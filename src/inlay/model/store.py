@@ -29,6 +29,7 @@ class WeightStore:
         self.folder = folder
         self.path = folder / self.NAME
         self._where: dict[str, tuple[int, int]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self.path.write_bytes(b"")
 
     def put(self, key: str, data: Callable[[], bytes | memoryview]) -> tuple[int, int]:
@@ -41,6 +42,14 @@ class WeightStore:
                 file.write(payload)
             self._where[key] = (offset, len(payload))
         return self._where[key]
+
+    def put_array(self, key: str, make: Callable[[], np.ndarray]) -> tuple[int, ...]:
+        """Shape of the array called ``key``; ``make`` is asked for it only the first time."""
+        if key not in self._shapes:
+            array = make()
+            self.put(key, np.ascontiguousarray(array).tobytes)
+            self._shapes[key] = array.shape
+        return self._shapes[key]
 
     def reference(self, key: str, name: str, dtype: int, dims: tuple[int, ...]) -> onnx.TensorProto:
         """A tensor proto called ``name`` that points to the stored tensor ``key``."""

@@ -51,16 +51,19 @@ class Draft:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.frombuffer(self._store.read(tensor), dtype).reshape(tuple(tensor.dims))
 
-    def put(self, name: str, numbers: np.ndarray, form: str) -> None:
-        """Let ``numbers`` take the place of the constant called ``name``; ``form`` says what they are."""
+    def put(self, name: str, make: Callable[[], np.ndarray], form: str) -> None:
+        """Let the numbers that ``make`` gives take the place of the constant called ``name``.
+
+        Of a constant in the store they are made once, for all candidates; ``form`` says what they are.
+        """
         tensor = self._tensors[name]
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             where = {entry.key: entry.value for entry in tensor.external_data}
             key = f"{form}:{where['offset']}"
-            self._store.put(key, numbers.tobytes)
-            tensor.CopyFrom(self._store.reference(key, name, tensor.data_type, numbers.shape))
+            shape = self._store.put_array(key, make)
+            tensor.CopyFrom(self._store.reference(key, name, tensor.data_type, shape))
         else:
-            tensor.CopyFrom(tensor_proto(name, numbers, tensor.data_type))
+            tensor.CopyFrom(tensor_proto(name, make(), tensor.data_type))
 
     def rearrange(
         self,
@@ -77,13 +80,16 @@ class Draft:
             channels: rearranges numbers of its output channels.
             form: says what it becomes.
         """
-        numbers = self.numbers(dq.input[0])
-        zero = self.numbers(dq.input[2]) if len(dq.input) > 2 else np.zeros((), numbers.dtype)
-        axis = next((a.i for a in dq.attribute if a.name == "axis"), 1)
-        before = zero.reshape([-1 if i == axis else 1 for i in range(numbers.ndim)]) if zero.ndim else zero
-        after = channels(zero).reshape(-1, *[1] * (numbers.ndim - 1)) if zero.ndim else zero
-        moved = weight(numbers.astype(np.int32) - before) + after
-        self.put(dq.input[0], moved.astype(numbers.dtype), form)
+
+        def make() -> np.ndarray:
+            numbers = self.numbers(dq.input[0])
+            zero = self.numbers(dq.input[2]) if len(dq.input) > 2 else np.zeros((), numbers.dtype)
+            axis = next((a.i for a in dq.attribute if a.name == "axis"), 1)
+            before = zero.reshape([-1 if i == axis else 1 for i in range(numbers.ndim)]) if zero.ndim else zero
+            after = channels(zero).reshape(-1, *[1] * (numbers.ndim - 1)) if zero.ndim else zero
+            return np.asarray(weight(numbers.astype(np.int32) - before) + after, numbers.dtype)
+
+        self.put(dq.input[0], make, form)
 
     def insert(self, nodes: list[onnx.NodeProto], before: onnx.NodeProto) -> None:
         """Let ``nodes`` stand before one that is in the graph, once :meth:`finish` is called."""

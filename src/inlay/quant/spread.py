@@ -10,6 +10,7 @@ does, which is why the form is for low precision only.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import onnx
 
@@ -60,11 +61,11 @@ def _spread_constant(dq: onnx.NodeProto, form: Spread, draft: Draft, weight: boo
     if weight:
         draft.rearrange(dq, form.weight, form.channels, FROM_BLOCKS)
     else:
-        draft.put(dq.input[0], form.channels(draft.numbers(dq.input[0])), FROM_BLOCKS)
+        draft.put(dq.input[0], partial(form.channels, draft.numbers(dq.input[0])), FROM_BLOCKS)
     for name in dq.input[1:]:
         numbers = draft.numbers(name)
         if numbers.ndim:
-            draft.put(name, form.channels(numbers), FROM_BLOCKS)
+            draft.put(name, partial(form.channels, numbers), FROM_BLOCKS)
     if weight and dq.attribute:
         set_window(dq, {}, keep=False)
         dq.attribute.append(onnx.helper.make_attribute("axis", 0))

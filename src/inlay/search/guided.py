@@ -151,7 +151,7 @@ class Guided(Scripted):
         self._learn_anchors()
         if not self.model.profiled:
             return
-        if self._best.any() and self._new(self._best):
+        if self._kernels.offset and self._best.any() and self._new(self._best):
             yield from self._try(self._best, "the best anchor, faster kernels")
         yield from self._cuts()
         yield from self._front(_FRONT_POINTS)
@@ -219,18 +219,18 @@ class Guided(Scripted):
         better = trial.feasible and (trial.accepted or not np.isfinite(self._best_ns) or ns < self._best_ns * 0.99)
         surprise = forecast is not None and abs(ns - forecast.ns) > max(_SURPRISE * ns, 2.0 * forecast.sd)
         news = forecast is not None and abs(ns - forecast.ns) > _NEWS * ns and ns < _NEAR * self._best_ns
-        share = 1.0  # of its time that it would take in the faster kernels: only anchors are not written so
+        if better and ns < self._best_ns:
+            self._best, self._best_ns = labels, ns
         if forecast is None or better or surprise or news:
             kernels = self._oracles.profile(placement)
-            faster = self._kernels.applied(self._structure, placement, kernels)
-            share = sum(k.ns for k in faster) / max(sum(k.ns for k in kernels), 1.0)
-            self.model.learn(labels, faster, ns * share, float(spread))
             self.disagreements.update(
                 {(d.unit, d.wanted_low): d for d in disagreements(self._structure, labels, kernels)}
             )
-        self.model.observe(labels, ns * (share or 1.0), float(spread))
-        if better and ns < self._best_ns:
-            self._best, self._best_ns = labels, ns
+            faster = self._kernels.applied(self._structure, placement, kernels)  # only anchors are not written so
+            if kernels:
+                ns *= sum(k.ns for k in faster) / sum(k.ns for k in kernels)
+            self.model.learn(labels, faster, ns, float(spread))
+        self.model.observe(labels, ns, float(spread))
 
     def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
         labels = self._structure.closed(labels)

@@ -170,7 +170,7 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     qtype = config.activation or rules.activation
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
         return _Verdict(rule, None, "", open=True)
-    reason = f"{unit.op_type} runs in {qtype.value}"
+    reason = f"{unit.op_type} runs in {qtype.value}{', its weight off zero' if config.off_zero else ''}"
     if config.per_channel and not rules.per_channel and unit.weights:
         reason += "; rejected: the target takes one scale for a weight, not one per channel"
     return _Verdict(rule, qtype, reason)

@@ -114,7 +114,7 @@ class Completion:
         units: its units.
         rules: the target's table.
         base: sites that stay as they are unless a port is cleared: ports of other types, weights quantized alone.
-        offset: weights that are off zero wherever they are quantized; besides those of ``base``.
+        offset: weights that are off zero wherever they are quantized, besides those of ``base``.
     """
 
     def __init__(
