@@ -116,8 +116,8 @@ def _kernel_notes(confirmed: Confirmed) -> Iterator[str]:
     offset = len(confirmed.placement.offset) if confirmed.placement is not None else 0
     if offset:
         yield (
-            f"weights of {offset} operators are stored off zero (one channel's zero point is not 0): the numbers are "
-            "the same, and the runtime's kernel for such weights is the faster one there"
+            f"weights of {offset} operators are stored off zero (with zero points of -1): the numbers are the same, "
+            "and the runtime's kernel for such weights is the faster one there"
         )
 
 

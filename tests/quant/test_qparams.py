@@ -255,7 +255,7 @@ def test_off_zero_the_numbers_are_the_same(weight: np.ndarray, axis: int | None,
     params = weight_params(weight, axis, 127)
     moved = off_zero(weight, params)
     assert moved is not None
-    assert sum(z != 0 for z in moved.zero_point) == 1
+    assert set(moved.zero_point) == {-1}, "earlier versions of ONNX Runtime want one zero point for all channels"
     np.testing.assert_array_equal(
         dequantize(quantize(weight, moved), moved), dequantize(quantize(weight, params), params)
     )

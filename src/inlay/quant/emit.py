@@ -209,7 +209,7 @@ class Emitter:
         return self._parts[key][1]
 
     def _off_zero(self, site: _Site) -> _Site:
-        """``site`` with the same integers but for a step in one channel; as it is where no channel has room."""
+        """``site`` with every integer a step beside; as it is where these have no room."""
         array = self._graph.constant(site.value)
         assert array is not None
         return replace(site, params=off_zero(array, site.params) or site.params)

@@ -81,25 +81,23 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
 
 
 def off_zero(array: np.ndarray, params: QParams) -> QParams | None:
-    """Numbers with a zero point that is not 0, under which ``array`` is quantized to the same multiples of the scale.
+    """Numbers with zero points that are not 0, under which ``array`` is quantized to the same multiples of the scale.
 
     Runtimes choose kernels by it. ONNX Runtime 1.31 (x86-64) runs a Conv whose weight's zero points are all 0 in a
     convolution kernel of its own, and any other by gathering windows for its matrix product: with AMX that takes 0.55
-    to 0.7 of the time where windows hold hundreds of numbers, and up to 5 times as long where they hold few.
+    to 0.7 of the time where windows hold hundreds of numbers, and up to 5 times as long where they hold few. Earlier
+    versions refuse zero points that differ from channel to channel, so all are the same.
 
-    One channel is enough, so that the sums of the others need no correction; it is one whose integers leave room for
-    a step. None where there is none.
+    Every integer is one lower, or one higher where some are the least of their type. None where both ends are taken.
     """
     if any(params.zero_point):
         return params
     integers = quantize(array, params)
-    others = None if params.axis is None else tuple(i for i in range(array.ndim) if i != params.axis)
-    lows, highs = (np.atleast_1d(f(integers, axis=others)) for f in (np.min, np.max))
-    for channel in reversed(range(len(params.zero_point))):
-        for step, room in ((-1, lows[channel] > params.qtype.qmin), (1, highs[channel] < params.qtype.qmax)):
-            if room:
-                zero = [step if c == channel else 0 for c in range(len(params.zero_point))]
-                return replace(params, zero_point=tuple(zero))
+    low, high = int(integers.min(initial=0)), int(integers.max(initial=0))
+    if low > params.qtype.qmin:
+        return replace(params, zero_point=(-1,) * len(params.zero_point))
+    if high < params.qtype.qmax:
+        return replace(params, zero_point=(1,) * len(params.zero_point))
     return None
 
 
