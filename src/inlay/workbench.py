@@ -147,8 +147,8 @@ def _forms(graph: Graph, rules: Rules) -> list[Form]:
     if spreads:
         forms.append(partial(spread_transposed, spreads=spreads, absorbed=rules.absorbed))
     # bands before blocks: these let more than one node read a value's integers
-    whole = [n for n in graph.nodes if n.op_type in rules.kernels_off_zero and n.name not in blocks]
-    bands = {n.name: found for n in whole for found in [bands_of(graph, n)] if found}
+    whole = [n for n in graph.nodes if rules.large_sums and n.name not in blocks]
+    bands = {n.name: b for n in whole for b in [bands_of(graph, n, rules.large_sums, rules.band_sums)] if b}
     if bands:
         forms.append(partial(compute_in_bands, bands=bands, absorbed=rules.absorbed))
     if blocks:

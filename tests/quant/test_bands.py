@@ -20,10 +20,13 @@ from inlay.quant.emit import Emitter
 from inlay.quant.extract import extract, transfer
 from inlay.quant.forms import Draft
 from inlay.targets.base import Artifact
+from inlay.targets.onnxruntime.rules import rules_for
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing import Builder
 from inlay.types import Placement
 from tests.helpers import Workspace, check_and_load
+
+RULES = rules_for("x86_64")
 
 
 def conv_model(
@@ -50,8 +53,7 @@ def conv_model(
 
 
 def off_zero(space: Workspace) -> Placement:
-    placement = space.full()
-    return placement.off_zero(p for p, _ in placement if p.slot == 1)
+    return space.full().off_zero(space.prepared.offsets)
 
 
 def run(model: onnx.ModelProto, space: Workspace, plainly: bool) -> list[np.ndarray]:
@@ -127,6 +129,25 @@ def test_the_runtime_computes_bands_in_integers_and_they_belong_to_the_conv(tmp_
     assert not [k for k in kernels if not k.attributed]
 
 
+def test_bands_behind_and_beside_bands(tmp_path: Path) -> None:
+    """A value whose rows two convolutions read was joined of bands itself."""
+    b = Builder()
+    x = b.input("x", (1, 4, 64, 64))
+
+    def conv(name: str, value: str, channels: int, outputs: int) -> str:
+        weight = b.constant(f"{name}_w", b.rng.normal(0.0, 0.1, (outputs, channels, 3, 3)).astype(np.float32))
+        return b.node(name, "Conv", [value, weight], pads=[1] * 4)
+
+    first = b.node("relu", "Relu", [conv("first", x, 4, 64)])
+    b.output(b.node("sum", "Add", [conv("left", first, 64, 64), conv("right", first, 64, 64)]))
+    space = Workspace(b.model(), tmp_path)
+    usual, other = space.emit(space.full()), space.emit(off_zero(space))
+    check_and_load(other)
+    assert [n.op_type for n in other.graph.node].count("Concat") == 3
+    for a, c in zip(run(usual, space, False), run(other, space, False), strict=True):
+        np.testing.assert_array_equal(a, c)
+
+
 def test_only_what_is_off_zero_and_large_is_in_bands(tmp_path: Path) -> None:
     """Negative control: the other kernel has no use for bands, nor has a small image."""
     large, small = Workspace(conv_model(), tmp_path / "a"), Workspace(conv_model(size=(56, 64)), tmp_path / "b")
@@ -140,9 +161,10 @@ def test_only_what_is_off_zero_and_large_is_in_bands(tmp_path: Path) -> None:
 def test_a_conv_of_unknown_height_has_no_bands() -> None:
     def bands(model: onnx.ModelProto) -> int:
         graph = build_graph(normalize(ir.from_proto(model), lambda m, names: {}, None).model)
-        return len(bands_of(graph, graph.node("conv")))
+        return len(bands_of(graph, graph.node("conv"), RULES.large_sums, RULES.band_sums))
 
     assert bands(conv_model()) == 3
+    assert RULES.large_sums > RULES.band_sums > 0
     assert bands(conv_model(size=("h", 64))) == 0
     assert bands(conv_model(size=(64, "w"))) == 0
 

@@ -29,6 +29,7 @@ class Bench:
         self.base_ns = self.runtime.ns(np.zeros(N, bool))
         self.asked: list[Placement] = []
         self.best = 1.0
+        self.ports: frozenset[Port] = frozenset()  # weights that have another kernel off zero
 
     def label(self, names: frozenset[str]) -> Placement:
         return Placement((Port(n, 0), QType.UINT8) for n in names)
@@ -71,7 +72,7 @@ class Bench:
         anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
         values = [e.value for e in self.structure.edges]
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
-        oracles = Oracles(self.profile, lambda: alone, self.probe, self.label)
+        oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, offsets=self.ports)
         rng = np.random.default_rng(0)
         guided = Guided(self.structure, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
         self.answer(guided)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.quant.sensitivity import Sensitivity
-from inlay.search.guided import Guided, Oracles
 from inlay.search.kernels import Kernels, choose_kernels
 from inlay.search.structure import Structure
 from inlay.targets.base import KernelTime
-from inlay.trial import Proposal
 from inlay.types import Placement, Port, QType
 from tests.search.test_costmodel import chain
 from tests.search.test_guided import Bench, N
@@ -61,15 +58,6 @@ class TwoKernels(Bench):
             )
             for k in self.runtime.kernels(self.labels(placement))
         ]
-
-    def run(self) -> None:
-        names = {"float": frozenset[str](), "full-int8": frozenset(u.name for u in self.structure.units)}
-        anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
-        alone = Sensitivity({e.value: (0.0,) for e in self.structure.edges})
-        oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, offsets=self.ports)
-        rng = np.random.default_rng(0)
-        self.guided = Guided(self.structure, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
-        self.answer(self.guided)
 
 
 @pytest.mark.parametrize("seed", range(4))

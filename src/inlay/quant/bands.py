@@ -4,7 +4,7 @@ ONNX Runtime runs a Conv whose weight is off zero (:func:`inlay.quant.qparams.of
 whole image: windows are gathered, multiplied, and the int32 sums are rounded. Where the sums are larger than the second
 level cache, the last step reads them from far away. Bands of rows, each a Conv of its own on the rows that it needs,
 with their bytes joined behind it, take 0.5 to 0.9 of the time (x86-64 with AMX and 2 MB; 64 to 256 channels, windows
-of 3x3). The products are the same ones.
+of 3x3, with a convolution of 1x1 on either side). The products are the same ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ from inlay.quant.forms import DEQUANTIZE, QUANTIZE, Draft, set_window, until_qua
 
 _ROWS = 2  # axis of the rows
 _SUM_BYTES = 4
-_SIZE = 400_000
-"""Bytes of the sums of one band: bands of 0.1 to 0.4 MB take within 4 % of the least time, those of 1.2 MB 9 to 19 %
-longer (four shapes, windows of 1x1 to 5x5)."""
-_LARGE = 1_000_000
-"""Bytes of the sums from which bands pay: half of the smallest second level cache that runs the kernel fast."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Band:
     below: int
 
 
-def bands_of(graph: Graph, node: Node, large: int = _LARGE, size: int = _SIZE) -> tuple[Band, ...]:
+def bands_of(graph: Graph, node: Node, large: int, size: int) -> tuple[Band, ...]:
     """The bands of ``node``; none where its sums are small enough, or it is no two-dimensional Conv of known height.
 
     Args:

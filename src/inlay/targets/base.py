@@ -87,6 +87,9 @@ class Rules:
         spreads_transposed: it has no ConvTranspose in low precision, and runs one as Conv and DepthToSpace
             (``inlay.quant.spread``).
         kernels_off_zero: operators that it runs in another kernel where a zero point of their weight is not 0.
+        large_sums: bytes of a Conv's int32 sums from which it runs faster in bands of rows where its weight is off zero
+            (``inlay.quant.bands``); 0 where it never does.
+        band_sums: bytes of the sums of one band.
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
@@ -108,6 +111,8 @@ class Rules:
     block_channels: int = 0
     spreads_transposed: bool = False
     kernels_off_zero: frozenset[str] = frozenset()
+    large_sums: int = 0
+    band_sums: int = 0
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64

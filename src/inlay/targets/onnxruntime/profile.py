@@ -27,11 +27,11 @@ _KINDS: Mapping[str, KernelKind] = {
     "ReorderInput": "layout",
     "ReorderOutput": "layout",
 }
-_BAND = re.compile(r"_band_\d+of\d+(_[A-Za-z]+)?$")  # one of several nodes that our own writer makes of one
-_TOKEN = re.compile(rf"(_token_\d+|/duplicated|_nchwc|{_BAND.pattern[:-1]})$")
+_BAND = r"_band_\d+of\d+(_[A-Za-z]+)?"  # of the nodes that our own writer makes of one
+_TOKEN = re.compile(rf"(_token_\d+|/duplicated|_nchwc|{_BAND})$")
 _VALUE_SUFFIX = re.compile(
     r"(_token_\d+|/duplicated|_nchwc|_QuantizeLinear|_DequantizeLinear|_quantized|_q_to_dq|_post_dq|_pre_q|_q|_dq"
-    rf"|_u?int8|_float|{_BAND.pattern[:-1]})$"
+    rf"|_u?int8|_float|{_BAND})$"
 )
 _MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
@@ -93,7 +93,7 @@ class Attribution:
 
     def __init__(self, model: onnx.ModelProto, optimized: onnx.ModelProto) -> None:
         self._producer = {v: n for n in model.graph.node for v in n.output if v}
-        own = [n for n in model.graph.node if not _BAND.search(n.name)]
+        own = [n for n in model.graph.node if not re.search(f"{_BAND}$", n.name)]
         self._nodes = {n.name: n for n in own if not self._at_boundary(n)}
         self._values = {v for n in self._nodes.values() for v in n.output if v}
         self._values.update(i.name for i in model.graph.input)
