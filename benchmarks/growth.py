@@ -24,9 +24,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from inlay.graphgen import FAMILIES
-from inlay.space.searchspace import find_space
+from inlay.regions.search_space import find_space
 from inlay.targets.onnxruntime.rules import rules_for
+from inlay.testing.generated_graphs import FAMILIES
 
 OUT = Path(__file__).parent / "out"
 MAX_EXPONENT, MAX_SECONDS, MAX_GIB = 1.15, 30.0, 3.0

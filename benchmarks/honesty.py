@@ -28,18 +28,20 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from scipy.stats import binomtest
 
-from inlay.config import DEFAULT_BUDGET_S, TuneConfig
+from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples, input_specs, random_samples
-from inlay.measure.inprocess import Clock, simulated
+from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
-from inlay.search.anchors import anchor_placements
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.config import DEFAULT_BUDGET_S, TuneConfig
+from inlay.prepare.model import prepare
+from inlay.run.tune import tune
+from inlay.search.baselines import anchor_placements
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import NullTarget, price
 from inlay.trial import Measured
-from inlay.tuning import tune
 from inlay.types import Placement
 from inlay.version import __version__
-from inlay.workbench import Candidates, observe, prepare, table_from
 
 NOISE = 0.03
 LATENCY_NS = 5e6  # of the simulated model
@@ -157,7 +159,7 @@ def savings() -> dict[str, float]:
         onnx.save(network(), path)
         feeds = samples()
         prepared = prepare(load(path), NullTarget().rules(), feeds.feeds[0], folder)
-        candidates = Candidates(prepared, table_from(prepared, observe(prepared, feeds), "minmax"), "", "")
+        candidates = CandidateWriter(prepared, table_from(prepared, observe(prepared, feeds), "minmax"), "", "")
         units = [u.name for u in prepared.selectable]
         whole = total(network(), 1.0)
 

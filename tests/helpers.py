@@ -10,15 +10,17 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.store import embed
+from inlay.prepare.model import prepare
 from inlay.quant.qparams import QParamsTable
-from inlay.targets.base import Feed, Rules
+from inlay.space.rules import Rules
+from inlay.targets.base import Feed
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import random_feed
 from inlay.types import GRAPH_OUTPUT, Placement, Port
-from inlay.workbench import observe, prepare, table_from
 
 
 class Workspace:

@@ -28,10 +28,10 @@ from inlay.model.graph import Graph, build_graph
 from inlay.model.load import load
 from inlay.model.normalize import normalize
 from inlay.model.reference import EvaluateIn
+from inlay.regions.patterns import COMMUTATIVE
+from inlay.regions.search_space import SearchSpace
 from inlay.search.base import Strategy
-from inlay.space.patterns import COMMUTATIVE
-from inlay.space.searchspace import SearchSpace
-from inlay.targets.base import Needs
+from inlay.space.rules import Needs
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port
 

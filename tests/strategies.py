@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from hypothesis import strategies as st
 
-from inlay.graphgen import GraphBuilder
 from inlay.model.graph import Graph, Node
-from inlay.space.patterns import COMMUTATIVE
+from inlay.regions.patterns import COMMUTATIVE
+from inlay.testing.generated_graphs import GraphBuilder
 
 SHAPE = (1, 8, 4, 4)
 

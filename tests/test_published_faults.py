@@ -13,17 +13,17 @@ import pytest
 
 from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
 from inlay.errors import JournalError, UsageError
-from inlay.graphgen import FAMILIES, GraphBuilder
 from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore
-from inlay.search.evolve import Evolve
-from inlay.space.forkjoin import find_blocks
-from inlay.space.points import NodeInputInsertionPoint
-from inlay.space.regions import Region, RegionType
-from inlay.space.schemes import Completion
-from inlay.space.searchspace import find_space
+from inlay.regions.evolve import Evolve
+from inlay.regions.fork_join import find_blocks
+from inlay.regions.points import NodeInputInsertionPoint
+from inlay.regions.schemes import Completion
+from inlay.regions.search_space import find_space
+from inlay.regions.tree import Region, RegionType
 from inlay.targets.onnxruntime.rules import rules_for
+from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
 from tests.models import branches
 from tests.oracle import LIGHT, Judge, light_graph, planted, run

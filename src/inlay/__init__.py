@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         RegionType,
         region_pattern_autotuning_workflow,
     )
-    from inlay.result import TuneResult
+    from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
     from inlay.types import Placement, Port, QParams, QType
 
@@ -64,7 +64,7 @@ __all__ = [
 
 _HOMES = {
     "inlay.api": ("bench", "list_targets", "quantize", "regions", "select", "tune"),
-    "inlay.result": ("TuneResult",),
+    "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
 }

@@ -1,5 +1,5 @@
 """``python -m inlay``."""
 
-from inlay.cli import main
+from inlay.cli.commands import main
 
 main()

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay import oneshot, tuning
-from inlay import selection as _selection
-from inlay.cache import PatternCache
-from inlay.config import (
+from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples, save_feed
+from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
+from inlay.measure.client import Worker
+from inlay.measure.stats import speedup
+from inlay.model.load import load
+from inlay.prepare.config import (
     DEFAULT_BUDGET_S,
     DEFAULT_MIN_SQNR_DB,
     STRATEGIES,
@@ -21,23 +23,22 @@ from inlay.config import (
     parse_duration,
     parse_share,
 )
-from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples, save_feed
-from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
-from inlay.measure.client import Worker
-from inlay.measure.stats import speedup
-from inlay.model.load import load
-from inlay.oneshot import Quantized
-from inlay.progress import Progress
+from inlay.prepare.model import prepare
 from inlay.quant.accuracy import Bound, find_metric
-from inlay.result import TuneResult
-from inlay.selection import Selected
+from inlay.regions.cache import PatternCache
+from inlay.regions.search_space import SearchSpace
+from inlay.run import quantize as oneshot
+from inlay.run import select as _selection
+from inlay.run import tune as tuning
+from inlay.run.progress import Progress
+from inlay.run.quantize import Quantized
+from inlay.run.result import TuneResult
+from inlay.run.select import Selected
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
-from inlay.space.searchspace import SearchSpace
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Interval
-from inlay.workbench import prepare
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 _RANDOM_SAMPLES = 8

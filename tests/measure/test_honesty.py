@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from benchmarks import honesty
 
-from inlay.confirm import LATER_LOOK, LOOK_LEVEL, is_open
-from inlay.journal import Journal
 from inlay.measure.blocks import reading, run_block
 from inlay.measure.client import Timing
+from inlay.measure.journal import Journal
 from inlay.measure.race import Meter, Protocol, hope
 from inlay.measure.stats import hodges_lehmann, speedup
+from inlay.run.confirm import LATER_LOOK, LOOK_LEVEL, is_open
 from inlay.targets.base import Artifact, Feed
 from inlay.trial import Interval
 
@@ -155,7 +155,7 @@ def test_whole_runs_find_two_percent_and_say_how_much() -> None:
 
 def test_fresh_workers_draw_fresh_noise(tmp_path: Path) -> None:
     """Three processes that replay the same noise would be one, and intervals over them far too narrow."""
-    from inlay.measure.inprocess import Clock, simulated
+    from inlay.measure.in_process import Clock, simulated
     from inlay.targets.base import TargetSpec
     from inlay.targets.null import NullTarget
     from tests.models import branches

@@ -9,19 +9,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant.noise_probe import SWITCHES, NoiseProbe, Switch, find_switches, probe_model
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import quiet_units, sensitivity
-from inlay.quant.switched import SWITCHES, NoiseProbe, Switch, find_switches, probe_model
 from inlay.space.units import Unit
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Placement, Port, QType
-from inlay.workbench import Prepared, observe, prepare, table_from
 
 
-def _prepared(folder: Path) -> tuple[Prepared, list[dict[str, np.ndarray]], QParamsTable]:
+def _prepared(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]], QParamsTable]:
     """Three convolutions; the value between the first two is read by an Add and a graph output as well."""
     rng = np.random.default_rng(0)
     weights = [numpy_helper.from_array(rng.normal(0, 0.3, (8, 8, 3, 3)).astype(np.float32), f"w{i}") for i in range(3)]

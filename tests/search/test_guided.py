@@ -8,11 +8,11 @@ import pytest
 from inlay.quant.sensitivity import Sensitivity
 from inlay.search.base import Strategy
 from inlay.search.guided import Guided, Oracles
-from inlay.search.structure import Structure
+from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
 from inlay.types import Placement, Port, QType
-from tests.search.test_costmodel import Runtime, chain, every
+from tests.search.test_cost_model import Runtime, chain, every
 
 N = 8
 
@@ -21,7 +21,7 @@ class Bench:
     """Judges placements of a chain; unit ``i`` in low precision adds ``noise[i]`` at the output."""
 
     def __init__(self, seed: int, noise: np.ndarray, bound: float, probes: bool = True) -> None:
-        self.structure: Structure = chain(N)
+        self.structure: UnitGraph = chain(N)
         self.runtime = Runtime(self.structure, seed)
         self.noise, self.bound = noise, bound
         self.probes, self.probed = probes, 0

@@ -6,8 +6,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from inlay.search.anchors import Anchors
 from inlay.search.base import Chain, Scripted, Strategy
+from inlay.search.baselines import Anchors
 from inlay.search.refine import Refine
 from inlay.testing import StrategyTestCase, small_model
 from inlay.types import Placement

@@ -10,18 +10,19 @@ import onnx_ir as ir
 import pytest
 
 from inlay import OpConfig, Recipe
+from inlay.calibrate.scale_sharing import Sharing, choose_sharing, flip_sharing, model_cost
+from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
-from inlay.graphgen import GraphBuilder
 from inlay.model.load import load
+from inlay.prepare.model import prepare
 from inlay.quant.observers import Histogram, Range
-from inlay.quant.sharing import Sharing, choose_sharing, flip_sharing, model_cost
 from inlay.space.domains import find_clusters, find_domains
 from inlay.space.resolve import resolve
+from inlay.space.rules import OpRule
 from inlay.space.units import find_units, place
-from inlay.targets.base import OpRule
 from inlay.targets.ethos_u.rules import RULES
+from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Port, QType
-from inlay.workbench import observe, prepare, table_from
 from tests.models import branches
 
 INT = OpConfig()
@@ -50,7 +51,7 @@ def conv(b, x, name):
 # -- clusters ---------------------------------------------------------------------------------------------------------
 
 
-def test_cluster_between_two_quantized_ops_is_quantized():
+def test_cluster_between_two_quantized_ops_is_quantized() -> None:
     b = GraphBuilder()
     y = add(b, "MaxPool", conv(b, b.input(SHAPE), "a"), name="pool", kernel_shape=(1, 1))
     conv(b, y, "c")
@@ -58,7 +59,7 @@ def test_cluster_between_two_quantized_ops_is_quantized():
 
 
 @pytest.mark.parametrize("float_side", ["before", "after"])
-def test_cluster_with_one_float_neighbour_is_quantized(float_side):
+def test_cluster_with_one_float_neighbour_is_quantized(float_side) -> None:
     b = GraphBuilder()
     x = b.input(SHAPE)
     before = add(b, "CumSum", x, name="erf") if float_side == "before" else conv(b, x, "conv")
@@ -70,7 +71,7 @@ def test_cluster_with_one_float_neighbour_is_quantized(float_side):
     assert precisions(b) == {"erf": "float", "t": "int8", "conv": "int8"}
 
 
-def test_cluster_between_two_float_ops_stays_float():
+def test_cluster_between_two_float_ops_stays_float() -> None:
     b = GraphBuilder()
     y = add(b, "Transpose", add(b, "CumSum", b.input(SHAPE), name="f"), name="t", perm=(0, 1, 2, 3))
     add(b, "CumSum", add(b, "Flatten", y, name="u"), name="g")
@@ -80,14 +81,14 @@ def test_cluster_between_two_float_ops_stays_float():
     assert not len(placement)
 
 
-def test_annotated_as_float_does_not_count_as_quantized():
+def test_annotated_as_float_does_not_count_as_quantized() -> None:
     b = GraphBuilder()
     y = add(b, "Transpose", conv(b, b.input(SHAPE), "a"), name="t", perm=(0, 1, 2, 3))
     conv(b, y, "c")
     assert precisions(b, FULL.set_op_type("Conv", None)) == {"a": "float", "t": "float", "c": "float"}
 
 
-def test_input_fork_with_an_op_that_does_not_share():
+def test_input_fork_with_an_op_that_does_not_share() -> None:
     """The forked input is read by a shared operator and by a float one: the cluster still follows the producer."""
     b = GraphBuilder()
     y = conv(b, b.input(SHAPE), "a")
@@ -98,7 +99,7 @@ def test_input_fork_with_an_op_that_does_not_share():
     assert all(p in placement for p in graph.consumers(y))
 
 
-def test_input_fork_of_shared_ops():
+def test_input_fork_of_shared_ops() -> None:
     b = GraphBuilder()
     y = conv(b, b.input(SHAPE), "a")
     left, right = (add(b, op, y, name=op) for op in ("Squeeze", "Flatten"))
@@ -108,7 +109,7 @@ def test_input_fork_of_shared_ops():
     assert [c.nodes for c in clusters] == [("Squeeze", "cat", "Flatten")]
 
 
-def test_constants_in_the_cluster():
+def test_constants_in_the_cluster() -> None:
     b = GraphBuilder()
     own, read_twice = b.const(SHAPE), b.const(SHAPE)
     y = add(b, "Flatten", conv(b, b.input(SHAPE), "a"), name="t")
@@ -122,13 +123,13 @@ def test_constants_in_the_cluster():
     assert read_twice not in domains
 
 
-def test_constants_alone_do_not_quantize_a_cluster():
+def test_constants_alone_do_not_quantize_a_cluster() -> None:
     b = GraphBuilder()
     add(b, "Concat", add(b, "CumSum", b.input(SHAPE), name="f"), b.const(SHAPE), name="cat", axis=1)
     assert precisions(b)["cat"] == "float"
 
 
-def test_quantized_op_surrounded_by_a_cluster_keeps_its_own_numbers():
+def test_quantized_op_surrounded_by_a_cluster_keeps_its_own_numbers() -> None:
     b = GraphBuilder()
     x = b.input(SHAPE)
     before = add(b, "Transpose", x, name="t", perm=(0, 1, 2, 3))
@@ -139,7 +140,7 @@ def test_quantized_op_surrounded_by_a_cluster_keeps_its_own_numbers():
     assert domains[before] == domains[x] != domains[y] == domains[after]
 
 
-def test_competing_neighbours_first_in_search_order_wins():
+def test_competing_neighbours_first_in_search_order_wins() -> None:
     rules = replace(RULES, other_activations=frozenset({QType.UINT8}))
     b = GraphBuilder()
     x = b.input(SHAPE)
@@ -150,7 +151,7 @@ def test_competing_neighbours_first_in_search_order_wins():
     assert row.reason == "its cluster follows c, not int8"
 
 
-def test_inputs_come_before_consumers_in_the_search():
+def test_inputs_come_before_consumers_in_the_search() -> None:
     graph_builder = GraphBuilder()
     y = add(graph_builder, "Flatten", conv(graph_builder, graph_builder.input(SHAPE), "a"), name="t")
     conv(graph_builder, y, "c")
@@ -159,7 +160,7 @@ def test_inputs_come_before_consumers_in_the_search():
     assert cluster.competing == (QType.UINT8,)
 
 
-def test_an_explicit_none_for_concat_leaves_it_float():
+def test_an_explicit_none_for_concat_leaves_it_float() -> None:
     b = GraphBuilder()
     x = b.input(SHAPE)
     add(b, "Concat", conv(b, x, "a"), conv(b, x, "c"), name="cat", axis=1)
@@ -168,7 +169,7 @@ def test_an_explicit_none_for_concat_leaves_it_float():
     assert rows["cat"].rule == "set_op_type('Concat', float)"
 
 
-def test_quantized_model_input_without_a_neighbour_takes_the_global_configuration():
+def test_quantized_model_input_without_a_neighbour_takes_the_global_configuration() -> None:
     def boundary():
         b = GraphBuilder()
         add(b, "CumSum", add(b, "Flatten", b.input(SHAPE, "x"), name="t"), name="f")
@@ -181,7 +182,7 @@ def test_quantized_model_input_without_a_neighbour_takes_the_global_configuratio
     assert precisions(boundary(), Recipe().set_global(None).set_io(INT))["t"] == "float"
 
 
-def test_quantized_model_output_without_a_neighbour_takes_the_global_configuration():
+def test_quantized_model_output_without_a_neighbour_takes_the_global_configuration() -> None:
     b = GraphBuilder()
     y = add(b, "Flatten", add(b, "CumSum", b.input(SHAPE), name="f"), name="t")
     rows, placement, _ = decide(b, FULL.set_io(INT, y))
@@ -189,7 +190,7 @@ def test_quantized_model_output_without_a_neighbour_takes_the_global_configurati
     assert Port("", 0) in placement
 
 
-def test_input_state_without_numbers_takes_the_global_configuration():
+def test_input_state_without_numbers_takes_the_global_configuration() -> None:
     """A recurrent state enters a Concat with nothing quantized beside it, and goes out again."""
     b = GraphBuilder()
     x, state = b.input(SHAPE, "x"), b.input(SHAPE, "state")
@@ -208,7 +209,7 @@ def uint8_boundary(op):
 
 
 @pytest.mark.parametrize("op", ["Concat", "Slice", "Reshape", "Split"])
-def test_uint8_model_boundary_is_bridged_by_a_requantization(op):
+def test_uint8_model_boundary_is_bridged_by_a_requantization(op) -> None:
     """DQ(uint8)→Q(int8) before the operator and DQ(int8)→Q(uint8) after it: it runs in integers, in int8."""
     rows, placement, _ = decide(uint8_boundary(op))
     assert rows["op"].precision == "int8"
@@ -217,7 +218,7 @@ def test_uint8_model_boundary_is_bridged_by_a_requantization(op):
     assert placement.qtype(Port("q", 0)) is QType.INT8
 
 
-def test_int8_model_boundary_is_copied():
+def test_int8_model_boundary_is_copied() -> None:
     b = GraphBuilder()
     raw = b.input(SHAPE, "raw", ir.DataType.INT8)
     x = add(b, "DequantizeLinear", raw, b.const(()), name="dq")
@@ -228,7 +229,7 @@ def test_int8_model_boundary_is_copied():
 
 
 @pytest.mark.parametrize("op", ["Min", "Max", "Where"])
-def test_comparison_ops_share_both_inputs_only(op):
+def test_comparison_ops_share_both_inputs_only(op) -> None:
     slots = (1, 2) if op == "Where" else None
     ops = {**RULES.ops, op: OpRule(op, activations=slots)}
     rules = replace(RULES, ops=ops, share=RULES.share | {op})
@@ -241,7 +242,7 @@ def test_comparison_ops_share_both_inputs_only(op):
     assert z not in domains
 
 
-def test_comparison_with_boolean_output_shares_its_inputs():
+def test_comparison_with_boolean_output_shares_its_inputs() -> None:
     rules = replace(RULES, ops={**RULES.ops, "Equal": OpRule("Equal", activations=(0, 1))}, share=frozenset({"Equal"}))
     b = GraphBuilder()
     x, y = b.input(SHAPE), b.input(SHAPE)
@@ -289,7 +290,7 @@ def choose(graph, rules, numbers):
     return choose_sharing(graph, rules, histograms, ranges)
 
 
-def test_sharing_is_chosen_where_nothing_is_lost():
+def test_sharing_is_chosen_where_nothing_is_lost() -> None:
     graph, y, z, out = relu_concat()
     (choice,) = choose(graph, RELU_FREE, {y: (0, 4), z: (-4, 4), out: (-4, 4)})
     assert choice.share
@@ -297,7 +298,7 @@ def test_sharing_is_chosen_where_nothing_is_lost():
 
 
 @pytest.mark.parametrize("clip", [False, True])
-def test_an_unfolded_activation_counts_as_cost(clip):
+def test_an_unfolded_activation_counts_as_cost(clip) -> None:
     graph, y, z, out = relu_concat(clip)
     numbers = {y: (0, 6), z: (0, 8) if clip else (-4, 4), out: (-4, 8)}
     (choice,) = choose(graph, RELU_COSTS, numbers)
@@ -306,14 +307,14 @@ def test_an_unfolded_activation_counts_as_cost(clip):
     assert choice.share_cost == 4 * 512
 
 
-def test_no_cost_where_the_zero_point_stays():
+def test_no_cost_where_the_zero_point_stays() -> None:
     graph, y, z, out = relu_concat()
     (choice,) = choose(graph, RELU_COSTS, {y: (0, 4), z: (0, 8), out: (0, 8)})
     assert choice.share
     assert choice.share_cost == 0
 
 
-def test_error_of_other_readers_decides():
+def test_error_of_other_readers_decides() -> None:
     """Scores beside boxes: nothing is lost in the Concat itself, but whoever else reads the scores loses everything."""
     numbers = {"y": (0, 1), "z": (-300, 300), "out": (-300, 300)}
     for other_reader in (False, True):
@@ -323,7 +324,7 @@ def test_error_of_other_readers_decides():
         assert (choice.loss_db > 20) == other_reader
 
 
-def test_the_targets_prices_decide_about_a_moderate_loss():
+def test_the_targets_prices_decide_about_a_moderate_loss() -> None:
     """The same 4 dB: kept where a requantization costs little of the model, given up where it costs much of it."""
     graph, y, z, out = relu_concat(other_reader=True)
     numbers = {y: (0, 4), z: (-30, 4), out: (-30, 4)}
@@ -337,7 +338,7 @@ def test_the_targets_prices_decide_about_a_moderate_loss():
     assert chosen == {0.001: False, 1.0: True}
 
 
-def test_the_worth_of_a_decibel_grows_with_the_model():
+def test_the_worth_of_a_decibel_grows_with_the_model() -> None:
     """One requantization beside two convolutions: in a dearer model the same one is made for the same loss."""
     graph, y, z, out = relu_concat(other_reader=True)
     numbers = {y: (0, 4), z: (-30, 4), out: (-30, 4)}
@@ -347,7 +348,7 @@ def test_the_worth_of_a_decibel_grows_with_the_model():
     assert shares == [True, False]
 
 
-def test_a_measured_flip_overrules_the_prices():
+def test_a_measured_flip_overrules_the_prices() -> None:
     graph, y, z, out = relu_concat()
     histograms = observed(**{y: (0, 4), z: (-4, 4), out: (-4, 4)})
     ranges = {v: h.range("minmax") for v, h in histograms.items()}
@@ -369,7 +370,7 @@ def test_a_measured_flip_overrules_the_prices():
         (1.0, 30.0, set()),  # no gain is no reason
     ],
 )
-def test_the_target_is_asked_about_each_decision(latency, fidelity, flips):
+def test_the_target_is_asked_about_each_decision(latency, fidelity, flips) -> None:
     sites = [Sharing("a", True, "", 0.0, 0.0, 5.0), Sharing("free", True, "", 0.0, 0.0, 0.0)]
     asked = []
 
@@ -381,7 +382,7 @@ def test_the_target_is_asked_about_each_decision(latency, fidelity, flips):
     assert asked == [frozenset(), {"a"}]  # where nothing would be requantized there is nothing to ask
 
 
-def test_equal_ranges_need_no_requantizing():
+def test_equal_ranges_need_no_requantizing() -> None:
     graph, y, z, out = relu_concat()
     histograms = observed(**{y: (0, 4), z: (0, 4), out: (0, 4)})
     ranges = dict.fromkeys(histograms, Range(0.0, 4.0))
@@ -390,7 +391,7 @@ def test_equal_ranges_need_no_requantizing():
     assert choice.requantize_cost == 0
 
 
-def test_decisions_of_a_chain_build_on_each_other():
+def test_decisions_of_a_chain_build_on_each_other() -> None:
     b = GraphBuilder()
     x = b.input(SHAPE)
     y = conv(b, x, "a")
@@ -405,13 +406,13 @@ def test_decisions_of_a_chain_build_on_each_other():
     assert "c:0" not in domains
 
 
-def test_targets_that_do_not_share_are_never_asked():
+def test_targets_that_do_not_share_are_never_asked() -> None:
     graph, y, z, out = relu_concat()
     assert choose(graph, replace(RULES, share=frozenset()), {y: (0, 4), z: (-4, 4), out: (-4, 4)}) == ()
 
 
 @pytest.mark.parametrize("unfold_cost", [0.0, 100.0])
-def test_calibrated_numbers_follow_the_decision(tmp_path, unfold_cost):
+def test_calibrated_numbers_follow_the_decision(tmp_path, unfold_cost) -> None:
     """Merged over the class including the producers' outputs, or one's own."""
     model = branches()
     gone = next(n for n in model.graph.node if n.name == "left.relu")

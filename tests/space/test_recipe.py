@@ -9,18 +9,19 @@ import onnx
 import pytest
 
 from inlay import OpConfig, Recipe
+from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
 from inlay.errors import UsageError
-from inlay.graphgen import FAMILIES, GraphBuilder
 from inlay.model.load import load
+from inlay.prepare.model import prepare
 from inlay.quant.qparams import QParamsTable
 from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
 from inlay.space.resolve import DEFAULT, recipe_of, resolve
 from inlay.space.units import find_units, place
 from inlay.targets.onnxruntime.rules import rules_for
+from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
-from inlay.workbench import observe, prepare, table_from
 from tests.models import branches
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
@@ -54,7 +55,7 @@ def precisions(recipe, graph=GRAPH, rules=RULES):
     return {name: d.precision for name, d in table(recipe, graph, rules).items()}
 
 
-def test_last_rule_wins():
+def test_last_rule_wins() -> None:
     one = Recipe().set_op_type("Conv", None).set_module("backbone/", INT)
     assert precisions(one)["backbone/c1"] == "uint8"
     assert precisions(one)["neck/c2"] == "float"
@@ -62,13 +63,13 @@ def test_last_rule_wins():
     assert precisions(other)["backbone/c1"] == "float"
 
 
-def test_recipes_compose():
+def test_recipes_compose() -> None:
     both = Recipe().set_global(INT) | Recipe().set_name("head/*", None)
     assert precisions(both)["head/add"] == "float"
     assert precisions(both)["neck/c2"] == "uint8"
 
 
-def test_every_decision_names_its_rule_and_reason():
+def test_every_decision_names_its_rule_and_reason() -> None:
     rows = table(Recipe().set_name("neck/*", None))
     assert rows["neck/c2"].rule == "set_name('neck/*', float)"
     assert rows["neck/c2"].reason == "the recipe keeps it float"
@@ -78,13 +79,13 @@ def test_every_decision_names_its_rule_and_reason():
     assert all(r.reason for r in rows.values())
 
 
-def test_rejected_wishes_say_why():
+def test_rejected_wishes_say_why() -> None:
     row = table(Recipe().set_op_type("Sub", INT))["head/sub"]
     assert row.precision == "float"
     assert row.reason == "rejected: Sub has no low-precision form on this target"
 
 
-def test_a_rule_for_a_folded_activation_decides_about_its_unit():
+def test_a_rule_for_a_folded_activation_decides_about_its_unit() -> None:
     found = precisions(Recipe().set_op_type("Relu", None))
     assert found["backbone/c1"] == found["backbone/r1"] == "float"
 
@@ -101,14 +102,14 @@ def test_a_rule_for_a_folded_activation_decides_about_its_unit():
         (Recipe().set_port(Port("neck/c2", 7), None), "did you mean neck/c2"),
     ],
 )
-def test_a_rule_that_matches_nothing_names_near_misses(recipe, hint):
+def test_a_rule_that_matches_nothing_names_near_misses(recipe, hint) -> None:
     with pytest.raises(UsageError, match="matches no") as caught:
         resolve(recipe, GRAPH, UNITS, RULES)
     assert hint in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_types_that_the_target_lacks_are_refused():
+def test_types_that_the_target_lacks_are_refused() -> None:
     with pytest.raises(UsageError, match="int8, uint8, not int16"):
         resolve(Recipe().set_global(OpConfig(QType.INT16)), GRAPH, UNITS, RULES)
     wide = replace(RULES, other_activations=frozenset({QType.INT16}))
@@ -120,12 +121,12 @@ def test_types_that_the_target_lacks_are_refused():
     assert found.placement.qtype(Port("backbone/c1", 0)) is QType.UINT8
 
 
-def test_activation_type():
+def test_activation_type() -> None:
     found = resolve(Recipe().set_global(OpConfig(QType.INT8)), GRAPH, UNITS, RULES)
     assert {q for p, q in found.placement} == {QType.INT8}
 
 
-def test_per_tensor_weights():
+def test_per_tensor_weights() -> None:
     found = resolve(Recipe().set_name("neck/c2", OpConfig(per_channel=False)), GRAPH, UNITS, RULES)
     weight = GRAPH.node("neck/c2").inputs[1]
     assert found.per_tensor == {weight}
@@ -134,7 +135,7 @@ def test_per_tensor_weights():
     assert numbers.params(GRAPH.node("backbone/c1").inputs[1], QType.INT8).axis == 0
 
 
-def test_float_model_inputs_and_outputs():
+def test_float_model_inputs_and_outputs() -> None:
     found = table(Recipe().set_io(None))
     assert found["backbone/c1"].precision == "float"
     assert "reads the model input x" in found["backbone/c1"].reason
@@ -146,13 +147,13 @@ def test_float_model_inputs_and_outputs():
     assert "hands out the model output n2:0" in out["n2"].reason
 
 
-def test_global_float_quantizes_only_what_is_named():
+def test_global_float_quantizes_only_what_is_named() -> None:
     found = precisions(Recipe().set_global(None).set_name("neck/c2", INT))
     assert [n for n, p in found.items() if p != "float"] == ["neck/c2"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_builtin_recipes_are_the_usual_placements(family):
+def test_builtin_recipes_are_the_usual_placements(family) -> None:
     graph = FAMILIES[family](40)
     units = find_units(graph, RULES)
     full = resolve(BUILTIN["full-int8"], graph, units, RULES).placement
@@ -165,7 +166,7 @@ def test_builtin_recipes_are_the_usual_placements(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recipe_of_any_placement_gives_it_back(family):
+def test_recipe_of_any_placement_gives_it_back(family) -> None:
     graph = FAMILIES[family](30)
     units = find_units(graph, RULES)
     rng = np.random.default_rng(0)
@@ -181,7 +182,7 @@ def test_recipe_of_any_placement_gives_it_back(family):
     assert all(r.scope.value in ("global", "name") for r in recipe_of(full, graph, units, RULES).rules)
 
 
-def test_names_with_brackets_and_stars():
+def test_names_with_brackets_and_stars() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 8, 8))
     for name in ("a[0]", "a0", "a*", "a?"):
@@ -193,7 +194,7 @@ def test_names_with_brackets_and_stars():
         assert resolve(recipe_of(placement, graph, units, RULES), graph, units, RULES).placement == placement
 
 
-def test_yaml_round_trip(tmp_path):
+def test_yaml_round_trip(tmp_path) -> None:
     recipe = (
         Recipe()
         .set_global(OpConfig(QType.INT8, per_channel=False))
@@ -224,13 +225,13 @@ def test_yaml_round_trip(tmp_path):
         ("rules: [", "not YAML"),
     ],
 )
-def test_bad_files(tmp_path, text, message):
+def test_bad_files(tmp_path, text, message) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(UsageError, match=message):
         recipe_file.load_recipe(tmp_path / "r.yaml")
 
 
-def test_missing_file(tmp_path):
+def test_missing_file(tmp_path) -> None:
     with pytest.raises(UsageError, match="there is no such file; known by name are full-int8, conv-matmul"):
         recipe_file.find_recipe(tmp_path / "none.yaml")
 
@@ -241,7 +242,7 @@ def prepared(folder, recipe=None, rules=RULES):
     return prepare(load(folder / "m.onnx"), rules, feed, folder, recipe=recipe), feed
 
 
-def test_a_recipe_restricts_the_search(tmp_path):
+def test_a_recipe_restricts_the_search(tmp_path) -> None:
     recipe = Recipe().set_global(OpConfig(QType.INT8)).set_name("left", None)
     ready, feed = prepared(tmp_path, recipe)
     assert "left" not in {u.name for u in ready.selectable}
@@ -254,7 +255,7 @@ def test_a_recipe_restricts_the_search(tmp_path):
     assert ready.emitter.emit(placement, numbers).graph.node
 
 
-def test_a_search_works_with_one_type(tmp_path):
+def test_a_search_works_with_one_type(tmp_path) -> None:
     recipe = Recipe().set_name("left", OpConfig(QType.INT8))
     with pytest.raises(UsageError, match="one type of activations, the recipe names int8, uint8"):
         prepared(tmp_path, recipe)

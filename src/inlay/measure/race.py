@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import norm
 
-from inlay.journal import Journal
 from inlay.measure.client import Worker
+from inlay.measure.journal import Journal
 from inlay.measure.stats import LEVEL, speedup
 from inlay.targets.base import Artifact
 from inlay.trial import Interval

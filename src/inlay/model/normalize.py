@@ -17,13 +17,7 @@ from inlay.errors import TargetError, UsageError
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.averagepool import averagepool_to_conv
 from inlay.model.passes.batchnorm import batchnorm_to_conv
-from inlay.model.passes.constants import (
-    Evaluate,
-    drop_dead,
-    drop_initializer_inputs,
-    fold_constants,
-    lift_constants,
-)
+from inlay.model.passes.constants import Evaluate, drop_dead, drop_initializer_inputs, fold_constants, lift_constants
 from inlay.model.passes.fewoutputs import block_few_outputs
 from inlay.model.passes.focus import fold_focus
 from inlay.model.passes.gemm import gather_gemm

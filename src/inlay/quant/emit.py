@@ -3,7 +3,7 @@
 For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
 latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
 placement gives the model back, bit for bit. Where the target wants it, operators in low precision take other forms
-with the same results (:mod:`inlay.quant.forms`).
+with the same results (:mod:`inlay.quant.draft`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import onnx_ir as ir
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
-from inlay.quant.forms import DEQUANTIZE, QUANTIZE, Draft
+from inlay.quant.draft import DEQUANTIZE, QUANTIZE, Draft
 from inlay.quant.qparams import STORAGE, QParamsTable, off_zero, quantize
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__

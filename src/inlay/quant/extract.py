@@ -2,7 +2,8 @@
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
 becomes a float constant again. Bands of rows become the convolution again that our own writer made them of (see
-:mod:`inlay.quant.bands`). What moves pixels between the two (SpaceToDepth, DepthToSpace) does so in float then,
+:mod:`inlay.targets.onnxruntime.rewrites.row_tiling`). What moves pixels between the two (SpaceToDepth, DepthToSpace)
+does so in float then,
 DepthToSpace with a port of its own, since runtimes run it on bytes. What remains is the float model. Whatever does not
 have one of these forms (a Q whose result is read by an integer operator, an integer graph input) is left in place and
 listed with its reason.
@@ -19,11 +20,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
-from inlay.quant.bands import join_bands
-from inlay.quant.blocks import TO_BLOCKS
-from inlay.quant.forms import DEQUANTIZE, QUANTIZE
+from inlay.quant.draft import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize
-from inlay.quant.spread import FROM_BLOCKS
+from inlay.targets.onnxruntime.rewrites.row_tiling import join_bands
+from inlay.targets.onnxruntime.rewrites.space_to_depth import TO_BLOCKS
+from inlay.targets.onnxruntime.rewrites.transposed_conv import FROM_BLOCKS
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
 _TYPES = {

@@ -12,7 +12,7 @@ import numpy as np
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.quant.observers import Range
-from inlay.targets.base import Rules
+from inlay.space.rules import Rules
 from inlay.types import Placement, Port, QParams, QType
 
 _TINY = float(np.float32(2.0**-100))  # scales stay normal float32 numbers, and so do their products

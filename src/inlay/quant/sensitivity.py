@@ -1,7 +1,7 @@
 """How much noise each value's quantization puts on the outputs, and each unit's rounded constants.
 
-One build with switches answers every probe (see :mod:`inlay.quant.switched`). Where one run for each does not fit into
-the time, neighbours are probed together, and the groups that make the most noise are split first: time goes where it
+One build with switches answers every probe (see :mod:`inlay.quant.noise_probe`). Where one run for each does not fit
+into the time, neighbours are probed together, and the groups that make the most noise are split first: time goes where it
 matters, and what is never split makes little noise, so that sharing it out evenly misleads little.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from inlay.data import Feed
 from inlay.model.graph import Graph
-from inlay.quant.switched import NoiseProbe, Switch
+from inlay.quant.noise_probe import NoiseProbe, Switch
 from inlay.space.units import Unit
 from inlay.types import Placement
 

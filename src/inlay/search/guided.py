@@ -19,14 +19,14 @@ import numpy as np
 
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted, Strategy
-from inlay.search.costmodel import CostModel, Prediction
-from inlay.search.fusion import Disagreement, disagreements
-from inlay.search.kernels import Kernels, choose_kernels
-from inlay.search.moves import expected_gains, neighbours
-from inlay.search.noise import Allowance
-from inlay.search.relaxed import Relaxed
+from inlay.search.cost_model import CostModel, Prediction
+from inlay.search.executed import Disagreement, disagreements
+from inlay.search.kernel_choice import Kernels, choose_kernels
+from inlay.search.lagrangian import LagrangianSolver
+from inlay.search.neighborhood import expected_gains, neighbours
+from inlay.search.noise_model import Allowance
 from inlay.search.solver import Solver
-from inlay.search.structure import Structure
+from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial, decibels, noise_of
 from inlay.types import Placement, Port
@@ -106,7 +106,7 @@ class Guided(Scripted):
 
     def __init__(
         self,
-        structure: Structure,
+        structure: UnitGraph,
         oracles: Oracles,
         anchors: Mapping[str, Trial],
         chosen: Mapping[str, frozenset[str]],
@@ -373,7 +373,7 @@ class Guided(Scripted):
 
         The allowance sweeps from the noise of the fastest labelling down to that of float.
         """
-        relaxed = Relaxed(self.model.problem(self.model.mean()), [self._best])
+        relaxed = LagrangianSolver(self.model.problem(self.model.mean()), [self._best])
         fastest = relaxed.free
         self._solver.probe(fastest)
         found = [fastest]

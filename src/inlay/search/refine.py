@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inlay.search.base import Dialogue, Scripted
-from inlay.search.moves import named
+from inlay.search.neighborhood import named
 from inlay.space.units import Unit
 from inlay.trial import Proposal, Trial, noise_of
 from inlay.types import Placement

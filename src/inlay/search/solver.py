@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from inlay.quant.sensitivity import Powers, Sensitivity
-from inlay.search import program
-from inlay.search.noise import Allowance, NoiseModel
-from inlay.search.problem import Problem
-from inlay.search.relaxed import Relaxed
-from inlay.search.structure import Structure
+from inlay.search import milp as program
+from inlay.search.labeling import Problem
+from inlay.search.lagrangian import LagrangianSolver
+from inlay.search.noise_model import Allowance, NoiseModel
+from inlay.search.unit_graph import UnitGraph
 from inlay.trial import Accuracy, Trial, decibels
 
 _INTEGER_UNITS = 2500  # above, no integer program is tried
@@ -38,7 +38,7 @@ class Solver:
 
     def __init__(
         self,
-        structure: Structure,
+        structure: UnitGraph,
         outputs: Sequence[str],
         allowance: Allowance,
         sensitivity: Callable[[], Sensitivity],
@@ -83,7 +83,7 @@ class Solver:
             known: labels to improve on, besides.
             exact: by integer programs in the end, which take longer.
         """
-        relaxed = Relaxed(problem, known)
+        relaxed = LagrangianSolver(problem, known)
         labels = free = relaxed.free
         needless = most is None and self._noise is None and not self._allowance.active
         most = self._allowance.most if most is None else most
@@ -132,7 +132,7 @@ class Solver:
 
     def unbounded(self, problem: Problem, known: Sequence[np.ndarray] = ()) -> np.ndarray:
         """The best labelling whatever its noise."""
-        return self._exactly(problem, Relaxed(problem, known).free)
+        return self._exactly(problem, LagrangianSolver(problem, known).free)
 
     def _exactly(self, problem: Problem, good: np.ndarray, most: float | None = None) -> np.ndarray:
         """The best labelling by an integer program where one finds better than ``good``, which keeps ``most`` noise."""
@@ -151,7 +151,7 @@ class Solver:
         most = self._allowance.most if most is None else most
         return bool((self.predicted(labels) <= most).all())
 
-    def within(self, relaxed: Relaxed, most: float) -> np.ndarray:
+    def within(self, relaxed: LagrangianSolver, most: float) -> np.ndarray:
         """A good labelling whose noise is at most ``most`` by the noise model."""
         assert self._noise is not None
         return relaxed.within(self._noise.limits(most, relaxed.terms))

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from scipy.cluster.hierarchy import DisjointSet
 
 from inlay.model.graph import Graph, Node
-from inlay.targets.base import Rules
+from inlay.space.rules import Rules
 from inlay.types import GRAPH_OUTPUT, QType
 
 COMPARISONS = frozenset({"Min", "Max", "Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})

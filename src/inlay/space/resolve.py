@@ -10,8 +10,8 @@ from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.space.domains import find_clusters, is_shared
 from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
+from inlay.space.rules import Needs, Rules
 from inlay.space.units import Unit, place
-from inlay.targets.base import Needs, Rules
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 DEFAULT = "the target's usual"

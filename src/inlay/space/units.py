@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph, Node
-from inlay.targets.base import Needs, OpRule, Rules
+from inlay.space.rules import Needs, OpRule, Rules
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 

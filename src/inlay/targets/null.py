@@ -19,7 +19,8 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
 from inlay.model.reference import one_line
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.onnxruntime.rules import OPS
 from inlay.types import QType
 

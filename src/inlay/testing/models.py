@@ -12,10 +12,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples, input_specs, random_samples
 from inlay.model.load import load
-from inlay.targets.base import Feed, Rules
-from inlay.workbench import Candidates, observe, prepare, table_from
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.model import prepare
+from inlay.space.rules import Rules
+from inlay.targets.base import Feed
 
 
 class Builder:
@@ -213,4 +216,4 @@ def full_int8(model: Path, rules: Rules, feed: Feed, folder: Path) -> Path:
     prepared = prepare(load(model), rules, feed, folder)
     table = table_from(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")), "minmax")
     placement = prepared.label(frozenset(u.name for u in prepared.selectable))
-    return Candidates(prepared, table, "testing", "testing").deliver(placement, folder / "full-int8.onnx").path
+    return CandidateWriter(prepared, table, "testing", "testing").deliver(placement, folder / "full-int8.onnx").path

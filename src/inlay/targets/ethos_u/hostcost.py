@@ -22,10 +22,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inlay.lower import ir
-from inlay.lower.api import Lowered, Partition
-from inlay.lower.ir import IntegerGraph, Op, Tensor
-from inlay.lower.layout import is_trivial
+from inlay.tosa import ir
+from inlay.tosa.ir import IntegerGraph, Op, Tensor
+from inlay.tosa.layout import is_trivial
+from inlay.tosa.lower import Lowered, Partition
 
 PRODUCT, ELEMENTWISE, FUNCTION, MOVEMENT, CONVERSION, NODE_CALL, NPU_CALL, CROSSING_BYTE, PERMUTED = (
     1.0, 2.0, 20.0, 1.5, 3.0, 200.0, 2000.0, 0.25, 1.0,

@@ -1,7 +1,7 @@
 """What Vela takes on Ethos-U55 and U65, as a table with reasons; on U85 it takes all that the lowering makes.
 
 Source: ``vela --supported-ops-report`` of version 5.2 (TOSA constraints), each row confirmed by compiling it
-(``tests/targets/test_ethos_legal.py``). Limits that the report names but the compiler works around are left out
+(``tests/targets/ethos_u/test_legal.py``). Limits that the report names but the compiler works around are left out
 (strides above 3, kernels above 64 rows). What the table misses is found by :func:`~.partitions.compile_partitions`,
 which asks Vela operator by operator once a partition is refused.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from inlay.lower import ir
-from inlay.lower.integer import Legal, anything
-from inlay.lower.ir import Array, Op, Tensor
+from inlay.tosa import ir
+from inlay.tosa.integer import Legal, anything
+from inlay.tosa.ir import Array, Op, Tensor
 
 Tensors = Mapping[str, Tensor]
 Constants = Mapping[str, Array]

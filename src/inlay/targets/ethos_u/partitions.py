@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import onnx
 
 from inlay.errors import CompileFailed
-from inlay.lower import lower
-from inlay.lower.api import Lowered
-from inlay.lower.tosa import TosaBinary, serialize
 from inlay.targets.base import KernelTime
 from inlay.targets.ethos_u import hostcost, vela
 from inlay.targets.ethos_u.legal import legal_for
 from inlay.targets.ethos_u.vela import ACCELERATORS, Accelerator, Estimate
+from inlay.tosa import lower
+from inlay.tosa.lower import Lowered
+from inlay.tosa.serialize import TosaBinary, serialize
 
 _ROUNDS = 4
 """Times that nodes which Vela refuses are given to the host before the model counts as not compilable."""

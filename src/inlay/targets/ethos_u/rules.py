@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from inlay.lower.rules.table import UNARY
 from inlay.model.graph import Graph, Node
-from inlay.targets.base import Condition, OpRule, Rules
+from inlay.space.rules import Condition, OpRule, Rules
+from inlay.tosa.rules.table import UNARY
 from inlay.types import QType
 
-_SOURCE = "inlay.lower, TOSA 1.0 and Vela 5.2"
+_SOURCE = "inlay.tosa, TOSA 1.0 and Vela 5.2"
 
 
 def _constant_weight(graph: Graph, node: Node) -> str | None:
@@ -137,7 +137,7 @@ _CYCLES_PER_ELEMENT: Mapping[str, float] = {
     "ethos-u85-2048": 0.024,
 }  # fmt: skip
 """What requantizing one input element of a Concat adds, by Vela 5.2 (one of two branches of 32x64x64, *run*;
-``tests/targets/test_ethos_target.py`` asks again)."""
+``tests/targets/ethos_u/test_target.py`` asks again)."""
 
 
 def rules_for(accelerator: str, macs_per_cycle: int) -> Rules:

@@ -10,13 +10,14 @@ import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError
-from inlay.lower import Lowered, Reference
-from inlay.lower.extras import require
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.ethos_u import hostcost, vela
 from inlay.targets.ethos_u.partitions import Cost, compile_partitions
 from inlay.targets.ethos_u.rules import rules_for
 from inlay.targets.ethos_u.vela import Accelerator
+from inlay.tosa import Lowered, Reference
+from inlay.tosa.extras import require
 
 CHECK_EVERY = 100
 """Runs of a model from one comparison with the TOSA reference model to the next."""
@@ -124,7 +125,7 @@ def build(proto: onnx.ModelProto, accelerator: Accelerator) -> Built:
 class EthosUExecutable:
     """A lowered and costed model; runs bit for bit as the NPU would.
 
-    The integer arithmetic is computed in numpy (:mod:`inlay.lower.oracle`), ten times as fast as by the TOSA reference
+    The integer arithmetic is computed in numpy (:mod:`inlay.tosa.oracle`), ten times as fast as by the TOSA reference
     model. The reference model computes the first and then every :data:`CHECK_EVERY`-th run as well: a result that
     differs by a single bit is an error, not a result.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import CompileFailed, UsageError
-from inlay.lower.extras import require
+from inlay.tosa.extras import require
 
 ACCELERATORS: Mapping[str, tuple[str, int, int]] = {
     **{f"ethos-u55-{m}": ("EthosU55", m, 1) for m in (32, 64, 128, 256)},

@@ -1,8 +1,8 @@
 """What ONNX Runtime's CPU provider runs in INT8: a table, each row known from asking the runtime itself.
 
 A Q/DQ pair pays only where the runtime replaces ``DQ -> op -> Q`` by an integer kernel. Each row here is checked by
-``tests/targets/test_ort_rules.py``, which builds the op between Q/DQ nodes and reads the optimized graph back. The
-remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around it,
+``tests/targets/onnxruntime/test_rules.py``, which builds the op between Q/DQ nodes and reads the optimized graph back.
+The remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around it,
 which is pure overhead, so they have no row.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from inlay.model.graph import Graph, Node
 from inlay.model.normalize import REWRITES
 from inlay.model.windows import spread_of
-from inlay.targets.base import Needs, OpRule, Rules
+from inlay.space.rules import Needs, OpRule, Rules
 from inlay.types import QType
 
 
@@ -75,7 +75,7 @@ def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
 
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, takes_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)),
-    # written as Conv and DepthToSpace (`inlay.quant.spread`); the operator itself has no integer kernel
+    # written as Conv and DepthToSpace (`rewrites/transposed_conv.py`); the operator itself has no integer kernel
     _compute("ConvTranspose", weight=1, bias=2, conditions=(_spreads, _bias_is_channel_vector)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
     _compute(

@@ -17,7 +17,8 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.reference import one_line
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Rules
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.rules import cpu_flags, rules_for

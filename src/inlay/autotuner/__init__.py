@@ -1,0 +1,51 @@
+"""The step-by-step API: you measure, Inlay says what. The same core as ``tune`` (regions, patterns, evolve, emit).
+
+Example::
+
+    tuner = QDQAutotuner("model.onnx")
+    tuner.initialize(Config(schemes_per_region=30))
+    tuner.export_onnx("float.onnx", insert_qdq=False)
+    tuner.submit(latency_of("float.onnx"))                  # the baseline
+    for region in tuner.regions:
+        tuner.set_profile_region(region)                    # takes over the best scheme of the region before
+        while tuner.generate() is not None:
+            tuner.export_onnx("candidate.onnx")
+            tuner.submit(latency_of("candidate.onnx"))
+    tuner.set_profile_region(None)
+    tuner.export_onnx("best.onnx")
+
+:func:`region_pattern_autotuning_workflow` is this loop, with state, cache and failures taken care of.
+"""
+
+from inlay.autotuner.tuner import QDQAutotuner, SchemeRecord
+from inlay.autotuner.workflow import region_pattern_autotuning_workflow
+from inlay.regions.cache import CacheEntry, PatternCache
+from inlay.regions.config import Config
+from inlay.regions.points import (
+    ChildRegionInputInsertionPoint,
+    InsertionPoint,
+    NodeInputInsertionPoint,
+    RegionOutputInsertionPoint,
+)
+from inlay.regions.scheme_import import ImportReport
+from inlay.regions.schemes import InsertionScheme
+from inlay.regions.search_space import RegionPattern
+from inlay.regions.tree import Region, RegionType
+
+__all__ = [
+    "CacheEntry",
+    "ChildRegionInputInsertionPoint",
+    "Config",
+    "ImportReport",
+    "InsertionPoint",
+    "InsertionScheme",
+    "NodeInputInsertionPoint",
+    "PatternCache",
+    "QDQAutotuner",
+    "Region",
+    "RegionOutputInsertionPoint",
+    "RegionPattern",
+    "RegionType",
+    "SchemeRecord",
+    "region_pattern_autotuning_workflow",
+]

@@ -1,0 +1,115 @@
+"""One model made ready for step-by-step tuning: prepared as ``tune`` does it, calibrated when first needed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from inlay.calibrate.choice import DEFAULT_S, Ticks, choose_calibration
+from inlay.calibrate.tables import observe, table_from
+from inlay.data import Samples, input_specs, random_samples, read_samples
+from inlay.errors import ModelError
+from inlay.model.graph import Graph
+from inlay.model.load import ModelFile, load
+from inlay.model.reference import Session
+from inlay.model.store import embed
+from inlay.prepare.candidate_writer import metadata
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.qparams import QParamsTable
+from inlay.space.rules import Rules
+from inlay.types import Placement
+
+_RANDOM = 8
+"""How many random samples stand in where none are given."""
+_JUDGED = 8
+"""Samples that judge between ways to choose numbers."""
+
+Source = str | Path | onnx.ModelProto | ir.Model
+SampleSource = str | Path | Iterable[Mapping[str, np.ndarray]]
+
+
+class Subject:
+    """The model under tuning.
+
+    Args:
+        source: path of a model, or a model in memory.
+        rules: the target's table.
+        samples: inputs to calibrate with, as ``--data`` takes them; without any, random ones.
+        seed: of the random samples.
+
+    Attributes:
+        sha256: of the model file; a model in memory is written to a scratch file first.
+        samples_kind: ``random`` when no samples were given, in which case outputs mean nothing.
+        prepared: the normalized model.
+
+    Raises:
+        ModelError: it cannot be read, or does not run.
+        DataError: the samples do not fit it.
+    """
+
+    def __init__(self, source: Source, rules: Rules, samples: SampleSource | None = None, seed: int = 0) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="inlay-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        file = _read(source, folder)
+        specs = input_specs(file.model)
+        rng = np.random.default_rng(seed)
+        self._samples: Samples
+        self._samples = random_samples(specs, {}, rng, _RANDOM) if samples is None else read_samples(samples, specs)
+        self.samples_kind = self._samples.kind
+        self.sha256 = file.sha256
+        self.prepared: PreparedModel = prepare(file, rules, self._samples.feeds[0], folder)
+
+    @property
+    def graph(self) -> Graph:
+        """The indexed view of the normalized model."""
+        return self.prepared.graph
+
+    def emit(self, placement: Placement) -> onnx.ModelProto:
+        """A self-contained model with ``placement`` set in (below 2 GB)."""
+        facts = metadata("step by step", placement, self._numbers[1]) if len(placement) else {}
+        return embed(self.prepared.emitter.emit(placement, self._numbers[0], facts), self.prepared.store)
+
+    @cached_property
+    def _numbers(self) -> tuple[QParamsTable, str]:
+        """Numbers chosen as :func:`~inlay.tune` does it, with simulated rounding; the same on every machine."""
+        prepared = self.prepared
+        observed = observe(prepared, self._samples)
+        if self.samples_kind == "random":
+            return table_from(prepared, observed, "minmax"), observed.digest
+        some = self._samples.part(range(min(_JUDGED, len(self._samples))))
+        reference = Session(prepared.emitter.base, prepared.store)
+        judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), margin=False)
+        placement = prepared.label(frozenset(u.name for u in prepared.selectable))
+
+        def score(table: QParamsTable, placement: Placement) -> float:
+            session = Session(prepared.emitter.emit(placement, table), prepared.store)
+            return judge.judge([session.run(feed) for feed in some.feeds]).sqnr_db
+
+        numbers = choose_calibration(
+            prepared, observed, placement, self._samples.feeds, score, DEFAULT_S, clock=Ticks.of(prepared)
+        )
+        digest = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
+        return numbers.table(prepared, observed), digest
+
+
+def _read(source: Source, folder: Path) -> ModelFile:
+    if isinstance(source, (str, Path)):
+        return load(source)
+    if not isinstance(source, (onnx.ModelProto, ir.Model)):
+        raise ModelError(f"a path, an onnx.ModelProto or an onnx_ir.Model is needed, not {type(source).__name__}")
+    path = folder / "source.onnx"
+    if isinstance(source, ir.Model):
+        ir.save(source, path)
+    else:
+        path.write_bytes(source.SerializeToString(deterministic=True))
+    return load(path)

@@ -1,0 +1,1 @@
+"""Choose how a prepared model is quantized: ranges, methods, bias correction."""

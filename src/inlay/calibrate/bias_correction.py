@@ -1,0 +1,116 @@
+"""Bias correction: the mean that rounding a weight adds to each output channel, to be taken off the bias.
+
+Rounding errors of weights do not average out over an activation that has a mean of its own: each output channel moves
+by ``E[op(x, Wq) - op(x, W)]`` (Nagel et al., "Data-free quantization through weight equalization and bias correction",
+2019, there from the moments of a normalization layer; here measured on the samples, padding included). As the operator
+is linear in its weight, that is the mean of ``op(x, Wq - W)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from inlay.data import Feed
+from inlay.model.graph import Graph
+from inlay.model.reference import Session, in_batches
+from inlay.model.store import WeightStore, tensor_proto
+from inlay.quant.qparams import QParamsTable, dequantize, quantize
+from inlay.space.rules import Rules
+from inlay.space.units import Unit
+
+_WEIGHT_BYTES = 256_000_000  # differences of weights that one model holds
+_PREFIX = "inlay.bias/"
+
+
+def bias_errors(
+    base: onnx.ModelProto,
+    store: WeightStore,
+    graph: Graph,
+    units: Sequence[Unit],
+    rules: Rules,
+    table: QParamsTable,
+    feeds: Sequence[Feed],
+) -> dict[str, np.ndarray]:
+    """Mean error of every output channel that the rounded weights of each unit make, activations being exact.
+
+    Args:
+        base: the normalized model, its weights in ``store``.
+        store: weights.
+        graph: index of the model, with shapes.
+        units: its units; those with a quantized weight and a constant bias of one number for each channel are probed.
+        rules: type of weights.
+        table: numbers of the weights.
+        feeds: samples, each of the same weight; they are streamed, and nothing but one mean per channel is kept.
+
+    Returns:
+        By node: float64, shape (channels,). A unit whose error is not finite is left out.
+
+    Raises:
+        CompileFailed, RunFailed: the probe model does not run.
+    """
+    found = {u.name: u for u in units if _correctable(graph, u)}
+    sizes = {name: _weight(graph, unit).nbytes for name, unit in found.items()}
+    means: dict[str, np.ndarray] = {}
+    for batch in in_batches(list(found), sizes, _WEIGHT_BYTES):
+        session = Session(_probe(base, graph, [found[n] for n in batch], rules, table), store, optimize=True)
+        for feed in feeds:
+            for name, mean in session.run(feed).items():
+                node = name.removeprefix(_PREFIX)
+                means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
+    return {node: mean for node, mean in means.items() if np.isfinite(mean).all()}
+
+
+def _correctable(graph: Graph, unit: Unit) -> bool:
+    if not (unit.selectable and unit.weights and unit.biases):
+        return False
+    bias = graph.constant(graph.value_of(unit.biases[0]))
+    shape = graph.shape(graph.node(unit.name).outputs[0])
+    return bias is not None and shape is not None and len(shape) >= 2 and bias.size == shape[1]
+
+
+def _weight(graph: Graph, unit: Unit) -> np.ndarray:
+    array = graph.constant(graph.value_of(unit.weights[0]))
+    assert array is not None  # a unit's weight is constant
+    return array
+
+
+def _probe(
+    base: onnx.ModelProto, graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable
+) -> onnx.ModelProto:
+    """``base`` with a sibling for each unit that computes the mean of its weight's error, as its only outputs."""
+    model = onnx.ModelProto()
+    model.CopyFrom(base)
+    proto = model.graph
+    del proto.output[:]
+    originals = {n.name: n for n in base.graph.node}
+    for unit in units:
+        port = unit.weights[0]
+        weight = _weight(graph, unit)
+        params = table.params(graph.value_of(port), rules.weight)
+        error = dequantize(quantize(weight, params), params) - weight
+        error_name, raw, mean = (f"{_PREFIX}{unit.name}{suffix}" for suffix in ("/weight", "/raw", ""))
+        sibling = onnx.NodeProto()
+        sibling.CopyFrom(originals[unit.name])
+        sibling.name = f"{_PREFIX}{unit.name}"
+        sibling.input[port.slot] = error_name
+        del sibling.input[unit.biases[0].slot :]
+        sibling.output[0] = raw
+        proto.initializer.append(tensor_proto(error_name, error, TensorProto.FLOAT))
+        proto.node.append(sibling)
+        rank = len(graph.shape(graph.node(unit.name).outputs[0]) or ())
+        proto.node.extend(_mean(graph, raw, mean, [i for i in range(rank) if i != 1]))
+        proto.output.add(name=mean)
+    return model
+
+
+def _mean(graph: Graph, raw: str, mean: str, axes: list[int]) -> Iterator[onnx.NodeProto]:
+    """The mean over ``axes``; they became an input with opset 18."""
+    if graph.opset < 18:
+        yield helper.make_node("ReduceMean", [raw], [mean], axes=axes, keepdims=0)
+        return
+    yield helper.make_node("Constant", [], [f"{raw}/axes"], value_ints=axes)
+    yield helper.make_node("ReduceMean", [raw, f"{raw}/axes"], [mean], keepdims=0)

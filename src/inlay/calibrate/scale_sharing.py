@@ -1,0 +1,263 @@
+"""Share or requantize: whether the inputs of a Concat (Min, Max, Where) take one scale, decided by error and by cost.
+
+Sharing saves a pass over each input. It widens the inputs' ranges, though. Along the path through the operator that
+costs nothing, since its output covers the same range anyway; but other readers of an input see coarser numbers, and
+a Relu or Clip whose bounds were implied by the limits of the quantized type needs a kernel of its own again.
+
+Both sides are weighed in one currency, the target's prices: what a dB is worth is a part of what the whole model costs
+in low precision (:data:`DB_WORTH`). So a requantization that hardly costs anything is made for little fidelity, and an
+expensive one only for much; where sharing loses nothing and unfolds nothing, it is always chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inlay.model.graph import Graph, Node
+from inlay.quant.observers import Histogram, Range
+from inlay.quant.qparams import constant_range
+from inlay.space.domains import find_domains, is_shared, shared_values
+from inlay.space.rules import Rules
+from inlay.types import GRAPH_OUTPUT
+
+MOST_LOSS_DB = 12.0
+"""Two bits: what another reader of an input may lose, however much it costs to keep them."""
+DB_WORTH = 0.005
+"""Part of the model's cost that a dB for other readers is worth: a bit is worth 3 %."""
+GOOD_DB = 40.0
+"""Fidelity above this is not worth anything."""
+MOST_FLIPS = 6
+_NOTHING = 1e-4
+"""A gain below this part of the latency is none."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The decision about one operator.
+
+    Attributes:
+        node: its name.
+        share: its values have one set of numbers; else its inputs are requantized.
+        reason: why.
+        loss_db: fidelity that other readers of its inputs lose by sharing.
+        share_cost: what sharing costs, lost fidelity included, in the unit of the target's prices.
+        requantize_cost: what requantizing costs, in the same unit.
+    """
+
+    node: str
+    share: bool
+    reason: str
+    loss_db: float
+    share_cost: float
+    requantize_cost: float
+
+
+def choose_sharing(
+    graph: Graph,
+    rules: Rules,
+    histograms: Mapping[str, Histogram],
+    ranges: Mapping[str, Range],
+    flipped: Collection[str] = (),
+) -> tuple[Sharing, ...]:
+    """Decide for each operator of ``rules.share``, in topological order; what was shared before counts as one range.
+
+    Args:
+        graph: the model.
+        rules: policy and prices of the target.
+        histograms: by observed value.
+        ranges: of each observed value by itself.
+        flipped: operators for which the opposite of what is found here was measured to be better.
+    """
+    nodes = [n for n in graph.nodes if n.op_type in rules.share and is_shared(rules, n) and not _moves(rules, n)]
+    if not nodes:
+        return ()
+    domains = _Domains(graph, rules, ranges, frozenset(n.name for n in nodes))
+    db_price = DB_WORTH * model_cost(graph, rules)
+    decisions = []
+    for node in nodes:
+        values = shared_values(graph, rules, node)
+        inputs = [v for v in dict.fromkeys(values) if v in node.inputs]
+        whole = domains.union(values)
+        if whole is None or len(inputs) == 0:
+            continue
+        redone = sum(graph.size(v) or 0 for v in inputs if domains.range(v) != whole)
+        widened = list(domains.members([v for v in inputs if domains.range(v) != whole]))
+        unfolded = sum(graph.size(v) or 0 for v in widened if _unfolds(graph, rules, domains, v, whole))
+        readers = [v for v in widened if v in histograms and _read_elsewhere(graph, rules, v)]
+        loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
+        decision = _decide(node.name, loss, db_price, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
+        if node.name in flipped:
+            decision = replace(
+                decision, share=not decision.share, reason=f"measured: better than that {decision.reason}"
+            )
+        decisions.append(decision)
+        if decision.share:
+            domains.merge(values, whole)
+    return tuple(decisions)
+
+
+def flip_sharing(
+    decisions: Sequence[Sharing], measure: Callable[[frozenset[str]], tuple[float, float]]
+) -> frozenset[str]:
+    """Ask the target about the decisions, one flip after the other; what it finds better is kept.
+
+    Args:
+        decisions: what the ranges and the table of prices say, in topological order.
+        measure: latency (any unit) and fidelity in dB with such operators flipped.
+
+    Returns:
+        Names of operators that are better flipped. A dB is worth :data:`DB_WORTH` of the latency, none above
+        :data:`GOOD_DB`. At most :data:`MOST_FLIPS` are tried, those with most to requantize first.
+    """
+    best: frozenset[str] = frozenset()
+    sites = sorted((d for d in decisions if d.requantize_cost > 0), key=lambda d: -d.requantize_cost)[:MOST_FLIPS]
+    if not sites:
+        return best
+    latency, fidelity = measure(best)
+    for site in sites:
+        flipped = best | {site.node}
+        other, other_db = measure(flipped)
+        gained = min(other_db, GOOD_DB) - min(fidelity, GOOD_DB)
+        if math.log(latency / other) + DB_WORTH * gained > _NOTHING:
+            best, latency, fidelity = flipped, other, other_db
+    return best
+
+
+def _decide(node: str, loss: float, db_price: float, unfold_cost: float, requantize_cost: float) -> Sharing:
+    share_cost = unfold_cost + loss * db_price
+    if loss > MOST_LOSS_DB:
+        share, reason = False, f"a shared scale would cost other readers of its inputs {loss:.0f} dB"
+    elif unfold_cost > requantize_cost:
+        share, reason = False, "a shared zero point would unfold an activation, which costs more than requantizing"
+    elif share_cost > requantize_cost:
+        share, reason = False, f"the {loss:.1f} dB that other readers of its inputs would lose are worth requantizing"
+    else:
+        share, reason = True, "sharing one scale saves requantizing its inputs"
+    return Sharing(node, share, reason, loss, share_cost, requantize_cost)
+
+
+def model_cost(graph: Graph, rules: Rules) -> float:
+    """Rough price of the whole model in low precision: its products, and a requantization of each result."""
+    total = 0.0
+    for node in graph.nodes:
+        rule = rules.rule(node)
+        if rule is None or rule.moves:
+            continue
+        total += rules.requantize_cost * sum(graph.size(v) or 0 for v in node.outputs if v)
+        if rule.weight is not None and rule.weight < len(node.inputs):
+            total += rules.product_cost * _products(graph, node, rule.weight)
+    return total
+
+
+def _products(graph: Graph, node: Node, slot: int) -> float:
+    """Multiply-accumulates of a node with a weight."""
+    shape, out = graph.shape(node.inputs[slot]) or (), graph.size(node.outputs[0]) or 0
+    if not shape or not all(isinstance(d, int) for d in shape):
+        return float(out)
+    dims = [int(d) for d in shape if d is not None]
+    if node.op_type == "ConvTranspose":
+        return float((graph.size(node.inputs[0]) or 0) * math.prod(dims[1:]))
+    if node.op_type == "Conv":
+        return float(out * math.prod(dims[1:]))
+    turned = len(dims) == 1 or bool(node.attributes.get("transB", 0))
+    return float(out * (dims[-1] if turned else dims[-2]))
+
+
+class _Domains:
+    """Values that share numbers so far, each with its range."""
+
+    def __init__(self, graph: Graph, rules: Rules, ranges: Mapping[str, Range], undecided: frozenset[str]) -> None:
+        self._class = dict(find_domains(graph, rules, undecided))
+        self._members: dict[str, list[str]] = {}
+        for value, first in self._class.items():
+            self._members.setdefault(first, []).append(value)
+        self._ranges: dict[str, Range] = {}
+        for value, found in ranges.items():
+            first = self._first(value)
+            self._ranges[first] = self._ranges[first] | found if first in self._ranges else found
+        self._graph = graph
+
+    def _first(self, value: str) -> str:
+        return self._class.get(value, value)
+
+    def range(self, value: str) -> Range | None:
+        """Range of the domain that ``value`` is in; of a constant by itself."""
+        found = self._ranges.get(self._first(value))
+        constant = self._graph.constant(value) if found is None else None
+        return found if constant is None else constant_range(constant)
+
+    def union(self, values: list[str]) -> Range | None:
+        """The range that covers the domains of ``values``; None where nothing is known."""
+        whole = None
+        for found in (self.range(v) for v in values):
+            if found is not None:
+                whole = found if whole is None else whole | found
+        return whole
+
+    def members(self, values: list[str]) -> Iterator[str]:
+        """All values in the domains of ``values``."""
+        for first in dict.fromkeys(self._first(v) for v in values):
+            yield from self._members.get(first, [first])
+
+    def merge(self, values: list[str], whole: Range) -> None:
+        """Make one domain of those of ``values``: the smaller ones join the largest."""
+        classes = sorted({self._first(v) for v in values}, key=lambda c: len(self._members.get(c, ())))
+        first = classes.pop()
+        self._class[first] = first
+        members = self._members.setdefault(first, [first])
+        for other in classes:
+            joined = self._members.pop(other, [other])
+            members.extend(joined)
+            self._class.update(dict.fromkeys(joined, first))
+        self._ranges[first] = whole
+
+
+def _moves(rules: Rules, node: Node) -> bool:
+    rule = rules.rule(node)
+    return rule is not None and rule.moves
+
+
+def _read_elsewhere(graph: Graph, rules: Rules, value: str) -> bool:
+    return any(p.node == GRAPH_OUTPUT or not is_shared(rules, graph.node(p.node)) for p in graph.consumers(value))
+
+
+def _loss(histogram: Histogram, own: Range | None, whole: Range) -> float:
+    if own is None:
+        return 0.0
+    centres = (histogram.edges[:-1] + histogram.edges[1:]) / 2
+    power = float(np.sum(histogram.counts * centres**2)) / max(1, int(histogram.counts.sum()))
+
+    def fidelity(found: Range) -> float:
+        step = (found.high - found.low) / 255
+        return GOOD_DB if step == 0.0 or power == 0.0 else min(GOOD_DB, 10 * math.log10(12 * power / step**2))
+
+    return max(0.0, fidelity(own) - max(fidelity(whole), 0.0))
+
+
+def _unfolds(graph: Graph, rules: Rules, domains: _Domains, value: str, whole: Range) -> bool:
+    """Whether ``value`` comes from an activation that its own range lets fold, and ``whole`` does not."""
+    node = graph.producer(value)
+    own = domains.range(value)
+    before = None if node is None else graph.producer(node.inputs[0])
+    if node is None or own is None or before is None or node.op_type not in rules.absorbed:
+        return False
+    rule = rules.rule(before)
+    if rule is None or rule.moves:
+        return False
+    low, high = _bounds(graph, node)
+    return low <= own.low and own.high <= high and not (low <= whole.low and whole.high <= high)
+
+
+def _bounds(graph: Graph, node: Node) -> tuple[float, float]:
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    known = [graph.constant(v) if v else None for v in (*node.inputs[1:], "", "")]
+    low, high = known[:2]
+    return (
+        float(low) if low is not None and low.size == 1 else -math.inf,
+        float(high) if high is not None and high.size == 1 else math.inf,
+    )

@@ -1,0 +1,144 @@
+"""What people read: verdicts and tables, from plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from inlay.api import BenchRow, TargetRow
+from inlay.run.quantize import Quantized
+from inlay.run.result import AnchorResult, TuneResult
+from inlay.run.select import Selected
+from inlay.space.resolve import Decision
+from inlay.trial import Accuracy, Failed, Interval, Measured
+
+_EXACT_DB = 120.0
+
+
+def verdict(result: TuneResult) -> str:
+    """A run's result in a few lines."""
+    return "\n".join(_verdict_lines(result))
+
+
+def _verdict_lines(result: TuneResult) -> Iterator[str]:
+    best = result.best
+    verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
+    yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
+    yield ""
+    yield f"  {'anchor':<28}{'latency':>12}{'speed-up':>26}{'accuracy':>24}"
+    for anchor in result.anchors:
+        yield _anchor_line(anchor)
+    yield ""
+    if best.origin == "original":
+        what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
+        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); {what} is measurably faster."
+    else:
+        what = "float, normalized" if best.is_float else f"{best.origin}, {best.qdq_pairs} Q/DQ pairs"
+        yield (
+            f"{verdict_word}: {_ratio(best.speedup)} over the given model "
+            f"({result.baseline_ms:.3f} ms -> {best.latency_ms:.3f} ms): {what}."
+        )
+        if not best.is_float:
+            yield f"  Over the normalized float model: {_ratio(best.over_float)}."
+    accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
+    yield f"  Accuracy: {accuracy}; bound: {result.bound}."
+    search = result.search
+    yield (
+        f"  {search['measurements']} candidates timed, {search['compiles']} built, {search['failed']} failed, "
+        f"{search['wall_s']:.0f} s; stopped because {search['stopped_because']}."
+    )
+    for note in result.notes:
+        yield f"  Note: {note}."
+    yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
+
+
+def _facts(result: TuneResult) -> str:
+    keys = ("onnxruntime", "cpu", "threads")
+    return ", ".join(f"{k} {result.facts[k]}" for k in keys if k in result.facts) or "estimated"
+
+
+def _anchor_line(anchor: AnchorResult) -> str:
+    outcome = anchor.outcome
+    if isinstance(outcome, Failed):
+        return f"  {anchor.name:<28}failed in {outcome.stage}: {outcome.message}"
+    accuracy = outcome.accuracy
+    fidelity = "exact" if accuracy.sqnr_db >= _EXACT_DB else f"{accuracy.sqnr_db:.1f} dB"
+    if accuracy.metric is not None:
+        fidelity = f"{accuracy.metric:.4f}, {fidelity}"
+    if not accuracy.feasible:
+        fidelity += " (outside)"
+    if not isinstance(outcome, Measured):
+        return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{fidelity:>24}"
+    latency = outcome.latency
+    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} ms{_ratio(latency.speedup):>26}{fidelity:>24}"
+
+
+def _ratio(ratio: Interval) -> str:
+    if ratio.low == ratio.high or ratio.high == float("inf"):
+        return f"{ratio.value:.2f}x"
+    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def _accuracy(accuracy: Accuracy, verified: bool) -> str:
+    where = f"{accuracy.samples} unseen samples" if verified else f"{accuracy.samples} samples that the search saw"
+    if accuracy.samples == 0:
+        where = "the given model itself"
+    sqnr = "exact" if accuracy.sqnr_db >= _EXACT_DB else f"SQNR {accuracy.sqnr_db:.1f} dB"
+    if accuracy.metric is None:
+        return f"{sqnr} on {where}"
+    drop = "" if accuracy.drop is None else f" ({-accuracy.drop:+.4f} against float)"
+    return f"metric {accuracy.metric:.4f}{drop}, {sqnr} on {where}"
+
+
+def bench_table(rows: Sequence[BenchRow]) -> Table:
+    """A comparison of models."""
+    table = Table()
+    table.add_column("model", overflow="fold")
+    for title in ("latency", "speed-up over the first, 95 % interval", "blocks"):
+        table.add_column(title)
+    for row in rows:
+        table.add_row(str(row.path), f"{row.latency_ms:.3f} ms", _ratio(row.speedup), str(row.blocks))
+    return table
+
+
+def quantized(done: Quantized) -> str:
+    """What a one-shot quantization did."""
+    low, all_units = done.units
+    lines = [
+        f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {low} of {all_units} operators in 8 bits, "
+        f"{done.ports} quantized inputs; ranges by {done.ranges}."
+    ]
+    if done.accuracy is not None:
+        lines.append(f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB.")
+    else:
+        lines.append("  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data.")
+    for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
+        lines.append(f"  {count} x float: {reason}")
+    return "\n".join(lines)
+
+
+def decisions(rows: Sequence[Decision]) -> str:
+    """One line for each node, in aligned columns: name, operator, precision, deciding rule, reason."""
+    cells = [("node", "operator", "precision", "rule", "reason")]
+    cells += [(r.node, r.op_type, r.precision, r.rule, r.reason) for r in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells)
+
+
+def selected(done: Selected) -> str:
+    """What was written in place of the winner."""
+    metric = "" if done.metric is None else f", metric {done.metric:.4f}"
+    return (
+        f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}.\n"
+        f"  In the search: {done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples."
+    )
+
+
+def targets_table(rows: Sequence[TargetRow]) -> Table:
+    """Installed targets."""
+    table = Table("target", "what its measurements depend on")
+    for row in rows:
+        facts = row.problem or ", ".join(f"{k} {v}" for k, v in row.facts.items())
+        table.add_row(row.name, facts)
+    return table

@@ -1,0 +1,84 @@
+"""Placements as files that a target can build, and that a user can deploy."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import onnx
+
+from inlay.model.load import file_sha256
+from inlay.model.store import WeightStore, embed, external_bytes, relocate
+from inlay.prepare.model import PreparedModel
+from inlay.quant.qparams import QParamsTable
+from inlay.space.recipe import Recipe
+from inlay.space.resolve import recipe_of
+from inlay.targets.base import Artifact
+from inlay.types import Placement
+from inlay.version import __version__
+
+EMBED_BYTES = 2_000_000_000
+"""Models above this keep their weights in a file beside them: a protobuf message ends at 2 GiB."""
+
+
+def recipe_for(prepared: PreparedModel, placement: Placement) -> Recipe:
+    """A recipe that gives ``placement`` on this model, whatever recipe restricted the search."""
+    per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
+    return recipe_of(placement, prepared.graph, prepared.units, prepared.rules, per_tensor)
+
+
+def metadata(target: str, placement: Placement, calibration: str) -> dict[str, str]:
+    """What a written model says about its origin."""
+    return {
+        "inlay.version": __version__,
+        "inlay.target": target,
+        "inlay.placement": placement.digest,
+        "inlay.calibration": calibration,
+    }
+
+
+class CandidateWriter:
+    """Placements as files that a target can build.
+
+    Args:
+        prepared: the model.
+        table: numbers; also an attribute.
+        calibration: digest of ``table``'s origin.
+        target: fingerprint of the target, for the metadata.
+    """
+
+    def __init__(self, prepared: PreparedModel, table: QParamsTable, calibration: str, target: str) -> None:
+        self._prepared = prepared
+        self.table = table
+        self._calibration = calibration
+        self._target = target
+
+    def key(self, placement: Placement) -> str:
+        """Identifies the model that ``placement`` gives with these numbers."""
+        return hashlib.sha256(f"{placement.digest} {self._calibration}".encode()).hexdigest()[:16]
+
+    def proto(self, placement: Placement) -> onnx.ModelProto:
+        """The model, with weights in the store. Raises ModelError."""
+        facts = metadata(self._target, placement, self._calibration) if len(placement) else {}
+        return self._prepared.emitter.emit(placement, self.table, facts)
+
+    def write(self, placement: Placement) -> Artifact:
+        """The model as a small file beside the store. Raises ModelError."""
+        key = self.key(placement)
+        path = self._prepared.store.folder / f"candidate-{key}.onnx"
+        path.write_bytes(self.proto(placement).SerializeToString())
+        return Artifact(path, key)
+
+    def deliver(self, placement: Placement, path: Path) -> Artifact:
+        """The model as a file of its own (with a data file beside it above 2 GB), digest over its bytes."""
+        return deliver(self.proto(placement), self._prepared.store, path)
+
+
+def deliver(proto: onnx.ModelProto, store: WeightStore, path: Path) -> Artifact:
+    """Write ``proto`` to ``path`` with its weights inside, or in ``<path>.data`` when they exceed 2 GB."""
+    if external_bytes(proto) <= EMBED_BYTES:
+        path.write_bytes(embed(proto, store).SerializeToString())
+    else:
+        data = path.with_name(path.name + ".data")
+        path.write_bytes(relocate(proto, store, data).SerializeToString())
+    return Artifact(path, file_sha256(path))

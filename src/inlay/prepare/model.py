@@ -1,0 +1,193 @@
+"""A model made ready for search: normalized, indexed, calibrated, and able to turn a placement into a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from inlay.errors import ModelError, TargetError, UsageError
+from inlay.model.graph import Graph, build_graph
+from inlay.model.load import ModelFile
+from inlay.model.normalize import Normalized, normalize
+from inlay.model.reference import EvaluateIn, run_model
+from inlay.model.store import WeightStore
+from inlay.model.windows import Spread, spread_of
+from inlay.quant.calibrator import observe_shapes
+from inlay.quant.emit import Emitter, Form
+from inlay.quant.extract import Extraction, extract, is_quantized
+from inlay.regions.search_space import SearchSpace, find_space, select_nodes
+from inlay.space.recipe import Recipe
+from inlay.space.resolve import Resolved, resolve
+from inlay.space.rules import Rules
+from inlay.space.units import Unit, find_units, place
+from inlay.targets.onnxruntime.rewrites.row_tiling import bands_of, compute_in_bands
+from inlay.targets.onnxruntime.rewrites.space_to_depth import blocks_of, read_blocks
+from inlay.targets.onnxruntime.rewrites.transposed_conv import spread_transposed
+from inlay.types import Placement, Port
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedModel:
+    """A normalized model and its analysis for one target.
+
+    Attributes:
+        file: the model as it was given.
+        normalized: what normalization made of it.
+        extraction: what was taken out, when it was quantized already.
+        graph: the indexed view, with the shapes of a real feed.
+        rules: of the target.
+        units: every unit, in topological order.
+        store: weights; candidates are written beside it.
+        emitter: writes candidates.
+        allowed: names of the nodes that the search is restricted to; None for all.
+        resolved: what the user's recipe amounts to; None without one.
+    """
+
+    file: ModelFile
+    normalized: Normalized
+    extraction: Extraction | None
+    graph: Graph
+    rules: Rules
+    units: tuple[Unit, ...]
+    store: WeightStore
+    emitter: Emitter
+    allowed: frozenset[str] | None = None
+    resolved: Resolved | None = None
+
+    def space(self, **limits: int) -> SearchSpace:
+        """Regions, patterns and insertion points, with the limits of :func:`~inlay.regions.search_space.find_space`."""
+        return find_space(self.graph, self.rules, None, self.allowed, **limits)
+
+    @property
+    def selectable(self) -> tuple[Unit, ...]:
+        """Units that can run in low precision."""
+        return tuple(u for u in self.units if u.selectable)
+
+    @property
+    def offsets(self) -> frozenset[Port]:
+        """Weights that may be stored off zero, to run in another kernel; each has one reader, which has no groups."""
+        units = [u for u in self.selectable if u.op_type in self.rules.kernels_off_zero]
+        whole = [u for u in units if self.graph.node(u.name).attributes.get("group", 1) == 1]
+        ports = [p for u in whole for p in u.weights]
+        return frozenset(p for p in ports if len(self.graph.consumers(self.graph.value_of(p))) == 1)
+
+    def label(self, names: frozenset[str]) -> Placement:
+        """The placement in which the named units run in low precision."""
+        return place(self.graph, self.units, self.rules, lambda u: u.name in names)
+
+
+def prepare(
+    file: ModelFile,
+    rules: Rules,
+    feed: Mapping[str, np.ndarray],
+    folder: Path,
+    nodes: Sequence[str] = (),
+    recipe: Recipe | None = None,
+) -> PreparedModel:
+    """Normalize and index a model.
+
+    Args:
+        file: the model.
+        rules: of the target.
+        feed: real inputs, for checking the passes and for shapes.
+        folder: for scratch files; must stay as long as the result is used.
+        nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
+        recipe: rules of the user; units that these keep in float are left alone.
+
+    Raises:
+        ModelError: the model does not run.
+        UsageError: a glob or a rule of the recipe matches no node.
+    """
+    extraction = extract(file.model) if is_quantized(file.model) else None
+    model = file.model if extraction is None else extraction.model
+    scratch = WeightStore(_fresh(folder, "normalize"))
+    try:
+        normalized = normalize(
+            model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed), rewrites=rules.rewrites
+        )
+    except TargetError as error:
+        raise ModelError(f"{file.path} does not run: {error}") from error
+    scratch.path.unlink()
+    graph = build_graph(normalized.model)
+    forms = _forms(graph, rules)  # by the sizes that the model fixes, not by those of the samples
+    store = WeightStore(folder)
+    emitter = Emitter(normalized.model, graph, store)
+    graph = _with_shapes(graph, emitter.base, store, feed)
+    emitter = Emitter(normalized.model, graph, store, forms)
+    units = find_units(graph, _usable(rules, graph))
+    allowed = None
+    if nodes:
+        allowed = select_nodes(graph, nodes)
+        units = tuple(u if allowed & set(u.nodes) else replace(u, refusal="it is left out by --nodes") for u in units)
+    prepared = PreparedModel(file, normalized, extraction, graph, rules, units, store, emitter, allowed)
+    return prepared if recipe is None else restrict(prepared, recipe)
+
+
+def _forms(graph: Graph, rules: Rules) -> list[Form]:
+    """What operators of ``graph`` become in low precision, as far as the target wants it."""
+    blocks = {n.name: b for n in graph.nodes if (b := blocks_of(graph, n, rules.block_channels)) is not None}
+    transposed = [n for n in graph.nodes if n.op_type == "ConvTranspose" and rules.spreads_transposed]
+    spreads = {n.name: s for n in transposed if isinstance(s := spread_of(graph, n), Spread)}
+    forms: list[Form] = []
+    if spreads:
+        forms.append(partial(spread_transposed, spreads=spreads, absorbed=rules.absorbed))
+    # bands before blocks: these let more than one node read a value's integers
+    whole = [n for n in graph.nodes if rules.large_sums and n.name not in blocks]
+    bands = {n.name: b for n in whole for b in [bands_of(graph, n, rules.large_sums, rules.band_sums)] if b}
+    if bands:
+        forms.append(partial(compute_in_bands, bands=bands, absorbed=rules.absorbed))
+    if blocks:
+        forms.append(partial(read_blocks, blocks=blocks))
+    return forms
+
+
+def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:
+    """``prepared`` with the units that ``recipe`` keeps in float left out, and in the recipe's type.
+
+    Raises:
+        UsageError: a rule matches nothing, asks for a type that the target lacks, or several types are asked for.
+    """
+    resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
+    types = {*resolved.types.values(), *resolved.io.values()}
+    if len(types) > 1:
+        named = ", ".join(sorted(t.value for t in types))
+        raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")
+    kept = resolved.kept_float
+    units = tuple(replace(u, refusal=f"{kept[u.name]} (--recipe)") if u.name in kept else u for u in prepared.units)
+    barred = {n for u in prepared.units if u.name in kept for n in u.nodes}
+    allowed = prepared.allowed if prepared.allowed is not None else frozenset(n.name for n in prepared.graph.nodes)
+    rules = replace(prepared.rules, activation=types.pop()) if types else prepared.rules
+    return replace(prepared, units=units, rules=rules, allowed=allowed - barred, resolved=resolved)
+
+
+def _usable(rules: Rules, graph: Graph) -> Rules:
+    """``rules`` as far as the model's opset has Q/DQ nodes for them (it is raised before, unless that failed)."""
+    if graph.opset < 10:
+        return Rules(rules.activation, ops={})
+    return rules
+
+
+def _with_shapes(graph: Graph, proto: onnx.ModelProto, store: WeightStore, feed: Mapping[str, np.ndarray]) -> Graph:
+    values = [v for n in graph.nodes for v in n.outputs if v]
+    shapes, dtypes = observe_shapes(proto, store, values, feed)
+    shapes.update({name: tuple(a.shape) for name, a in feed.items()})
+    return Graph(
+        graph.nodes,
+        graph.inputs,
+        graph.outputs,
+        graph.initializers,
+        {**graph.dtypes, **dtypes},
+        {**graph.shapes, **shapes},
+        graph.opset,
+    )
+
+
+def _fresh(folder: Path, name: str) -> Path:
+    inner = folder / name
+    inner.mkdir(exist_ok=True)
+    return inner

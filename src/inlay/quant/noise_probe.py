@@ -1,0 +1,267 @@
+"""A model whose quantization can be switched: one build answers what noise any placement makes.
+
+Every group of ports that a placement quantizes together gets a switch: its ports read ``If(switch, DQ(Q(v)), v)``.
+The switches are one more input of the graph. Running it costs one inference and no build; what it computes is what the
+written model computes with float kernels, so that noise is foretold to within rounding.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from inlay.data import Feed
+from inlay.model.graph import Graph
+from inlay.model.reference import Session
+from inlay.model.store import WeightStore, tensor_proto
+from inlay.quant.emit import ONNX_TYPE
+from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize
+from inlay.space.rules import Rules
+from inlay.space.units import Unit
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
+
+SWITCHES = "inlay.switches"
+_CONSTANT_BYTES = 256_000_000  # dequantized copies of constants that a probe model may hold inline
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Ports that read a value, and that a labelling of units quantizes together, in one type."""
+
+    value: str
+    ports: tuple[Port, ...]
+    qtype: QType
+    constant: bool = False
+
+
+def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable) -> tuple[Switch, ...]:
+    """The groups of ports that labellings of ``units`` quantize: by value, the reads of each unit, and all others.
+
+    Biases are left out (32 bits make no noise) but for those that make up for a rounded weight, as are constants beyond
+    what a probe model may hold.
+    """
+    found: list[Switch] = []
+    owners: dict[Port, tuple[int, QType]] = {}
+    for i, unit in enumerate(units):
+        if unit.selectable:
+            owners.update(dict.fromkeys(unit.activations, (i, rules.activation)))
+            owners.update(dict.fromkeys(unit.weights, (i, rules.weight)))
+    handed_out = {v for u in units if u.selectable for v in u.outputs}
+    values = dict.fromkeys([*(graph.value_of(p) for p in owners), *(v for u in units for v in u.outputs)])
+    held = 0
+    for value in values:
+        if not table.knows(value):
+            continue
+        groups: defaultdict[tuple[int, QType], list[Port]] = defaultdict(list)
+        for port in graph.consumers(value):
+            if port in owners:
+                groups[owners[port]].append(port)
+            elif value in handed_out:
+                groups[-1, rules.activation].append(port)
+        array = graph.constant(value)
+        if array is not None:
+            held += array.nbytes * len(groups)
+            if held > _CONSTANT_BYTES:
+                held -= array.nbytes * len(groups)
+                continue
+        constant = array is not None
+        found += [Switch(value, tuple(ports), qtype, constant) for (_, qtype), ports in groups.items()]
+    for unit in units:
+        if unit.selectable and table.corrects(unit.name):
+            found += [Switch(graph.value_of(port), (port,), QType.INT32, True) for port in unit.biases]
+    return tuple(found)
+
+
+def probe_model(
+    base: onnx.ModelProto, graph: Graph, switches: Sequence[Switch], table: QParamsTable
+) -> onnx.ModelProto:
+    """``base`` with ``switches``; all off, it computes what ``base`` does."""
+    model = onnx.ModelProto()
+    model.CopyFrom(base)
+    proto = model.graph
+    nodes = list(proto.node)
+    del proto.node[:]
+    proto.input.append(helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(switches)]))
+    by_value: defaultdict[str, list[tuple[int, Switch]]] = defaultdict(list)
+    for number, switch in enumerate(switches):
+        by_value[switch.value].append((number, switch))
+    reads: dict[Port, str] = {}
+    raw: dict[str, str] = {}
+    after: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for value, group in by_value.items():
+        producer = graph.producer(value)
+        given_out = any(p.node == GRAPH_OUTPUT for _, switch in group for p in switch.ports)
+        if given_out and producer is not None:
+            raw[value] = f"{SWITCHES}/{value}/raw"
+        if producer is None:
+            group = [(n, replace(s, ports=tuple(p for p in s.ports if p.node != GRAPH_OUTPUT))) for n, s in group]
+        after["" if producer is None else producer.name] += _switched(proto, graph, group, raw, reads, table)
+    proto.node.extend(after[""])
+    for node in nodes:
+        for slot, value in enumerate(node.input):
+            node.input[slot] = reads.get(Port(node.name, slot)) or raw.get(value, value)
+        for slot, value in enumerate(node.output):
+            node.output[slot] = raw.get(value, value)
+        proto.node.append(node)
+        proto.node.extend(after[node.name] if node.name else [])
+    return model
+
+
+def _switched(
+    proto: onnx.GraphProto,
+    graph: Graph,
+    group: Sequence[tuple[int, Switch]],
+    raw: Mapping[str, str],
+    reads: dict[Port, str],
+    table: QParamsTable,
+) -> Iterator[onnx.NodeProto]:
+    """For each switch a node that quantizes the value or hands it on; ``reads`` takes the names for their ports."""
+    value = group[0][1].value
+    source = raw.get(value, value)
+    for number, switch in group:
+        prefix = f"{SWITCHES}/{value}/{number}"
+        rounded = f"{prefix}/rounded"
+        if switch.qtype is QType.INT32:
+            made = _constant(proto, table.bias(switch.ports[0]), prefix)
+        elif switch.constant:
+            array, params = graph.constant(value), table.params(value, switch.qtype)
+            made = _constant(proto, None if array is None else dequantize(quantize(array, params), params), prefix)
+        else:
+            made = _rounding(proto, source, prefix, table.params(value, switch.qtype))
+        same = [helper.make_node("Identity", [source], [f"{prefix}/same"])]
+        proto.initializer.append(tensor_proto(f"{prefix}/index", np.array(number, np.int64), TensorProto.INT64))
+        yield helper.make_node("Gather", [SWITCHES, f"{prefix}/index"], [f"{prefix}/on"])
+        read = value if any(p.node == GRAPH_OUTPUT for p in switch.ports) else f"{prefix}/read"
+        yield helper.make_node(
+            "If",
+            [f"{prefix}/on"],
+            [read],
+            then_branch=_branch(made, rounded),
+            else_branch=_branch(same, f"{prefix}/same"),
+        )
+        reads.update({port: read for port in switch.ports if port.node != GRAPH_OUTPUT})
+
+
+def _constant(proto: onnx.GraphProto, numbers: np.ndarray | None, prefix: str) -> list[onnx.NodeProto]:
+    """A node that hands out ``<prefix>/rounded``, a constant with other numbers."""
+    assert numbers is not None, "only constants have such a switch"
+    proto.initializer.append(tensor_proto(f"{prefix}/constant", numbers.astype(np.float32), TensorProto.FLOAT))
+    return [helper.make_node("Identity", [f"{prefix}/constant"], [f"{prefix}/rounded"])]
+
+
+def _rounding(proto: onnx.GraphProto, source: str, prefix: str, params: QParams) -> list[onnx.NodeProto]:
+    """Nodes that compute ``<prefix>/rounded`` from an activation."""
+    zero = np.array(params.zero_point[0], STORAGE[params.qtype])
+    proto.initializer.extend(
+        [
+            tensor_proto(f"{prefix}/scale", np.array(params.scale[0], np.float32), TensorProto.FLOAT),
+            tensor_proto(f"{prefix}/zero", zero, ONNX_TYPE[params.qtype]),
+        ]
+    )
+    grid = [f"{prefix}/scale", f"{prefix}/zero"]
+    return [
+        helper.make_node("QuantizeLinear", [source, *grid], [f"{prefix}/q"]),
+        helper.make_node("DequantizeLinear", [f"{prefix}/q", *grid], [f"{prefix}/rounded"]),
+    ]
+
+
+def _branch(nodes: Sequence[onnx.NodeProto], output: str) -> onnx.GraphProto:
+    return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
+
+
+_NONE = 1e-300
+_RUINED = 1e6  # noise where nothing finite comes out
+
+
+class NoiseProbe:
+    """Noise of any placement, by running the switchable model on a few samples.
+
+    Args:
+        base: the normalized model, its weights in ``store``.
+        store: weights.
+        graph: index of the model.
+        units: its units.
+        rules: types.
+        table: numbers.
+
+    Raises:
+        CompileFailed, RunFailed: the probe model does not run.
+    """
+
+    def __init__(
+        self,
+        base: onnx.ModelProto,
+        store: WeightStore,
+        graph: Graph,
+        units: Sequence[Unit],
+        rules: Rules,
+        table: QParamsTable,
+    ) -> None:
+        self.switches = find_switches(graph, units, rules, table)
+        self.outputs = graph.amounts
+        self._session = Session(probe_model(base, graph, self.switches, table), store, optimize=True)
+        self._feeds: tuple[Feed, ...] = ()
+        self._reference: list[Mapping[str, np.ndarray]] = []
+        self._signal = np.zeros(len(self.outputs))
+        self._loudness = np.zeros((0, len(self.outputs)))
+
+    def use(self, feeds: Sequence[Feed]) -> None:
+        """Take the samples that noise is measured on; the one on which most of it arises comes first.
+
+        Raises:
+            RunFailed: the model does not run.
+        """
+        off = np.zeros(len(self.switches), bool)
+        reference: list[Mapping[str, np.ndarray]] = [self._session.run({**feed, SWITCHES: off}) for feed in feeds]
+        self._signal = np.array([[_energy(r[n][np.isfinite(r[n])]) for n in self.outputs] for r in reference]).sum(
+            axis=0
+        )
+        self._feeds, self._reference = tuple(feeds), reference
+        if len(feeds) < 2:
+            self._loudness = np.ones((len(feeds), len(self.outputs)))
+            return
+        energies = self._energies(~off, len(feeds))
+        loudness = energies / np.maximum(energies.sum(axis=0), _NONE)
+        order = np.argsort(-loudness.max(axis=1, initial=0.0), kind="stable")
+        self._feeds = tuple(feeds[int(i)] for i in order)
+        self._reference = [reference[int(i)] for i in order]
+        self._loudness = loudness[order]
+
+    def noise(self, placement: Placement, samples: int | None = None) -> tuple[float, ...]:
+        """Noise power over signal power at each float output when ``placement`` is quantized.
+
+        Ports of the placement that no labelling of units quantizes are left alone.
+
+        Args:
+            placement: what is quantized.
+            samples: how many are run, the loudest first; all without it. The rest is taken to have the share of the
+                noise that it has where everything is quantized.
+
+        Raises:
+            RunFailed: the model does not run.
+        """
+        on = np.array([switch.ports[0] in placement for switch in self.switches], bool)
+        count = len(self._feeds) if samples is None else min(samples, len(self._feeds))
+        share = np.maximum(self._loudness[:count].sum(axis=0), _NONE) if count < len(self._feeds) else 1.0
+        noise = self._energies(on, count).sum(axis=0) / share / np.maximum(self._signal, _NONE)
+        return tuple(float(x) if np.isfinite(x) else _RUINED for x in noise)
+
+    def _energies(self, on: np.ndarray, count: int) -> np.ndarray:
+        """Energy of the difference that switches make, shape (count, outputs)."""
+        found = np.zeros((count, len(self.outputs)))
+        for i, (feed, wanted) in enumerate(zip(self._feeds[:count], self._reference, strict=False)):
+            got = self._session.run({**feed, SWITCHES: on})
+            for k, name in enumerate(self.outputs):
+                finite = np.isfinite(wanted[name])
+                found[i, k] = _energy(got[name][finite].astype(np.float64) - wanted[name][finite])
+        return found
+
+
+def _energy(array: np.ndarray) -> float:
+    flat = array.astype(np.float64).ravel()
+    return float(flat @ flat)

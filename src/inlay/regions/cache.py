@@ -1,0 +1,216 @@
+"""The pattern cache: schemes that did well, by pattern, for the next run on this model or on one like it.
+
+A YAML file that people can read and edit::
+
+    inlay_pattern_cache: 1
+    minimum_distance: 4
+    max_entries_per_pattern: 32
+    patterns:
+      0f3a…:
+        summary: Conv→Relu
+        schemes:
+        - speedup: 1.31
+          points: [[node_input, 0, 0], [output, null, 1, 0]]
+
+For each pattern the best schemes are kept, up to a limit, and no two that are closer than the minimum edit distance:
+of those the faster one stays. Speedups only rank; whatever is taken from a cache is measured before it is believed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from inlay.errors import UsageError
+from inlay.regions.schemes import InsertionScheme
+
+FORMAT = "inlay_pattern_cache"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A scheme with the speedup over float of the best model that it was part of."""
+
+    scheme: InsertionScheme
+    speedup: float
+
+
+class PatternCache:
+    """Best schemes by pattern.
+
+    Args:
+        minimum_distance: smallest edit distance between two schemes of one pattern.
+        max_entries_per_pattern: most schemes of one pattern.
+    """
+
+    def __init__(self, minimum_distance: int = 4, max_entries_per_pattern: int = 32) -> None:
+        if minimum_distance < 0 or max_entries_per_pattern < 1:
+            raise UsageError("a pattern cache needs a minimum distance of 0 or more, and room for an entry")
+        self.minimum_distance = minimum_distance
+        self.max_entries_per_pattern = max_entries_per_pattern
+        self._entries: dict[str, tuple[CacheEntry, ...]] = {}
+        self._summaries: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PatternCache) and self.to_data() == other.to_data()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def entries(self, signature: str) -> tuple[CacheEntry, ...]:
+        """Schemes of a pattern, best first; empty where none are known."""
+        return self._entries.get(signature, ())
+
+    def summary(self, signature: str) -> str:
+        """The pattern's operators, for people."""
+        return self._summaries.get(signature, "")
+
+    def add(self, signature: str, summary: str, entries: Iterable[CacheEntry]) -> None:
+        """Take in schemes of a pattern; of schemes that are too close to each other the faster one is kept."""
+        kept: list[CacheEntry] = []
+        # stable: among equals, what was there before stays
+        for entry in sorted([*self.entries(signature), *entries], key=lambda e: -e.speedup):
+            if len(kept) == self.max_entries_per_pattern:
+                break
+            least = max(1, self.minimum_distance)
+            if all(entry.scheme.distance(k.scheme) >= least for k in kept):
+                kept.append(entry)
+        if kept:
+            self._entries[signature] = tuple(kept)
+            self._summaries[signature] = summary or self.summary(signature)
+
+    def merge(self, other: PatternCache) -> None:
+        """Take in all that ``other`` holds."""
+        for signature in other:
+            self.add(signature, other.summary(signature), other.entries(signature))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, patterns in order."""
+        return {
+            FORMAT: VERSION,
+            "minimum_distance": self.minimum_distance,
+            "max_entries_per_pattern": self.max_entries_per_pattern,
+            "patterns": {
+                signature: {
+                    "summary": self.summary(signature),
+                    "schemes": [
+                        {"speedup": round(e.speedup, 4), "points": e.scheme.to_data()} for e in self.entries(signature)
+                    ],
+                }
+                for signature in self
+            },
+        }
+
+    @classmethod
+    def from_data(cls, data: object, source: str = "the pattern cache") -> PatternCache:
+        """Read what :meth:`to_data` wrote.
+
+        Raises:
+            UsageError: it is something else, of another version, or damaged; ``source`` says where it came from.
+        """
+        if not isinstance(data, dict) or FORMAT not in data:
+            raise UsageError(f"{source} is not an Inlay pattern cache: it lacks the line '{FORMAT}: {VERSION}'")
+        if data[FORMAT] != VERSION:
+            raise UsageError(f"{source} has format version {data[FORMAT]!r}; this Inlay reads version {VERSION}")
+        try:
+            made = cls(int(data.get("minimum_distance", 4)), int(data.get("max_entries_per_pattern", 32)))
+            for signature, held in (data.get("patterns") or {}).items():
+                entries = [_entry(item) for item in held["schemes"]]
+                made.add(str(signature), str(held.get("summary", "")), entries)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{source} is damaged: {_words(error)}") from error
+        return made
+
+    def save(self, path: str | Path) -> None:
+        """Write the cache; the file is complete or not there at all. Raises UsageError when it cannot be written."""
+        text = yaml.safe_dump(self.to_data(), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+        write_atomic(Path(path), text)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PatternCache:
+        """Read a cache file. Raises UsageError when it is missing, or not a cache."""
+        return cls.from_data(read_yaml(Path(path)), str(path))
+
+
+def read_yaml(path: Path) -> object:
+    """Plain data of a YAML file. Raises UsageError when it cannot be read, or is not YAML."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not text: {error.reason}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {error}") from error
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write ``text`` beside ``path``, then put it in place. Raises UsageError when that fails."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def show(cache: PatternCache) -> str:
+    """The cache as text, for ``inlay cache show``."""
+    count = sum(len(cache.entries(s)) for s in cache)
+    lines = [f"{len(cache)} patterns, {count} schemes"]
+    for signature in cache:
+        lines.append(f"{signature}  {cache.summary(signature)}")
+        for entry in cache.entries(signature):
+            points = ", ".join(str(p) for p in _ordered(entry.scheme)) or "float"
+            lines.append(f"    {entry.speedup:.3f}x  {points}")
+    return "\n".join(lines)
+
+
+def merge_files(paths: Sequence[str | Path], out: str | Path) -> PatternCache:
+    """Merge cache files into one, for ``inlay cache merge``; the first file's limits hold.
+
+    Raises:
+        UsageError: no file given, one of them is not a cache, or ``out`` cannot be written.
+    """
+    if not paths:
+        raise UsageError("cache merge: name at least one pattern cache")
+    merged, *others = (PatternCache.load(p) for p in paths)
+    for other in others:
+        merged.merge(other)
+    merged.save(out)
+    return merged
+
+
+def _ordered(scheme: InsertionScheme) -> list[object]:
+    return [*scheme.node_inputs, *scheme.child_region_inputs, *scheme.region_outputs]
+
+
+def _entry(item: Any) -> CacheEntry:
+    speedup = float(item["speedup"])
+    if not math.isfinite(speedup) or speedup < 0:
+        raise ValueError(f"{item['speedup']!r} is not a speedup")
+    return CacheEntry(InsertionScheme.from_data(item["points"]), speedup)
+
+
+def _words(error: Exception) -> str:
+    return f"there is no entry {error}" if isinstance(error, KeyError) else str(error)

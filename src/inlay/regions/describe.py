@@ -1,0 +1,100 @@
+"""The region tree as text and as JSON, for ``inlay regions``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from inlay.regions.search_space import SearchSpace
+
+
+def regions_json(space: SearchSpace) -> dict[str, Any]:
+    """Plain data with stable keys: ``{nodes, regions: […], patterns: {signature: {…}}, refused: […]}``.
+
+    ``points`` lists each insertion point with the ports that it stands for (``node``, ``slot``; node ``""`` is a graph
+    output). ``refused`` lists every port that is not offered, with the rule that refused it.
+    """
+    return {
+        "nodes": len(space.graph.nodes),
+        "regions": [
+            {
+                "id": region.id,
+                "type": region.type.value,
+                "level": region.level,
+                "parent": region.parent,
+                "children": [c.id for c in region.children],
+                "nodes": list(region.nodes),
+                "inputs": list(region.inputs),
+                "outputs": list(region.outputs),
+                "pattern": space.pattern_of[region.id].signature,
+                "points": [
+                    {"point": str(point), "ports": [{"node": p.node, "slot": p.slot} for p in ports]}
+                    for point, ports in space.tables[region.id].items()
+                ],
+            }
+            for region in space.tree.regions
+        ],
+        "patterns": {
+            signature: {
+                "instances": len(pattern.instances),
+                "points": len(pattern.points),
+                "type": pattern.type.value,
+                "size": pattern.size,
+                "summary": pattern.summary,
+            }
+            for signature, pattern in space.patterns.items()
+        },
+        "refused": [
+            {"node": port.node, "slot": port.slot, "rule": refusal.rule, "reason": refusal.reason}
+            for port, refusal in space.offers.ports.items()
+            if refusal is not None
+        ],
+    }
+
+
+def regions_text(space: SearchSpace, every: bool = False) -> str:
+    """The tree for people: sizes, patterns, how often a pattern occurs, points, and why ports are not offered.
+
+    Args:
+        space: the search space.
+        every: show each region with its points and its ports that are not offered. Otherwise a pattern is drawn out
+            where it occurs first and one line stands for its other regions, and refusals are counted by rule.
+    """
+    lines = [
+        f"{len(space.graph.nodes)} nodes, {len(space.tree.regions)} regions, {len(space.patterns)} patterns, "
+        f"{sum(r is None for r in space.offers.ports.values())} of {len(space.offers.ports)} ports offered"
+    ]
+    depth = {space.tree.root.id: 0}
+    shown: set[str] = set()
+    hidden: set[int] = set()
+    for region in space.tree.root.walk():
+        if region.parent is not None:
+            depth[region.id] = depth[region.parent] + 1
+            if region.parent in hidden:
+                hidden.add(region.id)
+                continue
+        pattern = space.pattern_of[region.id]
+        indent = "  " * depth[region.id]
+        again = pattern.signature in shown and not every
+        shown.add(pattern.signature)
+        times = f" ×{len(pattern.instances)}" if len(pattern.instances) > 1 else ""  # noqa: RUF001
+        words = "as before" if again else pattern.summary
+        lines.append(
+            f"{indent}{region.type.value} {region.id}: {region.size} nodes, pattern {pattern.signature[:8]}{times}, "
+            f"{len(pattern.points)} points  {words}"
+        )
+        if again:
+            hidden.add(region.id)
+        elif every:
+            lines += [
+                f"{indent}    {point}: {', '.join(map(str, ports))}" for point, ports in space.tables[region.id].items()
+            ]
+            for name in region.direct_nodes:
+                for port, _ in space.graph.node(name).input_ports():
+                    refusal = space.offers.ports.get(port)
+                    if refusal is not None:
+                        lines.append(f"{indent}    not offered: {port}: {refusal.reason} ({refusal.rule})")
+    if not every:
+        rules = Counter(r.rule for r in space.offers.ports.values() if r is not None)
+        lines += [f"not offered, {rule}: {count} ports" for rule, count in rules.most_common()]
+    return "\n".join(lines)

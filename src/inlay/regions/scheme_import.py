@@ -1,0 +1,124 @@
+"""Import of a Q/DQ placement from elsewhere: every one of its sites is accounted for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from inlay.model.graph import Graph
+from inlay.regions.schemes import Completion, InsertionScheme
+from inlay.regions.search_space import RegionPattern, SearchSpace
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What became of a placement's sites; the four parts together are all of them, each once.
+
+    Attributes:
+        placement: what can be imported: the ``points`` and ``implied`` sites, with the types they have.
+        points: ports that an insertion point reaches: the search can set and clear them.
+        implied: ports of constants (weights, biases), which follow the activations of their operator.
+        kept: ports that no insertion point reaches, with the reason; the search leaves them out, although the
+            placement as a whole may be measured.
+        unknown: ports that the normalized model does not have, with the reason.
+        schemes: for each pattern signature, the scheme that the import amounts to in most of its regions.
+    """
+
+    placement: Placement
+    points: tuple[Port, ...]
+    implied: tuple[Port, ...]
+    kept: tuple[tuple[Port, str], ...]
+    unknown: tuple[tuple[Port, str], ...]
+    schemes: dict[str, InsertionScheme]
+
+    @property
+    def sites(self) -> int:
+        """How many sites were accounted for."""
+        return len(self.points) + len(self.implied) + len(self.kept) + len(self.unknown)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.sites} Q/DQ sites: {len(self.points)} imported, {len(self.implied)} implied by them, "
+            f"{len(self.kept)} not searched, {len(self.unknown)} not in the normalized model"
+        ]
+        reasons = Counter(reason for _, reason in (*self.kept, *self.unknown))
+        lines += [f"  {count}: {reason}" for reason, count in reasons.most_common()]
+        return "\n".join(lines)
+
+
+def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) -> ImportReport:
+    """Account for ``sites``, and express them as schemes.
+
+    Args:
+        space: of the normalized float model.
+        sites: ports with their types, as read from a Q/DQ model. Ports that the model lacks are reported.
+    """
+    graph = space.graph
+    reached = {port for table in space.tables.values() for ports in table.values() for port in ports}
+    constants = {p for unit in space.units if unit.selectable for p in (*unit.weights, *unit.biases)}
+    constants |= {p for u in space.units if u.selectable for p in u.activations if graph.is_constant(graph.value_of(p))}
+    points, implied, kept, unknown = [], [], [], []
+    usable: dict[Port, QType] = {}
+    for port, qtype in sorted(dict(sites).items()):
+        missing = _missing(graph, port)
+        if missing:
+            unknown.append((port, missing))
+            continue
+        if port in reached:
+            points.append(port)
+        elif port in constants:
+            implied.append(port)
+        else:
+            kept.append((port, _why(space, port)))
+            continue
+        usable[port] = qtype
+    placement = Placement(usable.items())
+    chosen = Completion(graph, space.units, space.rules, placement).activations(placement)
+    schemes = {p.signature: lift(space, p, chosen) for p in space.patterns.values() if p.points}
+    return ImportReport(placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes)
+
+
+def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[tuple[Port, QType]]:
+    """All consumers of ``values``, to be read as ``qtype``; an unknown value stands for itself, as a missing port."""
+    sites: list[tuple[Port, QType]] = []
+    for value in values:
+        consumers = graph.consumers(value)
+        sites.extend((port, qtype) for port in consumers or (Port(value, 0),))
+    return sites
+
+
+def lift(space: SearchSpace, pattern: RegionPattern, selected: Collection[Port]) -> InsertionScheme:
+    """The scheme of ``pattern`` that a choice of ports amounts to, in most of its regions.
+
+    A point counts as set where all its ports are selected.
+    """
+    counted: Counter[InsertionScheme] = Counter()
+    for instance in pattern.instances:
+        table = space.tables[instance.region.id]
+        found = frozenset(point for point, ports in table.items() if all(p in selected for p in ports))
+        counted[InsertionScheme(found)] += 1
+    return counted.most_common(1)[0][0]
+
+
+def _missing(graph: Graph, port: Port) -> str:
+    if port.node != GRAPH_OUTPUT and not graph.has_node(port.node):
+        return f"there is no node {port.node} in the normalized model"
+    try:
+        graph.value_of(port)
+    except KeyError:
+        return f"{port.node or 'the graph'} has no such port in the normalized model"
+    return ""
+
+
+def _why(space: SearchSpace, port: Port) -> str:
+    graph = space.graph
+    value = graph.value_of(port)
+    if port.node == GRAPH_OUTPUT:
+        refusal = space.offers.outputs.get(value)
+        return f"graph output: {refusal.reason}" if refusal else "graph output that no region hands out"
+    if graph.is_constant(value):
+        return "a constant of an operator that runs in float on this target"
+    refusal = space.offers.ports.get(port)
+    return refusal.reason if refusal is not None else "no insertion point reaches it"

@@ -1,0 +1,187 @@
+"""Schemes: which insertion points of a pattern carry Q/DQ, and the placement that a choice of ports amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from inlay.model.graph import Graph
+from inlay.regions.points import (
+    ChildRegionInputInsertionPoint,
+    InsertionPoint,
+    NodeInputInsertionPoint,
+    RegionOutputInsertionPoint,
+    from_data,
+    resolve,
+    sort_key,
+    to_data,
+)
+from inlay.space.rules import Rules
+from inlay.space.units import Unit
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
+
+
+@dataclass(frozen=True)
+class InsertionScheme:
+    """A frozen set of insertion points of one pattern. What was measured of it is kept elsewhere."""
+
+    points: frozenset[InsertionPoint] = frozenset()
+
+    @property
+    def node_inputs(self) -> tuple[NodeInputInsertionPoint, ...]:
+        """Its node input points, in order."""
+        return tuple(sorted(p for p in self.points if isinstance(p, NodeInputInsertionPoint)))
+
+    @property
+    def child_region_inputs(self) -> tuple[ChildRegionInputInsertionPoint, ...]:
+        """Its child region input points, in order."""
+        return tuple(sorted(p for p in self.points if isinstance(p, ChildRegionInputInsertionPoint)))
+
+    @property
+    def region_outputs(self) -> tuple[RegionOutputInsertionPoint, ...]:
+        """Its region output points, in order."""
+        return tuple(sorted((p for p in self.points if isinstance(p, RegionOutputInsertionPoint)), key=sort_key))
+
+    def distance(self, other: InsertionScheme) -> int:
+        """Edit distance: how many points are in one of the two schemes only."""
+        return len(self.points ^ other.points)
+
+    def ports(self, table: Mapping[InsertionPoint, tuple[Port, ...]]) -> frozenset[Port]:
+        """The ports that it selects in one region, by that region's table of points.
+
+        Raises:
+            UsageError: it has a point that the region's pattern lacks.
+        """
+        return frozenset(port for point in self.points for port in resolve(point, table))
+
+    def to_data(self) -> list[list[str | int | None]]:
+        """Plain data, in order."""
+        return [to_data(p) for p in sorted(self.points, key=sort_key)]
+
+    @classmethod
+    def from_data(cls, data: object) -> InsertionScheme:
+        """Read what :meth:`to_data` wrote. Raises ValueError when it is something else."""
+        if not isinstance(data, list):
+            raise ValueError(f"{data!r} is not a list of insertion points")
+        return cls(frozenset(from_data(item) for item in data))
+
+
+@dataclass(frozen=True)
+class ConcatGroup:
+    """All points that feed one Concat: they are set or cleared together.
+
+    Attributes:
+        concat: name of the Concat node, in the region that the group was found in.
+        points: the points that cover its inputs.
+    """
+
+    concat: str
+    points: frozenset[InsertionPoint]
+
+
+def concat_groups(
+    graph: Graph, nodes: Iterable[str], table: Mapping[InsertionPoint, tuple[Port, ...]]
+) -> tuple[ConcatGroup, ...]:
+    """Groups of the Concat nodes among ``nodes``; only those whose every computed input is selectable."""
+    point_of = {
+        port: point
+        for point, ports in table.items()
+        if not isinstance(point, RegionOutputInsertionPoint)
+        for port in ports
+    }
+    groups: dict[frozenset[InsertionPoint], ConcatGroup] = {}
+    for name in nodes:
+        node = graph.node(name)
+        if node.op_type != "Concat":
+            continue
+        ports = [port for port, value in node.input_ports() if not graph.is_constant(value)]
+        if len(ports) > 1 and all(p in point_of for p in ports):
+            points = frozenset(point_of[p] for p in ports)
+            groups.setdefault(points, ConcatGroup(name, points))
+    return tuple(groups.values())
+
+
+class Completion:
+    """Turns a choice of activation ports into a placement that means something to the target.
+
+    * A unit whose computed activations all read Q/DQ gets its weight, its bias and its constant operands
+      quantized too: without them no integer kernel can take its place.
+    * A value whose only consumers without Q/DQ are Concats is quantized for these as well (*promotion*): the Concat
+      can then run on bytes, and the producer can fuse, at no price.
+
+    Args:
+        graph: the model.
+        units: its units.
+        rules: the target's table.
+        base: sites that stay as they are unless a port is cleared: ports of other types, weights quantized alone.
+        offset: weights that are off zero wherever they are quantized, besides those of ``base``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        units: Collection[Unit],
+        rules: Rules,
+        base: Placement | None = None,
+        offset: frozenset[Port] = frozenset(),
+    ) -> None:
+        self._graph = graph
+        self._rules = rules
+        self._base = base if base is not None else Placement()
+        self._offset = offset | self._base.offset
+        self._operands: list[tuple[tuple[Port, ...], tuple[tuple[Port, QType], ...]]] = []
+        owned: set[Port] = set()
+        for unit in units:
+            if not unit.selectable:
+                continue
+            computed = tuple(p for p in unit.activations if not graph.is_constant(graph.value_of(p)))
+            implied = [(p, rules.activation) for p in unit.activations if p not in computed]
+            implied += [(p, rules.weight) for p in unit.weights]
+            implied += [(p, QType.INT32) for p in unit.biases]
+            if computed and implied:
+                self._operands.append((computed, tuple(implied)))
+                owned.update(p for p, _ in implied)
+        self._unowned = tuple((p, q) for p, q in self._base if p not in owned and graph.is_constant(graph.value_of(p)))
+        self._weight_only = frozenset(
+            computed
+            for computed, implied in self._operands
+            if any(p in self._base for p, _ in implied) and not any(p in self._base for p in computed)
+        )
+        self._concats = tuple(
+            dict.fromkeys(
+                v
+                for n in graph.nodes
+                if n.op_type == "Concat"
+                for v in n.inputs
+                if v and not graph.is_constant(v) and graph.is_float(v) and v not in graph.captured
+            )
+        )
+
+    def activations(self, placement: Placement) -> frozenset[Port]:
+        """The ports of ``placement`` that read computed values: what a search chooses among."""
+        return frozenset(p for p, _ in placement if not self._graph.is_constant(self._graph.value_of(p)))
+
+    def placement(self, selected: Collection[Port]) -> Placement:
+        """The placement that selecting these activation ports amounts to. Linear in the model's size."""
+        chosen = set(selected)
+        self._promote(chosen)
+        base = self._base
+        sites: dict[Port, QType] = {p: base.qtype(p) or self._rules.activation for p in chosen}
+        for computed, implied in self._operands:
+            covered = all(p in chosen for p in computed)
+            if covered or (computed in self._weight_only and not any(p in chosen for p in computed)):
+                for port, qtype in implied:
+                    kept = base.qtype(port)
+                    if covered or kept is not None:
+                        sites[port] = kept or qtype
+        sites.update(self._unowned)
+        return Placement(sites.items()).off_zero(self._offset)
+
+    def _promote(self, chosen: set[Port]) -> None:
+        graph = self._graph
+        for value in self._concats:
+            bare = [p for p in graph.consumers(value) if p not in chosen]
+            if not bare or len(bare) == len(graph.consumers(value)):
+                continue
+            if all(p.node != GRAPH_OUTPUT and graph.node(p.node).op_type == "Concat" for p in bare):
+                chosen.update(bare)

@@ -1,0 +1,1 @@
+"""One run: the loop and everything that one command needs around it."""

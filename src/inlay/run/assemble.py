@@ -1,0 +1,96 @@
+"""Put a finished run's result together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inlay.measure.journal import Journal
+from inlay.run.confirm import Confirmed
+from inlay.run.evaluate import Candidate, Evaluator
+from inlay.run.inputs import RunInputs
+from inlay.run.result import AnchorResult, TuneResult, pareto
+from inlay.targets.base import Fingerprint
+from inlay.trial import Measured, Trial
+
+
+def assemble(
+    setting: RunInputs,
+    fingerprint: Fingerprint,
+    journal: Journal,
+    evaluator: Evaluator,
+    anchors: Mapping[str, Trial],
+    confirmed: Confirmed,
+    *,
+    search: Mapping[str, Any],
+    notes: tuple[str, ...],
+    interrupted: bool,
+) -> TuneResult:
+    """The result.
+
+    Args:
+        setting: what the run worked with.
+        fingerprint: of the target.
+        journal: knows how the numbers were chosen.
+        evaluator: knows every candidate that was judged.
+        anchors: what the anchors showed, by name.
+        confirmed: what is delivered.
+        search: facts about the search beyond what the evaluator counted.
+        notes: for people.
+        interrupted: the user ended the search.
+    """
+    parts, config, tally = setting.parts, setting.config, evaluator.tally
+    imported = [
+        AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in evaluator.judged if c.source is not None
+    ]
+    named = [AnchorResult(name, trial.outcome) for name, trial in anchors.items()]
+    numbers = journal.fact("numbers")
+    return TuneResult(
+        folder=setting.out,
+        model=(str(setting.file.path), setting.file.sha256),
+        target=(config.target.name, fingerprint.digest),
+        facts=fingerprint.facts,
+        data={
+            "kind": setting.samples.kind,
+            "samples": len(setting.samples),
+            "calibration_samples": len(parts.calibration),
+            "selection_samples": len(parts.selection),
+            "validation_samples": len(parts.verification) if parts.verified else 0,
+            "ranges": numbers["method"],
+            "ranges_sqnr_db": numbers["scores"],
+            "numbers": numbers["report"],
+        },
+        baseline_ms=confirmed.baseline_ms,
+        best=confirmed.best,
+        anchors=(*imported, *named),
+        pareto=tuple(
+            pareto([_point(c, c.trial.outcome) for c in evaluator.judged if isinstance(c.trial.outcome, Measured)])
+        ),
+        search={
+            "measurements": tally.measurements,
+            "compiles": tally.compiles,
+            "failed": tally.failed,
+            "equal_graphs": tally.equal_graphs,
+            "replayed": tally.replayed,
+            "trials": len(journal.trials()),
+            **search,
+        },
+        bound=str(config.bound),
+        seed=config.seed,
+        notes=notes,
+        interrupted=interrupted,
+    )
+
+
+def _point(candidate: Candidate, outcome: Measured) -> dict[str, Any]:
+    """A measured model as a point of speed and accuracy."""
+    proposal = candidate.trial.proposal
+    return {
+        "origin": proposal.origin,
+        "placement_digest": proposal.placement.digest,
+        "latency_ms": outcome.latency.ns / 1e6,
+        "speedup": outcome.latency.speedup.value,
+        "sqnr_db": outcome.accuracy.sqnr_db,
+        "metric": outcome.accuracy.metric,
+        "feasible": outcome.accuracy.feasible,
+    }

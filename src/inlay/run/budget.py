@@ -1,0 +1,87 @@
+"""How long a search goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inlay.measure.client import Worker
+from inlay.measure.journal import Journal
+from inlay.prepare.config import TuneConfig
+from inlay.run.evaluate import Evaluator
+from inlay.trial import Measured, Proposal
+from inlay.types import Placement
+
+_BUILDS_OF_A_TRIAL = 3  # at most: to judge it, and a second time with a profile beside it
+_HURRIED = 0.5  # of the budget, spent on anchors
+_MOST_OF_BUDGET = 3.0  # that a search may take which has found nothing in low precision yet
+_ATTEMPTS = 4  # proposals that it may judge past the budget
+
+
+class Budget:
+    """The limits of one search: seconds, over all sessions of a run that was interrupted; measurements; builds.
+
+    Anchors are judged in any case: the result must not be slower than the best of them. Where a model is so slow that
+    they take the whole time, and none in low precision keeps the accuracy bound, all of it would have been for nothing.
+    Then the search goes on for a few proposals, at most to :data:`_MOST_OF_BUDGET` times the budget, until it has one
+    that does.
+
+    Args:
+        config: the limits.
+        journal: keeps the seconds of earlier sessions.
+        worker: counts what it builds.
+        clock: tells seconds.
+    """
+
+    def __init__(self, config: TuneConfig, journal: Journal, worker: Worker, clock: Callable[[], float]) -> None:
+        self._config, self._journal, self._worker, self._clock = config, journal, worker, clock
+        self._before = float(journal.fact("search_s") or 0.0)
+        self._begun: float | None = None
+        self._late = 0  # proposals past the budget
+
+    def begin(self) -> None:
+        """Let the time run."""
+        self._begun = self._clock()
+
+    def end(self) -> None:
+        """Keep the seconds spent so far."""
+        self._journal.record_fact("search_s", self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Spent on the search so far, in all sessions."""
+        return self._before + (0.0 if self._begun is None else self._clock() - self._begun)
+
+    def hurried(self) -> bool:
+        """Whether half of the time was spent when this was asked first: a run that is resumed hears the same."""
+        known = self._journal.fact("hurried")
+        if known is None:
+            known = self._over(_HURRIED)
+            self._journal.record_fact("hurried", known)
+        return bool(known)
+
+    def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
+        """Why ``proposal`` is not judged any more; empty where it is. What an earlier session judged costs nothing.
+
+        Args:
+            proposal: what is asked for.
+            key: identifies its model.
+            evaluator: judged what came before.
+        """
+        if proposal.anchor or self._journal.trial(key) is not None:
+            return ""
+        if self._over(1.0):
+            found = any(c.trial.feasible and c.placement != Placement() for c in evaluator.judged[1:])
+            if found or self._late == _ATTEMPTS or self._over(_MOST_OF_BUDGET):
+                return f"the budget of {self._config.budget_s:.0f} s is spent"
+            self._late += 1
+        most = self._config.max_measurements
+        timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
+        if most is not None and timed >= most:
+            return f"{most} measurements are made"
+        builds = self._config.max_builds
+        if builds is not None and self._worker.builds + _BUILDS_OF_A_TRIAL > builds:
+            return f"{self._worker.builds} models are built, of at most {builds}"
+        return ""
+
+    def _over(self, times: float) -> bool:
+        return self._config.budget_s is not None and self.seconds >= times * self._config.budget_s

@@ -1,0 +1,227 @@
+"""Judge one candidate: emit ▶ accuracy ▶ compile ▶ measure. Failures are values; finished trials are journaled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError, TimedOut
+from inlay.measure.client import Worker, kernel_times
+from inlay.measure.journal import Journal
+from inlay.measure.race import Meter
+from inlay.quant.accuracy import Judge
+from inlay.targets.base import Artifact, KernelTime
+from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
+from inlay.types import Placement
+
+_PROFILE_NS = 300e6  # nanoseconds that a profile should take
+_PROFILE_REPEATS = (8, 60)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that was judged.
+
+    Attributes:
+        key: identifies its content.
+        trial: what was found.
+        write: makes its file (again), for measuring.
+        placement: what it quantizes, or None for a file that was given.
+        source: the given file, or None.
+    """
+
+    key: str
+    trial: Trial
+    write: Callable[[], Artifact]
+    placement: Placement | None = None
+    source: Path | None = None
+
+    @property
+    def speedup(self) -> float:
+        """Baseline over this one's latency; 0 where it was not timed."""
+        return self.trial.speedup or 0.0
+
+
+@dataclass
+class Tally:
+    """How much work the search did; ``equal_graphs`` counts models that another one was measured for."""
+
+    compiles: int = 0
+    equal_graphs: int = 0
+    measurements: int = 0
+    failed: int = 0
+    replayed: int = 0
+
+
+class Evaluator:
+    """Judges candidates one after the other, and keeps the incumbent.
+
+    Args:
+        worker: builds, runs and times.
+        meter: races.
+        judge: accuracy on the selection samples.
+        journal: answers what is known, takes what is new.
+        feeds: the selection samples.
+        baseline: the model as it was given; first incumbent, and sentinel of every block.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        meter: Meter,
+        judge: Judge,
+        journal: Journal,
+        feeds: Sequence[Path],
+        baseline: Candidate,
+        baseline_file: Artifact,
+    ) -> None:
+        self._worker = worker
+        self._meter = meter
+        self._judge = judge
+        self._journal = journal
+        self._feeds = feeds
+        self._baseline_file = baseline_file
+        self._incumbent_file = baseline_file
+        self._last: Artifact | None = None  # stays built until the next one comes: whoever asked may want its profile
+        self.incumbent = baseline
+        self.judged: list[Candidate] = [baseline]
+        self._by_key = {baseline.key: baseline}
+        self._by_graph: dict[str, Candidate] = {}
+        self._remember(baseline, worker.load(baseline_file, identify=True))
+        self.tally = Tally()
+
+    def evaluate(
+        self,
+        proposal: Proposal,
+        key: str,
+        write: Callable[[], Artifact],
+        source: Path | None = None,
+    ) -> Trial:
+        """Judge one proposal.
+
+        Args:
+            proposal: what and why.
+            key: identifies the model.
+            write: makes the model's file.
+            source: the given file, when it is one.
+        """
+        again = self._by_key.get(key)
+        if again is not None:  # asked before in this run: known, and no news for the incumbent
+            return replace(again.trial, proposal=proposal, accepted=False)
+        known = self._journal.trial(key)
+        if known is not None:
+            self.tally.replayed += 1
+            outcome, accepted, versus = known
+            trial = Trial(proposal, outcome, accepted, versus)
+        else:
+            trial = self._judge_new(proposal, key, write)
+            if source is None:
+                self._journal.record_placement(key, proposal.placement)
+            self._journal.record(
+                key, proposal.origin, proposal.placement.digest, trial.outcome, trial.accepted, trial.versus_incumbent
+            )
+        if isinstance(trial.outcome, Failed):
+            self.tally.failed += 1
+        candidate = Candidate(key, trial, write, None if source else proposal.placement, source)
+        if not isinstance(trial.outcome, Failed):
+            self.tally.equal_graphs += bool(trial.outcome.equal_to)
+            self._remember(candidate, self._journal.fact(f"graph {key}") or "")
+        self.judged.append(candidate)
+        self._by_key[key] = candidate
+        if trial.accepted:
+            self._promote(candidate, write)
+        return trial
+
+    def profile(self, key: str, write: Callable[[], Artifact], feed: Path, latency_ns: float) -> list[KernelTime]:
+        """Kernel times of a model, from the journal where they are known; none when it cannot be profiled."""
+        known = self._journal.fact(f"profile {key}")
+        if known is None:
+            repeats = int(np.clip(_PROFILE_NS / max(latency_ns, 1.0), *_PROFILE_REPEATS))
+            artifact = write()
+            try:
+                self.tally.compiles += 1
+                known = [list(astuple(k)) for k in self._worker.profile(artifact, feed, repeats)]
+            except TargetError:
+                known = []
+            finally:
+                self._keep(artifact)
+            self._journal.record_fact(f"profile {key}", known)
+        return kernel_times(known)
+
+    def _remember(self, candidate: Candidate, graph: str) -> None:
+        if graph:
+            self._by_graph.setdefault(graph, candidate)
+
+    def _equal(self, proposal: Proposal, graph: str) -> Trial | None:
+        """The verdict on a model with the same optimized graph; None where there is none that serves."""
+        known = self._by_graph.get(graph)
+        if known is None or isinstance(known.trial.outcome, Failed):
+            return None
+        if proposal.anchor and isinstance(known.trial.outcome, Infeasible):  # an anchor is timed all the same
+            return None
+        return Trial(proposal, replace(known.trial.outcome, equal_to=known.key))
+
+    def _promote(self, candidate: Candidate, write: Callable[[], Artifact]) -> None:
+        previous = self._incumbent_file
+        self.incumbent, self._incumbent_file = candidate, write()
+        if self._last is not None and self._last.digest == self._incumbent_file.digest:
+            self._last = None
+        if previous.digest != self._baseline_file.digest:
+            self._drop(previous)
+
+    def _keep(self, artifact: Artifact) -> None:
+        """Let ``artifact`` be the one that stays built, besides baseline and incumbent."""
+        last, self._last = self._last, None
+        if last is not None and last.digest not in (artifact.digest, self._incumbent_file.digest):
+            self._drop(last)
+        if artifact.digest not in (self._incumbent_file.digest, self._baseline_file.digest):
+            self._last = artifact
+
+    def _judge_new(self, proposal: Proposal, key: str, write: Callable[[], Artifact]) -> Trial:
+        try:
+            artifact = write()
+        except (InlayError, OSError, ValueError) as error:
+            return Trial(proposal, Failed("emit", str(error)))
+        stage: Stage = "compile"
+        self._keep(artifact)
+        try:
+            graph = self._worker.load(artifact, identify=True)
+            self.tally.compiles += 1
+            self._journal.record_fact(f"graph {key}", graph)
+            equal = self._equal(proposal, graph)
+            if equal is not None:
+                return equal
+            stage = "accuracy"
+            accuracy = self._judge.judge(self._worker.run(artifact, self._feeds))
+            if not accuracy.feasible and not (proposal.anchor or proposal.timed):
+                return Trial(proposal, Infeasible(accuracy))
+            stage = "measure"
+            return self._race(proposal, artifact, accuracy)
+        except (CompileFailed, RunFailed, TimedOut) as error:
+            return Trial(proposal, Failed(_stage(error, stage), str(error)))
+        except TargetError as error:
+            return Trial(proposal, Failed("worker", str(error)))
+
+    def _race(self, proposal: Proposal, artifact: Artifact, accuracy: Accuracy) -> Trial:
+        race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact)
+        self.tally.measurements += 1
+        outcome: Outcome = Measured(Latency(race.ns, race.speedup, race.blocks), accuracy)
+        accepted = accuracy.feasible and race.versus.shows_gain()
+        return Trial(proposal, outcome, accepted, race.versus)
+
+    def _drop(self, artifact: Artifact) -> None:
+        """Free a model that is no longer needed, in the worker and on disk."""
+        with contextlib.suppress(TargetError):  # a worker that died took the model along
+            self._worker.drop(artifact)
+        if artifact.path.name.startswith("candidate-"):
+            artifact.path.unlink(missing_ok=True)
+
+
+def _stage(error: TargetError, stage: Stage) -> Stage:
+    if isinstance(error, TimedOut):
+        return "timeout"
+    return "run" if isinstance(error, RunFailed) and stage == "accuracy" else stage

@@ -1,0 +1,161 @@
+"""Say why: what normalization did, where full INT8 loses its time, what kept a faster model from being delivered."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from inlay.errors import InlayError, TargetError
+from inlay.measure.client import Worker
+from inlay.model.normalize import PassReport
+from inlay.prepare.qdq_import import Imported
+from inlay.run.confirm import Confirmed
+from inlay.space.units import Unit, summary
+from inlay.targets.base import Artifact, KernelTime
+from inlay.trial import Failed, Trial
+from inlay.types import Placement
+
+_PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
+_INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
+_QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
+
+
+def notes_for(
+    confirmed: Confirmed,
+    *,
+    reports: Sequence[PassReport],
+    units: Sequence[Unit],
+    anchors: Mapping[str, Trial],
+    imported: Imported,
+    data_kind: str,
+    verified: bool,
+    interrupted: bool,
+    why_slow: Callable[[], str],
+) -> tuple[str, ...]:
+    """Everything that people should know about a result, most important first."""
+    if interrupted:
+        return (
+            *_data_notes(data_kind, verified),
+            "the search was interrupted: this is the best so far; the same command goes on from here",
+        )
+    return (
+        *_data_notes(data_kind, verified),
+        *_signal_notes(confirmed, anchors),
+        *_integer_notes(units),
+        *_float_notes(confirmed, units, anchors, why_slow),
+        *_kernel_notes(confirmed),
+        *dict.fromkeys(
+            f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
+            for r in confirmed.rejected
+            if r.candidate.placement != Placement()
+        ),
+        *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
+        *_import_notes(imported),
+    )
+
+
+def _data_notes(kind: str, verified: bool) -> Iterator[str]:
+    if kind == "random":
+        yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
+    elif not verified:
+        yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
+
+
+def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:
+    """Float in another order of rounding is as exact as float can be: where it fails, outputs hold nothing else."""
+    judged = [r.unseen for r in confirmed.rejected if r.candidate.placement == Placement()]
+    anchor = anchors.get("float")
+    if anchor is not None and anchor.accuracy is not None:
+        judged.append(anchor.accuracy)
+    failed = next((a for a in judged if not a.feasible), None)
+    if failed is not None:
+        yield (
+            f"the samples tell nothing about accuracy: even of the float model, normalized, {failed.reason}; "
+            "outputs that are all but zero hold only rounding. Give samples that the model answers, or a --metric"
+        )
+
+
+def _integer_notes(units: Sequence[Unit]) -> Iterator[str]:
+    """Models that a dynamic quantizer made compute in integers already, by operators that take no Q/DQ."""
+    found = Counter(u.op_type for u in units if _INTEGER.search(u.op_type))
+    if found:
+        listed = ", ".join(f"{n} {op_type}" for op_type, n in found.most_common(3))
+        yield f"parts of the model are quantized already ({listed}) and stay as they are: start from the float model"
+
+
+def _float_notes(
+    confirmed: Confirmed, units: Sequence[Unit], anchors: Mapping[str, Trial], why_slow: Callable[[], str]
+) -> Iterator[str]:
+    if not confirmed.best.is_float:
+        return
+    selectable = [u for u in units if u.selectable]
+    if not selectable:
+        reasons = "; ".join(f"{n} x {reason}" for reason, n in summary(units).most_common(3))
+        yield f"float is best: no operator of the model runs in 8 bits here ({reasons})"
+        return
+    yield "float is best: no Q/DQ placement that keeps the bound was measurably faster"
+    full = anchors.get("full-int8")
+    if full is None:
+        return
+    if isinstance(full.outcome, Failed):
+        yield f"full INT8 failed in {full.outcome.stage}: {full.outcome.message}"
+        return
+    accuracy = full.accuracy
+    if accuracy is not None and not accuracy.feasible:
+        yield f"full INT8 is outside the accuracy bound: {accuracy.reason}"
+    if full.speedup is not None:
+        reason = why_slow() if full.speedup < 1.0 else ""
+        yield f"full INT8 runs at {full.speedup:.2f}x of the given model{': ' + reason if reason else ''}"
+
+
+def _kernel_notes(confirmed: Confirmed) -> Iterator[str]:
+    """Zero points of -1 in weights look like a mistake to whoever opens the model."""
+    offset = len(confirmed.placement.offset) if confirmed.placement is not None else 0
+    if offset:
+        yield (
+            f"weights of {offset} operators are stored off zero (with zero points of -1): the numbers are the same, "
+            "and the runtime's kernel for such weights is the faster one there"
+        )
+
+
+def _import_notes(imported: Imported) -> Iterator[str]:
+    if not imported.missing:
+        return
+    reasons = Counter(m.reason for m in imported.missing)
+    listed = "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(4))
+    yield f"{len(imported.missing)} quantized sites of the imported model were not taken over: {listed}"
+
+
+def compare_profiles(
+    worker: Worker, float_model: Callable[[], Artifact], other: Callable[[], Artifact], feed: Path, repeats: int = 20
+) -> str:
+    """Which kinds of kernel take longer in ``other`` than in float, in microseconds; empty when it cannot be told."""
+    try:
+        before = by_kind(worker.profile(float_model(), feed, repeats))
+        after = by_kind(worker.profile(other(), feed, repeats))
+    except (TargetError, InlayError, OSError):
+        return ""
+    grown = sorted(((after[k] - before[k], k) for k in after), reverse=True)
+    parts = [
+        f"{kind} takes {after[kind] / 1e3:.0f} us against {before[kind] / 1e3:.0f} us in float"
+        for gain, kind in grown[:3]
+        if gain > 0.02 * sum(before.values())
+    ]
+    return ", ".join(parts)
+
+
+def by_kind(kernels: Sequence[KernelTime]) -> Mapping[str, float]:
+    """Nanoseconds by kind of kernel: integer and float forms of an operator count as one."""
+    times: defaultdict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        if kernel.op_type in _QDQ:
+            kind = "Quantize/Dequantize"
+        elif kernel.op_type in _LAYOUT:
+            kind = "layout conversion (Transpose, Reorder)"
+        else:
+            kind = _PREFIXES.sub("", kernel.op_type)
+        times[kind] += kernel.ns
+    return times

@@ -1,0 +1,135 @@
+"""Write another measured model of a finished run: no search, no calibration, only the journal and the model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import JournalError, UsageError
+from inlay.measure.journal import Journal
+from inlay.model.load import file_sha256, load
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.model import prepare
+from inlay.quant.qparams import QParamsTable
+from inlay.run.result import replacing
+from inlay.targets.base import TargetSpec
+from inlay.targets.registry import create
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the model must keep; the fastest such model is chosen.
+
+    Attributes:
+        min_sqnr_db: least SQNR of the worst output on the selection samples, or None.
+        max_drop: most that the metric may fall below float there, or None.
+    """
+
+    min_sqnr_db: float | None = None
+    max_drop: float | None = None
+
+    def __str__(self) -> str:
+        parts = [] if self.min_sqnr_db is None else [f"SQNR at least {self.min_sqnr_db:g} dB"]
+        parts += [] if self.max_drop is None else [f"a drop of at most {self.max_drop:g}"]
+        return " and ".join(parts) or "no bound"
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The model that was written, with what the search measured of it."""
+
+    path: Path
+    sha256: str
+    origin: str
+    placement_digest: str
+    speedup: float
+    latency_ms: float
+    sqnr_db: float
+    metric: float | None
+
+
+def select(folder: Path, out: Path, wish: Wish) -> Selected:
+    """Write the fastest measured model of the run in ``folder`` that keeps ``wish`` to ``out``.
+
+    Raises:
+        JournalError: there is no finished run in ``folder``.
+        UsageError: no measured model keeps the wish, or the model is not the one of the run.
+    """
+    result = _result(folder)
+    if not (folder / "run.sqlite").is_file():
+        raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
+    journal = Journal(folder / "run.sqlite", None)
+    try:
+        return _select(journal, result, out, wish)
+    finally:
+        journal.close()
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "result.json").read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
+    if not isinstance(found, dict):
+        raise JournalError(f"{folder}/result.json is not a result of inlay tune")
+    return found
+
+
+def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> Selected:
+    trial = _fastest(journal, wish)
+    path = Path(result["model"]["path"])
+    file = load(path)
+    if file.sha256 != result["model"]["sha256"]:
+        raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
+    known, feed = journal.fact("calibration"), journal.feed("shapes")
+    placement = journal.placement(trial["candidate"])
+    if known is None or feed is None or placement is None:
+        raise JournalError(f"{journal.path} was written by an older version, which did not keep what is needed")
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        rules = create(TargetSpec(**known["spec"])).rules()
+        prepared = prepare(file, rules, feed, work)
+        table = QParamsTable.from_json(prepared.graph, prepared.rules, known["table"])
+        candidates = CandidateWriter(prepared, table, known["digest"], known["target"])
+        made = candidates.deliver(placement, work / out.name)
+        data = made.path.with_name(made.path.name + ".data")
+        if data.exists():
+            with replacing(out.with_name(data.name)) as fresh:
+                shutil.copyfile(data, fresh)
+        with replacing(out) as fresh:
+            shutil.copyfile(made.path, fresh)
+    latency, accuracy = trial["outcome"]["latency"], trial["outcome"]["accuracy"]
+    return Selected(
+        out,
+        file_sha256(out),
+        trial["origin"],
+        trial["placement"],
+        latency["speedup"]["value"],
+        latency["ns"] / 1e6,
+        accuracy["sqnr_db"],
+        accuracy["metric"],
+    )
+
+
+def _fastest(journal: Journal, wish: Wish) -> dict[str, Any]:
+    measured = [
+        t
+        for t in journal.trials()
+        if t["outcome"]["kind"] == "Measured" and journal.placement(t["candidate"]) is not None
+    ]
+    kept = [t for t in measured if _keeps(t["outcome"]["accuracy"], wish)]
+    if not kept:
+        best = max((t["outcome"]["accuracy"]["sqnr_db"] for t in measured), default=None)
+        note = "nothing was measured" if best is None else f"the most accurate one has {best:.1f} dB"
+        raise UsageError(f"no measured model keeps {wish}: {note}")
+    return max(kept, key=lambda t: t["outcome"]["latency"]["speedup"]["value"])
+
+
+def _keeps(accuracy: dict[str, Any], wish: Wish) -> bool:
+    if wish.min_sqnr_db is not None and accuracy["sqnr_db"] < wish.min_sqnr_db:
+        return False
+    return wish.max_drop is None or (accuracy["drop"] is not None and accuracy["drop"] <= wish.max_drop + 1e-12)

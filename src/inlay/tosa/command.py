@@ -1,0 +1,80 @@
+"""``inlay lower MODEL -o OUT.tosa``: the command without its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from inlay.errors import ModelError, UsageError
+from inlay.tosa.lower import Lowered, lower
+from inlay.tosa.sidefile import write
+
+
+@dataclass(frozen=True, eq=False)
+class LowerReport:
+    """What the command did.
+
+    Attributes:
+        lowered: the lowered model.
+        files: written files, ``OUT.tosa`` first, ``OUT.tosa.json`` last.
+    """
+
+    lowered: Lowered
+    files: tuple[Path, ...]
+
+    def lines(self) -> list[str]:
+        """The report to print: partitions, files, and each node that is not integer TOSA with its reason."""
+        parts = self.lowered.partitions
+        tosa = sum(p.kind == "tosa" for p in parts)
+        lines = [
+            f"profile {self.lowered.profile}: partitions: {tosa} TOSA, {len(parts) - tosa} host",
+            *(f"wrote {file}" for file in self.files),
+        ]
+        left = self.lowered.not_lowered
+        if left:
+            lines.append(f"{len(left)} node{'s' * (len(left) != 1)} not lowered to integers:")
+            lines.extend(f"  {n.node} ({n.op_type}, {n.place}): {n.reason}" for n in left)
+        return lines
+
+
+def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[str, int] | None = None) -> LowerReport:
+    """Lower the Q/DQ model at ``model`` and write ``output`` with its side file.
+
+    Args:
+        model: an ONNX file; external data is read from its folder.
+        output: ``….tosa``.
+        profile: ``INT`` or ``INT+FP``.
+        bind: sizes of named dynamic dimensions.
+
+    Raises:
+        ModelError: the file is not a model that can be read.
+        UsageError: a wrong option, nothing to lower, no write access, or the extra ``arm`` is missing.
+    """
+    if output.suffix != ".tosa":
+        raise UsageError(f"the output must end in .tosa, not {output.name!r}")
+    if not model.is_file():
+        raise UsageError(f"there is no model {model}")
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no folder {output.parent}")
+    try:
+        proto = onnx.load(str(model))
+        onnx.checker.check_model(proto)
+    except Exception as error:  # protobuf, the checker and the file system raise several types
+        raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
+    _require_sizes(proto, bind or {})
+    lowered = lower(proto, profile, bind)
+    return LowerReport(lowered, write(lowered, output))
+
+
+def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:
+    """A batch becomes 1; any other dynamic dimension has no usual size, and a flatbuffer none that is dynamic."""
+    constants = {t.name for t in model.graph.initializer}
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            known = dim.HasField("dim_value") and dim.dim_value > 0
+            if axis > 0 and not known and value.name not in constants and dim.dim_param not in bind:
+                hint = f"give --bind {dim.dim_param}=N" if dim.dim_param else "give it a size in the model"
+                raise UsageError(f"input {value.name} has the dynamic dimension {dim.dim_param or axis}: {hint}")

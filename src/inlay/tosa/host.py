@@ -1,0 +1,97 @@
+"""Host partitions as ONNX models: the original nodes, with Q/DQ where they meet integer tensors of the other side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from inlay.tosa import ir
+from inlay.tosa.ir import Array, IntegerGraph, Op
+from inlay.tosa.partition import Piece
+from inlay.tosa.prepare import Source
+
+
+def host_model(graph: IntegerGraph, piece: Piece, source: Source) -> onnx.ModelProto:
+    """The ONNX model of a host partition; inputs and outputs bear the integer graph's tensor names."""
+    nodes: list[onnx.NodeProto] = []
+    constants: dict[str, Array] = {}
+    for op in piece.ops:
+        constants.update({n: graph.constants[n] for n in op.inputs if n in graph.constants})
+        nodes.extend(_nodes(graph, op, constants))
+    proto = helper.make_graph(
+        nodes,
+        "host",
+        [_value(graph, n) for n in piece.inputs],
+        [_value(graph, n) for n in piece.outputs],
+        [numpy_helper.from_array(v, n) for n, v in constants.items()],
+    )
+    model = helper.make_model(proto, opset_imports=source.opsets, ir_version=source.ir_version)
+    model.functions.extend(source.functions)
+    return model
+
+
+def _value(graph: IntegerGraph, name: str) -> onnx.ValueInfoProto:
+    tensor = graph.tensors[name]
+    if not tensor.dtype:
+        return onnx.ValueInfoProto(name=name)
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)), tensor.shape)
+
+
+def _nodes(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence[onnx.NodeProto]:
+    match op:
+        case ir.Host():
+            return _original(op)
+        case ir.Quantize():
+            return [helper.make_node("QuantizeLinear", [op.inputs[0], *_numbers(graph, op.out, constants)], [op.out])]
+        case ir.Dequantize():
+            return [
+                helper.make_node(
+                    "DequantizeLinear", [op.inputs[0], *_numbers(graph, op.inputs[0], constants)], [op.out]
+                )
+            ]
+        case ir.Rescale():
+            return _bridge(graph, op, constants)
+    raise AssertionError(f"{type(op).__name__} is never given to the host")
+
+
+def _numbers(graph: IntegerGraph, tensor: str, constants: dict[str, Array]) -> tuple[str, str]:
+    qparams = graph.tensors[tensor].qparams
+    assert qparams is not None
+    scale, zero = f"{tensor}/scale", f"{tensor}/zero_point"
+    constants[scale] = np.array(qparams.scale[0], np.float32)
+    constants[zero] = np.array(qparams.zero_point[0], qparams.qtype.value)
+    return scale, zero
+
+
+def _original(op: ir.Host) -> Sequence[onnx.NodeProto]:
+    node = onnx.NodeProto()
+    node.CopyFrom(op.node)
+    own = len(node.input)
+    # Values that a subgraph captures keep their ONNX names.
+    extra = [
+        helper.make_node("Identity", [tensor], [name])
+        for tensor, name in zip(op.inputs[own:], op.captured, strict=True)
+        if tensor != name
+    ]
+    del node.input[:]
+    node.input.extend(op.inputs[:own])
+    names = [tensor if name else "" for tensor, name in zip(op.outputs, node.output, strict=True)]
+    del node.output[:]
+    node.output.extend(names)
+    return [*extra, node]
+
+
+def _bridge(graph: IntegerGraph, op: ir.Rescale, constants: dict[str, Array]) -> Sequence[onnx.NodeProto]:
+    """uint8 ↔ int8 at a model boundary: the same lattice, shifted by 128."""
+    offset = f"{op.out}/offset"
+    constants[offset] = np.array(op.out_zp - op.in_zp, np.int32)
+    wide, moved = f"{op.out}/wide", f"{op.out}/moved"
+    to = TensorProto.INT8 if graph.tensors[op.out].dtype == "int8" else TensorProto.UINT8
+    return [
+        helper.make_node("Cast", [op.inputs[0]], [wide], to=TensorProto.INT32),
+        helper.make_node("Add", [wide, offset], [moved]),
+        helper.make_node("Cast", [moved], [op.out], to=to),
+    ]

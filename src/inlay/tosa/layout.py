@@ -1,0 +1,219 @@
+"""Where each tensor of a TOSA partition lies in memory: chosen so that as few bytes as possible are transposed.
+
+A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution,
+pooling and resizing demand channels last, matrix products the ONNX order; element-wise operators, joins and
+slices take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Between groups
+stand only Reshape and Transpose, which are free when the bytes are the same on both sides (often they are: an ONNX
+export's own NCHW → NHWC Transpose vanishes). Groups without a demand take the layout with the fewest moved bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from inlay.tosa import ir
+from inlay.tosa.ir import Op, Shape, Tensor
+
+Layout = tuple[int, ...]
+
+_OPTIONS: Mapping[int, tuple[Layout, ...]] = {
+    2: ((0, 1), (1, 0)),
+    3: ((0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0), (1, 2, 0), (1, 0, 2)),
+    4: ((0, 1, 2, 3), (0, 2, 3, 1)),
+    5: ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 3, 4, 1, 2), (3, 4, 0, 1, 2), (1, 3, 4, 0, 2), (0, 1, 3, 4, 2)),
+}
+"""Layouts offered by rank. Of rank 5: those in which rows and columns come before channels that were split in two, as a
+channel shuffle does."""
+
+_CHANNELS_LAST = (ir.Conv2d, ir.TransposeConv2d, ir.MaxPool, ir.AvgPool, ir.Resize)
+
+_SWEEPS = 8
+"""Rounds of local improvement; real graphs settle within three."""
+
+
+def identity(rank: int) -> Layout:
+    """ONNX's own order."""
+    return tuple(range(rank))
+
+
+def options(rank: int) -> tuple[Layout, ...]:
+    """Layouts that a tensor of this rank may take."""
+    return _OPTIONS.get(rank, (identity(rank),))
+
+
+def stored(shape: Shape, layout: Layout) -> Shape:
+    """Dimensions in memory order."""
+    return tuple(shape[i] for i in layout)
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """A Reshape or Transpose between two groups."""
+
+    op: Op
+    source: str
+    target: str
+
+
+def assign(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable[str]) -> dict[str, Layout]:
+    """A layout for every tensor that ``ops`` read or write; constants are stored as their reader likes."""
+    fixed = set(constants)
+    groups = _Groups()
+    demands: dict[str, set[Layout]] = defaultdict(set)
+    edges = []
+    for op in ops:
+        live = [n for n in (*op.inputs, *op.outputs) if n not in fixed]
+        for name in live:
+            groups.find(name)
+        if isinstance(op, (ir.Reshape, ir.Transpose)):
+            edges.append(_Edge(op, op.inputs[0], op.out))
+            continue
+        for first, second in itertools.pairwise(live):
+            if not isinstance(op, ir.MatMul):
+                groups.join(first, second)
+        demand = _demand(op, tensors)
+        if demand is not None:
+            for name in live:
+                demands[name].add(demand)
+    wanted: dict[str, Layout] = {}
+    for name, layouts in demands.items():
+        # Two different demands on one group cannot arise: each demand names the only layout that its rank's
+        # channel operators take, and matrix products have groups of their own behind a Reshape.
+        for layout in layouts:
+            wanted.setdefault(groups.find(name), layout)
+    labels = _improve(groups, wanted, edges, tensors)
+    return {name: labels[groups.find(name)] for name in groups.members()}
+
+
+def _demand(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
+    if isinstance(op, _CHANNELS_LAST):
+        return (0, 2, 3, 1)
+    if isinstance(op, ir.MatMul):
+        return (0, 1, 2)
+    if isinstance(op, ir.Reverse) and len(tensors[op.out].dims) == 4:
+        return (0, 2, 3, 1)  # Ethos-U turns rows and columns only
+    if isinstance(op, ir.Rescale) and op.axis is not None:
+        rank = len(tensors[op.out].dims)
+        # TOSA scales per channel along the last stored axis.
+        return next((o for o in options(rank) if o[-1] == op.axis), identity(rank))
+    return None
+
+
+def _improve(
+    groups: _Groups, wanted: Mapping[str, Layout], edges: Sequence[_Edge], tensors: Mapping[str, Tensor]
+) -> dict[str, Layout]:
+    labels = dict(wanted)
+    touching: dict[str, list[_Edge]] = defaultdict(list)
+    for edge in edges:
+        for name in {groups.find(edge.source), groups.find(edge.target)}:
+            touching[name].append(edge)
+    free = [g for g in groups.roots() if g not in wanted]
+    for _ in range(_SWEEPS):
+        changed = False
+        for group in free:
+            choices = options(len(tensors[group].dims))
+            best = min(choices, key=lambda o: _cost(group, o, touching[group], labels, groups, tensors))
+            if labels.get(group) != best:
+                labels[group], changed = best, True
+        if not changed:
+            break
+    return labels
+
+
+def _cost(
+    group: str,
+    layout: Layout,
+    edges: Sequence[_Edge],
+    labels: Mapping[str, Layout],
+    groups: _Groups,
+    tensors: Mapping[str, Tensor],
+) -> int:
+    total = 0
+    for edge in edges:
+        source, target = groups.find(edge.source), groups.find(edge.target)
+        a = layout if source == group else labels.get(source)
+        b = layout if target == group else labels.get(target)
+        if a is not None and b is not None and not free_of_charge(edge.op, tensors, a, b):
+            total += math.prod(tensors[edge.target].dims)
+    return total
+
+
+def free_of_charge(op: Op, tensors: Mapping[str, Tensor], source: Layout, target: Layout) -> bool:
+    """Whether a Reshape or Transpose between two layouts leaves every byte where it is."""
+    if isinstance(op, ir.Transpose):
+        return is_trivial(physical(op.perm, source, target), stored(tensors[op.inputs[0]].dims, source))
+    return same_bytes(tensors[op.inputs[0]].dims, source, tensors[op.out].dims, target)
+
+
+def physical(perm: Sequence[int], source: Layout, target: Layout) -> Layout:
+    """The permutation of stored axes that carries out a logical one."""
+    return tuple(source.index(perm[axis]) for axis in target)
+
+
+def is_trivial(perm: Layout, shape: Shape) -> bool:
+    """Whether a permutation only moves axes of size 1."""
+    kept = [p for p in perm if shape[p] > 1]
+    return kept == sorted(kept)
+
+
+def same_bytes(shape_a: Shape, layout_a: Layout, shape_b: Shape, layout_b: Layout) -> bool:
+    """Whether a row-major reshape of one ONNX shape to the other is a plain reshape in these layouts too.
+
+    Both shapes are split into common factors; each layout then orders the factors, and the orders must agree.
+    """
+    parts_a, parts_b = _factors(shape_a, shape_b)
+    if parts_a is None or parts_b is None:
+        return is_trivial(layout_a, shape_a) and is_trivial(layout_b, shape_b)
+    return [f for axis in layout_a for f in parts_a[axis]] == [f for axis in layout_b for f in parts_b[axis]]
+
+
+def _factors(a: Shape, b: Shape) -> tuple[list[list[int]] | None, list[list[int]] | None]:
+    """Numbered common factors of each axis (factors of 1 left out), or None when the axes do not nest."""
+    parts_a: list[list[int]] = [[] for _ in a]
+    parts_b: list[list[int]] = [[] for _ in b]
+    i = j = count = 0
+    left_a, left_b = list(a), list(b)
+    while i < len(a) and j < len(b):
+        if left_a[i] == 1:
+            i += 1
+            continue
+        if left_b[j] == 1:
+            j += 1
+            continue
+        small, large = sorted((left_a[i], left_b[j]))
+        if large % small:
+            return None, None
+        left_a[i] //= small
+        left_b[j] //= small
+        parts_a[i].append(count)
+        parts_b[j].append(count)
+        count += 1
+    return parts_a, parts_b
+
+
+class _Groups:
+    """Union-find over tensor names."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def find(self, name: str) -> str:
+        parent = self._parent.setdefault(name, name)
+        while parent != self._parent[parent]:
+            self._parent[parent] = self._parent[self._parent[parent]]
+            parent = self._parent[parent]
+        self._parent[name] = parent
+        return parent
+
+    def join(self, a: str, b: str) -> None:
+        self._parent[self.find(b)] = self.find(a)
+
+    def members(self) -> list[str]:
+        return list(self._parent)
+
+    def roots(self) -> list[str]:
+        return [n for n in self._parent if self.find(n) == n]

@@ -1,0 +1,111 @@
+"""Cuts an integer graph into TOSA and host partitions that can run one after the other.
+
+An operator's level is the number of changes between TOSA and host on the longest way to it. Operators of one level and
+one place form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from inlay.tosa import ir
+from inlay.tosa.ir import IntegerGraph, Op, Place
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Operators of one partition, in topological order.
+
+    Attributes:
+        place: TOSA or HOST.
+        ops: the operators.
+        inputs: tensors that it reads and does not make (constants excluded), model inputs first in their order.
+        outputs: tensors that it makes and others read, model outputs first in their order.
+    """
+
+    place: Place
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the ONNX nodes in it, each once."""
+        return tuple(dict.fromkeys(op.source for op in self.ops if op.source))
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is work in it that is worth a call of the accelerator."""
+        return any(isinstance(op, ir.COMPUTE) for op in self.ops)
+
+
+def split(graph: IntegerGraph) -> tuple[Piece, ...]:
+    """The partitions of ``graph``, in an order in which they can run."""
+    at: dict[str, tuple[int, Place]] = {}
+    members: defaultdict[tuple[int, Place], list[Op]] = defaultdict(list)
+    for op in graph.ops:
+        if op.place is Place.BOUNDARY:
+            continue
+        level = 0
+        for name in op.inputs:
+            if name in at:
+                before, place = at[name]
+                level = max(level, before + (place is not op.place))
+        for name in op.outputs:
+            at[name] = (level, op.place)
+        members[level, op.place].append(op)
+    ordered = sorted(members.items(), key=lambda item: (item[0][0], item[0][1].value))
+    return tuple(_piece(graph, place, ops, _readers(graph)) for (_, place), ops in ordered)
+
+
+def _readers(graph: IntegerGraph) -> Mapping[str, tuple[Op, ...]]:
+    table: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in graph.ops:
+        for name in op.inputs:
+            table[name].append(op)
+    return {n: tuple(ops) for n, ops in table.items()}
+
+
+def _piece(graph: IntegerGraph, place: Place, ops: Sequence[Op], readers: Mapping[str, tuple[Op, ...]]) -> Piece:
+    own = {id(op) for op in ops}
+    made = {name for op in ops for name in op.outputs}
+    read = dict.fromkeys(n for op in ops for n in op.inputs if n and n not in made and n not in graph.constants)
+    model_outputs = {i.tensor for i in graph.outputs}
+    leaving = [
+        n for op in ops for n in op.outputs if n in model_outputs or any(id(r) not in own for r in readers.get(n, ()))
+    ]
+    return Piece(
+        place=place,
+        ops=tuple(ops),
+        inputs=_interface_first(read, _carriers(graph, [i.tensor for i in graph.inputs], inward=True)),
+        outputs=_interface_first(
+            dict.fromkeys(leaving), _carriers(graph, [i.tensor for i in graph.outputs], inward=False)
+        ),
+    )
+
+
+def _carriers(graph: IntegerGraph, interface: Sequence[str], inward: bool) -> list[str]:
+    """The model's inputs (outputs), each followed by the quantized tensors that carry it over the boundary."""
+    result = []
+    for name in interface:
+        result.append(name)
+        for op in graph.ops:
+            if op.place is Place.BOUNDARY:
+                if inward and op.inputs[0] == name:
+                    result.append(op.out)
+                elif not inward and op.out == name:
+                    result.append(op.inputs[0])
+    return result
+
+
+def _interface_first(names: Mapping[str, None], first: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*(n for n in first if n in names), *names]))
+
+
+def without_compute(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """TOSA partitions that only move or requantize, where there is another partition that could do it instead."""
+    if len(pieces) < 2:
+        return ()
+    return tuple(p for p in pieces if p.place is Place.TOSA and not p.computes)

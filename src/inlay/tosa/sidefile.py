@@ -1,0 +1,141 @@
+"""The lowered model on disk: flatbuffers, host models, and a JSON file that says how they fit together.
+
+``OUT.tosa`` is the first TOSA partition (nearly always the only one); further ones are ``OUT.1.tosa`` …, host
+partitions ``OUT.host0.onnx`` …. ``OUT.tosa.json`` describes them; its keys are stable (DESIGN §13): keys are added,
+never renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import UsageError
+from inlay.tosa import ir
+from inlay.tosa.ir import IntegerGraph
+from inlay.tosa.lower import Lowered, Partition
+from inlay.tosa.serialize import TOSA_VERSION, Port
+
+_IDLE = "it computes nothing, its outputs are its inputs in other shapes or under other names"
+
+
+def describe(lowered: Lowered, files: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """The content of the side file.
+
+    Args:
+        lowered: the lowered model.
+        files: name of each partition's file, by its index.
+
+    Returns:
+        ``profile``, ``tosa_version``, ``inputs`` and ``outputs`` of the first TOSA partition (in flatbuffer order),
+        ``partitions``, ``not_lowered``; besides, the ONNX model's own ``model_inputs`` and ``model_outputs``.
+        Ports have ``name`` (of the ONNX model where they are its input or output), ``tensor`` (the name that links
+        partitions), ``dtype``, ``shape`` (stored), ``permutation`` (stored axis ``i`` is ONNX axis ``permutation[i]``),
+        ``scale`` and ``zero_point`` (null for what is not quantized).
+    """
+    names = _onnx_names(lowered.graph)
+    partitions = [
+        _partition(lowered.graph, part, names, (files or {}).get(index))
+        for index, part in enumerate(lowered.partitions)
+    ]
+    none: dict[str, Any] = {"inputs": [], "outputs": []}
+    first = next((p for p in partitions if p["kind"] == "tosa"), none)
+    return {
+        "profile": lowered.profile,
+        "tosa_version": TOSA_VERSION,
+        "inputs": first["inputs"],
+        "outputs": first["outputs"],
+        "partitions": partitions,
+        "not_lowered": [
+            {"node": n.node, "reason": n.reason, "op_type": n.op_type, "place": n.place} for n in lowered.not_lowered
+        ],
+        "model_inputs": [{"name": i.name, "dtype": i.dtype, "tensor": i.tensor} for i in lowered.graph.inputs],
+        "model_outputs": [{"name": i.name, "dtype": i.dtype, "tensor": i.tensor} for i in lowered.graph.outputs],
+    }
+
+
+def _onnx_names(graph: IntegerGraph) -> dict[str, str]:
+    """The ONNX name of each tensor that carries a model input or output, quantized forms included."""
+    names = {i.tensor: i.name for i in (*graph.inputs, *graph.outputs)}
+    for op in graph.ops:
+        if op.place is ir.Place.BOUNDARY:
+            inward = isinstance(op, ir.Quantize)
+            inner, outer = (op.out, op.inputs[0]) if inward else (op.inputs[0], op.out)
+            names.setdefault(inner, names.get(outer, outer))
+    return names
+
+
+def _partition(graph: IntegerGraph, part: Partition, names: Mapping[str, str], file: str | None) -> dict[str, Any]:
+    if part.tosa is not None:
+        inputs, outputs = part.tosa.inputs, part.tosa.outputs
+    else:
+        inputs, outputs = (tuple(_plain(graph, n) for n in side) for side in (part.piece.inputs, part.piece.outputs))
+    return {
+        "kind": part.kind,
+        "nodes": list(part.nodes),
+        "file": file,
+        "inputs": [_port(graph, p, names) for p in inputs],
+        "outputs": [_port(graph, p, names) for p in outputs],
+    }
+
+
+def _plain(graph: IntegerGraph, name: str) -> Port:
+    tensor = graph.tensors[name]
+    shape = tensor.shape or ()
+    return Port(name, tensor.dtype, shape, tuple(range(len(shape))))
+
+
+def _port(graph: IntegerGraph, port: Port, names: Mapping[str, str]) -> dict[str, Any]:
+    numbers = graph.tensors[port.tensor].qparams
+    return {
+        "name": names.get(port.tensor, port.tensor),
+        "tensor": port.tensor,
+        "dtype": port.dtype,
+        "shape": list(port.shape),
+        "permutation": list(port.permutation),
+        "scale": None if numbers is None else numbers.scale[0],
+        "zero_point": None if numbers is None else numbers.zero_point[0],
+    }
+
+
+def write(lowered: Lowered, path: Path) -> tuple[Path, ...]:
+    """Write every partition and the side file; returns the paths, ``path`` first, the side file last.
+
+    Raises:
+        UsageError: nothing became TOSA (the message names the first reasons), or the folder cannot be written.
+    """
+    if not lowered.tosa:
+        reasons = "; ".join(f"{n.node}: {n.reason}" for n in lowered.not_lowered[:3])
+        raise UsageError(f"nothing of the model can be lowered to TOSA {lowered.profile}: {reasons or _IDLE}")
+    contents: dict[Path, bytes] = {}
+    files: dict[int, str] = {}
+    binaries = hosts = 0
+    for index, part in enumerate(lowered.partitions):
+        if part.tosa is not None:
+            file = path if binaries == 0 else path.with_name(f"{path.stem}.{binaries}{path.suffix}")
+            contents[file], binaries = part.tosa.data, binaries + 1
+        else:
+            assert part.host is not None
+            file = path.with_name(f"{path.stem}.host{hosts}.onnx")
+            contents[file], hosts = part.host.SerializeToString(), hosts + 1
+        files[index] = file.name
+    side = path.with_name(f"{path.name}.json")
+    contents[side] = (json.dumps(describe(lowered, files), indent=1) + "\n").encode()
+    try:
+        for file, data in contents.items():
+            _write_whole(file, data)
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or path}: {error.strerror}") from error
+    return tuple(sorted(contents, key=lambda f: (f != path, f == side)))
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write through a temporary file, so that a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,216 @@
+"""Bias correction: its numbers against a direct computation, what it brings, and whom it must not touch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from inlay.calibrate.bias_correction import bias_errors
+from inlay.calibrate.tables import table_from
+from inlay.model.reference import Session
+from inlay.quant.extract import extract
+from inlay.quant.noise_probe import SWITCHES, find_switches, probe_model
+from inlay.quant.qparams import QParamsTable, dequantize, quantize
+from inlay.testing import run_reference
+from inlay.types import Placement, Port, QType
+from tests.helpers import Workspace, constants, producers
+
+CHANNELS = 300  # a bias of more than a kilobyte lies in the store of weights
+Make = Callable[..., Workspace]
+
+
+def model(opset: int = 17) -> onnx.ModelProto:
+    """Conv with padding, Relu, Conv, Gemm; the first two share a bias, which also reaches an output by itself."""
+    rng = np.random.default_rng(3)
+
+    def tensor(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((rng.normal(0, 0.4, shape) ** 3).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b"], ["c0"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c0"], ["r0"], "relu"),
+        helper.make_node("Conv", ["r0", "w1", "b"], ["c1"], "second", pads=[2, 2, 0, 0], dilations=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c1"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["flat"], "flatten"),
+        helper.make_node("Gemm", ["flat", "w2", "b2"], ["y"], "head", transB=1, alpha=0.5),
+        helper.make_node("Tanh", ["b"], ["t"], "alone"),
+    ]
+    tensors = [tensor("w0", 8, 4, 3, 3), tensor("w1", 8, 8, 3, 3), tensor("b", 8), tensor("w2", CHANNELS, 8)]
+    tensors.append(tensor("b2", CHANNELS))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 9, 9])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "t")],
+        tensors,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def feeds(count: int = 5) -> tuple[dict[str, np.ndarray], ...]:
+    rng = np.random.default_rng(0)
+    return tuple({"x": rng.uniform(0, 2, (1, 4, 9, 9)).astype(np.float32)} for _ in range(count))
+
+
+@pytest.fixture
+def space(workspace: Make) -> Workspace:
+    return workspace(model(), feeds=feeds())
+
+
+def errors(space: Workspace) -> dict[str, np.ndarray]:
+    p = space.prepared
+    return bias_errors(p.emitter.base, p.store, p.graph, p.units, p.rules, space.table, space.feeds)
+
+
+def corrected(space: Workspace) -> QParamsTable:
+    return table_from(space.prepared, space.observed, "minmax", shifts=errors(space))
+
+
+def rounded(space: Workspace, weight: str) -> np.ndarray:
+    array = space.graph.constant(weight)
+    params = space.table.params(weight, QType.INT8)
+    assert array is not None
+    return dequantize(quantize(array, params), params)
+
+
+def direct(space: Workspace, made: onnx.ModelProto, weight: str, value: str) -> np.ndarray:
+    """Mean of ``value`` per channel with ``weight`` rounded, less the mean without: two whole runs for each sample."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(made)
+    del probe.graph.output[:]
+    probe.graph.output.add(name=value)
+    exact = onnx.ModelProto()
+    exact.CopyFrom(probe)
+    for tensor in probe.graph.initializer:
+        if tensor.name == weight:
+            tensor.CopyFrom(numpy_helper.from_array(rounded(space, weight), weight))
+    total = 0.0
+    for feed in space.feeds:
+        got, want = (run_reference(m, feed)[value].astype(np.float64) for m in (probe, exact))
+        total += (got - want).mean(axis=tuple(i for i in range(got.ndim) if i != 1)) / len(space.feeds)
+    return np.asarray(total)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_errors_are_those_of_a_direct_computation(workspace: Make, opset: int) -> None:
+    made = model(opset)
+    space = workspace(made, feeds=feeds())
+    found = errors(space)
+    assert set(found) == {"first", "second", "head"}
+    for node, weight, value in (("first", "w0", "c0"), ("second", "w1", "c1"), ("head", "w2", "y")):
+        want = direct(space, made, weight, value)
+        np.testing.assert_allclose(found[node], want, rtol=1e-3, atol=1e-6)
+        assert np.abs(want).max() > 1e-4  # there is something to find
+
+
+def test_padding_counts(workspace: Make) -> None:
+    """Without padding the mean is another one: the agreement above is not for lack of a difference."""
+    space = workspace(model(), feeds=feeds())
+    inner = sum(f["x"].mean(axis=(0, 2, 3)) for f in space.feeds) / len(space.feeds)
+    difference = rounded(space, "w0") - space.graph.constant("w0")
+    unpadded = difference.sum(axis=(2, 3)) @ inner
+    assert np.abs(errors(space)["first"] - unpadded).max() > 0.02 * np.abs(unpadded).max()
+
+
+def test_the_corrected_mean_is_closer_on_the_calibration_data(space: Workspace) -> None:
+    """Each unit alone in low precision, as it is delivered, against float."""
+    tables = (space.table, corrected(space))
+    for node, value in (("first", "c0"), ("second", "c1"), ("head", "y")):
+        # what it reads is quantized, what it hands out is not
+        placement = Placement((p, q) for p, q in space.label(node) if p.node == node)
+        want = _means(space, space.emit(Placement()), value)
+        plain, better = (_means(space, space.emit(placement, table), value) for table in tables)
+        assert np.abs(better - want).mean() < 0.5 * np.abs(plain - want).mean()
+
+
+def _means(space: Workspace, made: onnx.ModelProto, value: str) -> np.ndarray:
+    probe = onnx.ModelProto()
+    probe.CopyFrom(made)
+    del probe.graph.output[:]
+    probe.graph.output.add(name=value)
+    runs = [run_reference(probe, f)[value].astype(np.float64) for f in space.feeds]
+    return np.asarray(np.mean([r.mean(axis=tuple(i for i in range(r.ndim) if i != 1)) for r in runs], axis=0))
+
+
+def test_only_quantized_biases_are_corrected(space: Workspace) -> None:
+    table = corrected(space)
+    full = space.emit(space.full(), table)
+    made, known = producers(full), constants(full)
+    for node, factor in (("first", "w0"), ("second", "w1")):
+        conv = next(n for n in full.graph.node if n.name == node)
+        dq = made[conv.input[2]]
+        numbers = known[dq.input[0]] * known[dq.input[1]].astype(np.float64)
+        want = space.graph.constant("b") - errors(space)[node]
+        np.testing.assert_allclose(numbers, want, atol=float(known[dq.input[1]].max()), err_msg=factor)
+    alone = next(n for n in full.graph.node if n.name == "alone")
+    assert np.array_equal(known[alone.input[0]], space.graph.constant("b"))
+    # and where the conv stays float, it reads the original too
+    partly = space.emit(space.label("second"), table)
+    first = next(n for n in partly.graph.node if n.name == "first")
+    assert np.array_equal(constants(partly)[first.input[2]], space.graph.constant("b"))
+
+
+def test_the_empty_placement_is_the_identity(space: Workspace) -> None:
+    empty = Placement()
+    assert space.emit(empty, corrected(space)).SerializeToString() == space.emit(empty).SerializeToString()
+
+
+def test_large_biases_of_two_tables_are_kept_apart(space: Workspace) -> None:
+    """They lie in one store, under keys that must tell them from each other."""
+    plain, better = space.emit(space.full()), space.emit(space.full(), corrected(space))
+    found = []
+    for made in (plain, better):
+        head = next(n for n in made.graph.node if n.name == "head")
+        found.append(constants(made)[producers(made)[head.input[2]].input[0]])
+    assert found[0].size == CHANNELS
+    assert not np.array_equal(*found)
+
+
+def test_extraction_finds_the_same_placement_and_numbers(space: Workspace) -> None:
+    table, full = corrected(space), space.full()
+    found = extract(ir.from_proto(space.emit(full, table)))
+    assert found.leftovers == ()
+    assert found.placement == full
+    for (value, qtype), params in found.qparams.items():
+        if space.table.knows(value):
+            assert params == table.params(value, qtype)
+
+
+def test_a_table_survives_json(space: Workspace) -> None:
+    table = corrected(space)
+    again = QParamsTable.from_json(space.graph, space.prepared.rules, json.loads(json.dumps(table.as_json())))
+    full = space.full()
+    assert space.emit(full, again).SerializeToString() == space.emit(full, table).SerializeToString()
+
+
+def test_weights_in_another_type_are_not_corrected(space: Workspace) -> None:
+    """The error is known for the target's own type of weights alone."""
+    table, port = corrected(space), Port("first", 2)
+    other = Placement([(Port("first", 1), QType.UINT8), (Port("first", 0), QType.UINT8)])
+    assert np.array_equal(table.bias(port, other), space.graph.constant("b"))
+    assert not np.array_equal(table.bias(port, space.full()), space.graph.constant("b"))
+
+
+def test_probes_of_sensitivity_see_corrected_biases(space: Workspace) -> None:
+    """Weights rounded, activations exact: the mean of the output is off without the correction, and right with it."""
+    p = space.prepared
+    off, means = [], []
+    for table in (space.table, corrected(space)):
+        switches = find_switches(p.graph, p.units, p.rules, table)
+        probe = probe_model(p.emitter.base, p.graph, switches, table)
+        mine = np.array([s.constant and s.ports[0].node == "second" for s in switches])
+        del probe.graph.output[:]
+        probe.graph.output.extend([helper.make_empty_tensor_value_info("c1")])
+        session = Session(probe, p.store)
+        for switch, kept in ((False, off), (True, means)):
+            runs = [session.run({**f, SWITCHES: mine & switch})["c1"] for f in space.feeds]
+            kept.append(np.mean(runs, axis=(0, 1, 3, 4)))
+    assert np.array_equal(off[0], off[1])
+    plain, better = (np.abs(m - off[0]).max() for m in means)
+    assert better < 0.05 * plain

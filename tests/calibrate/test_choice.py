@@ -1,0 +1,168 @@
+"""How the numbers of a run are chosen: never worse than one method for all, always the same, and journaled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import inlay
+from inlay.calibrate.choice import CalibrationChoice, Ticks, choose_calibration
+from inlay.calibrate.tables import choose_method
+from inlay.errors import RunFailed
+from inlay.model.reference import Session
+from inlay.quant.observers import METHODS
+from inlay.quant.qparams import QParamsTable
+from inlay.run import calibration
+from inlay.testing import small_model, sqnr
+from inlay.types import Placement
+from tests.helpers import Workspace
+
+Make = Callable[..., Workspace]
+
+
+def model(layers: int = 4, outliers: bool = False) -> onnx.ModelProto:
+    """Convs with Relu between them: means that are not zero, so that rounding weights shifts every channel."""
+    rng = np.random.default_rng(2)
+    nodes, tensors = [], []
+    for i in range(layers):
+        weight = (rng.normal(0, 0.25, (8, 8, 3, 3)) ** 3).astype(np.float32) * 8
+        if outliers and i == 1:
+            weight[0] *= 60.0
+        tensors += [numpy_helper.from_array(weight, f"w{i}")]
+        tensors += [numpy_helper.from_array(rng.normal(0, 0.1, 8).astype(np.float32), f"b{i}")]
+        nodes.append(helper.make_node("Conv", [f"v{i}", f"w{i}", f"b{i}"], [f"c{i}"], f"conv{i}", pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [f"v{i + 1}"], f"relu{i}"))
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 10, 10]) for n in ("v0", f"v{layers}")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def feeds(count: int) -> tuple[dict[str, np.ndarray], ...]:
+    rng = np.random.default_rng(1)
+    return tuple({"v0": rng.uniform(0, 1, (1, 8, 10, 10)).astype(np.float32)} for _ in range(count))
+
+
+class Judge:
+    """The worst output's SQNR over the last samples, with what the runtime makes of the emitted model."""
+
+    def __init__(self, space: Workspace) -> None:
+        self.space, self.asked = space, list[Placement]()
+
+    def __call__(self, table: QParamsTable, placement: Placement) -> float:
+        self.asked.append(placement)
+        p = self.space.prepared
+        exact, session = Session(p.emitter.base, p.store), Session(p.emitter.emit(placement, table), p.store)
+        pairs = [(exact.run(f), session.run(f)) for f in self.space.feeds[-4:]]
+        return min(sqnr(np.stack([a[n] for a, _ in pairs]), np.stack([b[n] for _, b in pairs])) for n in pairs[0][0])
+
+
+def choose(space: Workspace, least_db: float | None = None) -> tuple[CalibrationChoice, Judge]:
+    judge = Judge(space)
+    found = choose_calibration(
+        space.prepared, space.observed, space.full(), space.feeds[:8], judge, 3.0, least_db, clock=Ticks()
+    )
+    return found, judge
+
+
+def test_never_worse_than_the_best_method_alone(workspace: Make) -> None:
+    space = workspace(model(), feeds=feeds(12))
+    found, judge = choose(space)
+    partial = space.observed.of(1)
+    single, scores = choose_method(space.prepared, partial, space.full(), lambda t: judge(t, space.full()))
+    after = judge(found.table(space.prepared, partial), space.full())
+    assert set(scores) == set(METHODS)
+    assert found.method == single
+    assert after >= scores[single] + 1.0  # rounding the weights shifts means here
+    assert found.report["bias_correction"]
+    assert found.report["before_db"] == pytest.approx(scores[single])
+    assert found.report["after_db"] == pytest.approx(after)
+    assert sum(found.report["methods"].values()) == len(space.observed.histograms)
+
+
+def test_equal_calls_choose_equally(workspace: Make) -> None:
+    made = [choose(workspace(model(), feeds=feeds(12)))[0] for _ in range(2)]
+    assert made[0] == made[1]
+    assert made[0].identity == made[1].identity
+
+
+def test_a_choice_survives_json(workspace: Make) -> None:
+    space = workspace(model(), feeds=feeds(12))
+    found, _ = choose(space)
+    again = CalibrationChoice.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False)))
+    assert again == found
+    emitted = [space.emit(space.full(), n.table(space.prepared, space.observed)) for n in (found, again)]
+    assert emitted[0].SerializeToString() == emitted[1].SerializeToString()
+    assert "dB" in str(found)
+
+
+def test_it_is_made_for_the_part_inside_the_bound(workspace: Make) -> None:
+    """A unit that ruins everything is left out before the choice; with a bound that all keeps, nothing is."""
+    space = workspace(model(outliers=True), feeds=feeds(12))
+    whole, judge = choose(space)
+    assert set(judge.asked) == {space.full()}
+    assert whole.report["whole"]
+    least = whole.scores[whole.method] + 3.0
+    part, judge = choose(space, least)
+    assert not part.report["whole"]
+    assert 0 < part.report["ports"] < len(space.full())
+    assert part.report["after_db"] >= part.report["before_db"]
+    easy, _ = choose(space, 1.0)
+    assert easy == whole
+
+
+def test_a_judge_that_cannot_run_what_is_corrected(workspace: Make) -> None:
+    space = workspace(model(), feeds=feeds(12))
+
+    def judge(table: QParamsTable, placement: Placement) -> float:
+        if table.corrects("conv0"):
+            raise RunFailed("no")
+        return 10.0
+
+    found = choose_calibration(space.prepared, space.observed, space.full(), space.feeds, judge, 0.0, clock=Ticks())
+    assert not found.shifts
+    assert found.method == METHODS[0]
+
+
+def test_without_samples_one_method_serves(workspace: Make) -> None:
+    space = workspace(model(), feeds=feeds(4))
+    found = choose_calibration(space.prepared, space.observed, space.full(), (), Judge(space), 3.0, clock=Ticks())
+    assert not found.chosen
+    assert not found.shifts
+    assert str(found) == f"ranges by {found.method}"
+
+
+def test_a_run_that_is_continued_keeps_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model(), path)
+    options = {"target": "null", "min_sqnr": 10.0, "data": list(feeds(12)), "out": tmp_path / "out"}
+    first = inlay.tune(path, max_measurements=3, **options)
+    data = json.loads((tmp_path / "out" / "result.json").read_text())["data"]
+    assert data["numbers"]["after_db"] >= data["numbers"]["before_db"]
+    assert data["ranges"] in METHODS
+
+    def never(*_: object, **__: object) -> CalibrationChoice:
+        raise AssertionError("decided twice")
+
+    monkeypatch.setattr(calibration, "choose_numbers", never)
+    again = inlay.tune(path, max_measurements=8, **options)
+    assert again.search["replayed"] >= first.search["measurements"]
+
+
+def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(small_model(), path)
+    inlay.tune(path, target="null", max_measurements=3, out=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["numbers"] == {}
+
+
+def test_ticks_depend_on_the_model_alone(workspace: Make) -> None:
+    space = workspace(model(), feeds=feeds(2))
+    one, other = Ticks.of(space.prepared), Ticks.of(space.prepared)
+    assert [one() for _ in range(5)] == [other() for _ in range(5)]
+    assert one() > 0.0

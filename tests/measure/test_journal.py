@@ -1,0 +1,215 @@
+"""The journal: what was recorded is there again, whatever happened; other runs are refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inlay.errors import JournalError
+from inlay.measure.journal import Journal
+from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
+from inlay.types import Placement, Port, QType
+
+IDENTITY = {"model": "abc", "seed": "0"}
+OUTCOMES: list[Outcome] = [
+    Failed("compile", "refused: 'quoted' \n text"),
+    Infeasible(Accuracy(False, 3.5, (OutputError("y", 3.5, 0.9),), reason="below 20 dB")),
+    Measured(
+        Latency(1234.5, Interval(1.5, 1.4, float("inf")), 6),
+        Accuracy(True, 30.25, (OutputError("y", 30.25, 1.0), OutputError("z", 300.0, 1.0)), 0.5, 0.01, 7),
+    ),
+]
+
+
+@contextmanager
+def journal(path: Path, identity: dict[str, str] | None = None, restart: bool = False) -> Iterator[Journal]:
+    opened = Journal(path, identity or IDENTITY, restart)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def fill(path: Path) -> None:
+    with journal(path) as j:
+        for number, outcome in enumerate(OUTCOMES):
+            j.record(f"key{number}", f"origin {number}", "placement", outcome, number == 2, Interval(1.1, 1.0, 1.2))
+        j.record_blocks("race", ["a", "b"], np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.0, 0.01]))
+        j.record_fact("method", "mse")
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    fill(path)
+    with journal(path) as j:
+        assert j.resumed
+        for number, outcome in enumerate(OUTCOMES):
+            assert j.trial(f"key{number}") == (outcome, number == 2, Interval(1.1, 1.0, 1.2))
+        assert j.trial("unknown") is None
+        assert j.blocks("race", ["a", "b"]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+        assert j.blocks("race", ["b", "a"]).shape == (0, 2), "blocks belong to their models in their order"
+        assert j.blocks("confirm", ["a", "b"]).shape == (0, 2)
+        assert j.fact("method") == "mse"
+        assert j.fact("nothing") is None
+        assert [t["origin"] for t in j.trials()] == ["origin 0", "origin 1", "origin 2"]
+
+
+def test_a_placement_comes_back_with_what_is_off_zero(tmp_path: Path) -> None:
+    sites = [(Port("a", 0), QType.UINT8), (Port("a", 1), QType.INT8), (Port("b", 1), QType.INT8)]
+    plain, moved = Placement(sites), Placement(sites, [Port("b", 1)])
+    with journal(tmp_path / "run.sqlite") as j:
+        j.record_placement("plain", plain)
+        j.record_placement("moved", moved)
+        assert (j.placement("plain"), j.placement("moved")) == (plain, moved)
+    assert plain != moved
+    assert plain.digest != moved.digest
+    assert (moved | plain).offset == {Port("b", 1)} == plain.off_zero([Port("b", 1), Port("c", 1)]).offset
+    assert moved.without([Port("b", 1)]) == plain.without([Port("b", 1)])
+    with pytest.raises(ValueError, match=r"port c\[1\] is to be off zero"):
+        Placement(sites, [Port("c", 1)])
+    with pytest.raises(ValueError, match="not known of a port"):
+        Placement.from_json([["a", 1, "int8", "upside down"]])
+
+
+def test_the_first_record_of_a_candidate_stands(tmp_path: Path) -> None:
+    with journal(tmp_path / "run.sqlite") as j:
+        assert not j.resumed
+        j.record("key", "first", "p", OUTCOMES[0], False, None)
+        j.record("key", "second", "p", OUTCOMES[2], True, None)
+        assert j.trial("key") == (OUTCOMES[0], False, None)
+
+
+@pytest.mark.parametrize(
+    ("identity", "word"),
+    [
+        ({"model": "abc", "seed": "1"}, "seed"),
+        ({"model": "xyz", "seed": "0"}, "model"),
+        ({"model": "abc"}, "seed"),
+        ({**IDENTITY, "more": ""}, "more"),
+    ],
+)
+def test_other_runs_are_refused(identity: dict[str, str], word: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    fill(path)
+    with pytest.raises(JournalError, match=rf"differs in {word}.*--restart"), journal(path, identity):
+        pass
+    with journal(path) as j:
+        assert j.trial("key0") is not None, "a refused run leaves the journal alone"
+    with journal(path, identity, restart=True) as j:
+        assert not j.resumed
+        assert j.trial("key0") is None
+
+
+def test_a_run_that_measured_nothing_may_be_replaced(tmp_path: Path) -> None:
+    """Otherwise a mistyped option would occupy the folder."""
+    path = tmp_path / "run.sqlite"
+    with journal(path, {"model": "mistyped"}) as j:
+        j.record_fact("method", "mse")
+    with journal(path) as j:
+        assert j.fact("method") is None
+        j.record_blocks("baseline", ["a"], np.ones((1, 1)), np.zeros(1))
+    with pytest.raises(JournalError, match="model"), journal(path, {"model": "mistyped"}):
+        pass
+
+
+def test_a_journal_cut_anywhere_is_whole_or_refused(tmp_path: Path) -> None:
+    """Never a wrong record, never another exception: a prefix of what was recorded, or a JournalError."""
+    path = tmp_path / "whole" / "run.sqlite"
+    path.parent.mkdir()
+    fill(path)
+    size = path.stat().st_size
+    refused = 0
+    for length in [*range(0, 200, 20), *range(200, size, 997), size - 1]:
+        cut = tmp_path / f"cut{length}"
+        cut.mkdir()
+        (cut / "run.sqlite").write_bytes(path.read_bytes()[:length])
+        try:
+            with journal(cut / "run.sqlite") as j:
+                for number, outcome in enumerate(OUTCOMES):
+                    found = j.trial(f"key{number}")
+                    assert found is None or found[0] == outcome
+                j.blocks("race", ["a", "b"])
+                j.fact("method")
+                j.trials()
+        except JournalError:
+            refused += 1
+    assert refused > 5
+
+
+def test_a_write_ahead_log_cut_anywhere_gives_a_prefix(tmp_path: Path) -> None:
+    """What a power cut leaves: the transactions up to the cut, in order, and the run goes on."""
+    path = tmp_path / "live" / "run.sqlite"
+    path.parent.mkdir()
+    with journal(path) as j:
+        for number in range(8):
+            j.record(f"key{number}", "o", "p", OUTCOMES[number % 3], False, None)
+        log = path.with_name("run.sqlite-wal")
+        whole = log.read_bytes()
+        lengths = sorted({0, 31, 32, 1000, *range(0, len(whole), 3001), len(whole)})
+        for length in lengths:
+            copy = tmp_path / f"at{length}"
+            copy.mkdir()
+            shutil.copy(path, copy / "run.sqlite")
+            (copy / "run.sqlite-wal").write_bytes(whole[:length])
+    counts = []
+    for length in lengths:
+        with journal(tmp_path / f"at{length}" / "run.sqlite") as j:
+            keys = [t["candidate"] for t in j.trials()]
+            assert keys == [f"key{n}" for n in range(len(keys))]
+            counts.append(len(keys))
+            j.record("after", "o", "p", OUTCOMES[0], False, None)
+            assert j.trial("after") is not None
+    assert counts == sorted(counts)
+    assert counts[-1] == 8
+    assert counts[0] < 8, "the case is worth something"
+
+
+def test_a_killed_writer_loses_nothing_that_was_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    code = (
+        "import sys; from pathlib import Path; from inlay.measure.journal import Journal\n"
+        "from inlay.trial import Failed\n"
+        f"j = Journal(Path({str(path)!r}), {IDENTITY!r})\n"
+        "for n in range(10**6):\n"
+        "    j.record(f'key{n}', 'o', 'p', Failed('run', 'x'), False, None); print(n, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as lines:
+        for line in lines:
+            if int(line) == 20:
+                os.kill(process.pid, signal.SIGKILL)
+                break
+        said = [20, *map(int, lines.read().split())]
+    process.wait()
+    with journal(path) as j:
+        keys = [t["candidate"] for t in j.trials()]
+    assert keys == [f"key{n}" for n in range(len(keys))]
+    assert len(keys) > max(said)
+
+
+def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    with journal(path) as j:
+        other = sqlite3.connect(path, isolation_level=None)
+        try:
+            other.execute("DROP TABLE trials")
+        finally:
+            other.close()
+        with pytest.raises(JournalError, match="cannot be written"):
+            j.record("key", "o", "p", OUTCOMES[0], False, None)
+
+
+def test_a_journal_in_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be used"), journal(tmp_path / "no" / "run.sqlite"):
+        pass

@@ -1,0 +1,309 @@
+"""Evolution on graphs with a planted optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inlay.errors import UsageError
+from inlay.model.graph import Graph
+from inlay.regions.cache import PatternCache
+from inlay.regions.config import Config
+from inlay.regions.evolve import Evolve
+from inlay.regions.points import NodeInputInsertionPoint
+from inlay.regions.sampling import SchemeSampler
+from inlay.regions.schemes import InsertionScheme
+from inlay.regions.search_space import find_space
+from inlay.regions.tree import RegionType
+from inlay.targets.onnxruntime.rules import rules_for
+from inlay.testing.generated_graphs import GraphBuilder, residual
+from inlay.trial import Failed, Proposal, Trial
+from inlay.types import Placement, Port, QType
+from tests.oracle import LIGHT, Judge, Kind, light_graph, planted, run
+
+RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
+
+
+def evolve(graph: Graph, seed: int = 0, **more: object) -> Evolve:
+    return Evolve(graph, RULES, rng=np.random.default_rng(seed), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixed", "paired"])
+@pytest.mark.parametrize("name", LIGHT)
+def test_planted_optimum_is_found_with_thirty_schemes_per_region(name: str, kind: Kind) -> None:
+    graph = light_graph(name)
+    space = find_space(graph, RULES)
+    judge = Judge(planted(space, kind))
+    assert judge.latency(Placement()) == 100
+    strategy = evolve(graph, space=space, config=Config(schemes_per_region=30))
+    run(strategy, judge)
+    assert judge.best <= 50.5
+    assert judge.latency(strategy.incumbent) == judge.best
+
+
+def test_the_oracle_is_not_solved_by_the_first_guess() -> None:
+    """Negative control: with one scheme per region (all points) the mixed landscape is not solved."""
+    graph = light_graph("resnet50")
+    space = find_space(graph, RULES)
+    judge = Judge(planted(space, "mixed"))
+    run(evolve(graph, space=space, config=Config(schemes_per_region=1)), judge)
+    assert judge.best > 50.5
+
+
+def test_full_coverage_costs_fifty_in_the_plain_landscape() -> None:
+    graph = light_graph("squeezenet")
+    space = find_space(graph, RULES)
+    everything = Placement((p, QType.UINT8) for p, r in space.offers.ports.items() if r is None)
+    assert planted(space, "plain")(everything) == pytest.approx(50)
+
+
+def test_no_placement_is_asked_twice() -> None:
+    graph = residual(60)
+    space = find_space(graph, RULES)
+    judge = Judge(planted(space, "mixed"))
+    strategy = evolve(graph, space=space)
+    seen = set()
+    while (proposal := strategy.ask()) is not None:
+        assert proposal.placement not in seen
+        assert len(proposal.placement)
+        seen.add(proposal.placement)
+        strategy.tell(judge(proposal))
+    assert len(seen) > 50
+
+
+def test_same_seed_asks_the_same_and_another_seed_does_not() -> None:
+    graph = residual(60)
+
+    def asked(seed: int) -> list[str]:
+        space = find_space(graph, RULES)
+        judge, strategy, digests = Judge(planted(space, "mixed")), evolve(graph, seed, space=space), []
+        while (proposal := strategy.ask()) is not None:
+            digests.append(proposal.placement.digest)
+            strategy.tell(judge(proposal))
+        return digests
+
+    assert asked(1) == asked(1)
+    assert asked(1) != asked(2)
+
+
+def test_leaves_come_first_then_composites_by_height_then_the_root() -> None:
+    patterns = evolve(residual(200)).patterns()
+    heights = [p.instances[0].region.level for p in patterns]
+    assert heights == sorted(heights)
+    assert patterns[-1].type is RegionType.ROOT
+    assert all(p.points for p in patterns)
+
+
+def test_all_regions_of_a_pattern_change_together() -> None:
+    graph = residual(100)
+    strategy = evolve(graph)
+    pattern = max(strategy.patterns(), key=lambda p: len(p.instances))
+    point = next(p for p in pattern.points if isinstance(p, NodeInputInsertionPoint))
+    ports = strategy.resolve(pattern, InsertionScheme(frozenset({point})))
+    assert len(pattern.instances) > 5
+    assert len(ports) == len(pattern.instances)
+
+
+def test_composites_start_from_what_their_leaves_found() -> None:
+    """A leaf's choice survives every composite scheme that is not measured to be faster."""
+    graph = residual(60)
+    space = find_space(graph, RULES)
+    wanted = {p for p, r in space.offers.ports.items() if r is None and graph.node(p.node).op_type == "Conv"}
+
+    def latency(placement: Placement) -> float:
+        return 100 - 50 * sum(p in placement for p in wanted) / len(wanted)
+
+    judge, strategy = Judge(latency), evolve(graph, space=space)
+    before: set[Port] = set()
+    composites = 0
+    while (proposal := strategy.ask()) is not None:
+        if proposal.origin == "evolve: all points":  # which would leave nothing to find
+            strategy.tell(Trial(proposal, Failed("compile", "not now")))
+            continue
+        composite = "leaf" not in proposal.origin
+        if composite and not before:
+            before = {p for p, _ in strategy.incumbent}
+            assert wanted <= before
+        composites += composite
+        strategy.tell(judge(proposal))
+        if composite:
+            assert wanted <= {p for p, _ in strategy.incumbent}
+    assert composites > 10
+    assert judge.best == pytest.approx(50)
+
+
+def test_what_lies_outside_a_pattern_is_not_touched() -> None:
+    graph = residual(60)
+    everything = frozenset(p for p, r in find_space(graph, RULES).offers.ports.items() if r is None)
+    strategy = evolve(graph, base=Placement((p, QType.UINT8) for p in everything))
+    for pattern in strategy.patterns():
+        own = {p for i in pattern.instances for ports in strategy.space.tables[i.region.id].values() for p in ports}
+        assert everything - own <= strategy.resolve(pattern, InsertionScheme())
+        if len(pattern.instances) == 1:
+            assert strategy.resolve(pattern, strategy.current(pattern)) == everything
+
+
+def test_base_placement_is_asked_for_first() -> None:
+    graph = residual(20)
+    base = Placement([(Port("n0", 0), QType.UINT8)])
+    strategy = evolve(graph, base=base)
+    first = strategy.ask()
+    assert first is not None
+    assert first.placement == base
+
+
+def test_failures_and_refusals_never_become_the_incumbent() -> None:
+    strategy = evolve(residual(40))
+    while (proposal := strategy.ask()) is not None:
+        strategy.tell(Trial(proposal, Failed("compile", "no"), accepted=False))
+    assert strategy.incumbent == Placement()
+
+
+def test_threshold_decides() -> None:
+    graph = residual(40)
+    space = find_space(graph, RULES)
+    low, high = (
+        evolve(graph, space=space, config=Config(performance_threshold=t, schemes_per_region=8)) for t in (1.0, 2.5)
+    )
+    run(low, Judge(planted(space, "plain")))
+    run(high, Judge(planted(space, "plain")))
+    assert len(low.incumbent) > 0
+    assert len(high.incumbent) == 0
+
+
+def test_seeds_from_elsewhere_are_tried_before_anything_is_drawn() -> None:
+    graph = residual(40)
+    space = find_space(graph, RULES)
+    strategy = evolve(
+        graph, space=space, seeds=[Placement([(Port("n0", 0), QType.UINT8), (Port("n0", 1), QType.INT8)])]
+    )
+    judge = Judge(planted(space, "plain"))
+    origins = []
+    while (proposal := strategy.ask()) is not None:
+        origins.append(proposal.origin)
+        strategy.tell(judge(proposal))
+    assert any("imported" in o for o in origins)
+
+
+def test_telling_of_something_else_is_noticed() -> None:
+    strategy = evolve(residual(20))
+    asked = strategy.ask()
+    assert asked is not None
+    other = Proposal(Placement([(Port("n0", 0), QType.UINT8), (Port("n2", 0), QType.UINT8)]), "other")
+    with pytest.raises(AssertionError):
+        strategy.tell(Trial(other, Failed("compile", "")))
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixed", "paired"])
+def test_own_cache_brings_the_result_back_in_a_fifth_of_the_measurements(kind: Kind) -> None:
+    graph = light_graph("squeezenet")
+    space = find_space(graph, RULES)
+    cold, judge = evolve(graph, space=space), Judge(planted(space, kind))
+    course = run(cold, judge)
+    cache = PatternCache.from_data(cold.harvest().to_data())
+    warm = evolve(graph, seed=1, space=find_space(graph, RULES), cache=cache)
+    again = run(warm, Judge(planted(space, kind)))
+    reached = next(i for i, ms in enumerate(again, 1) if ms <= course[-1] + 1e-9)
+    needed = next(i for i, ms in enumerate(course, 1) if ms <= course[-1] + 1e-9)
+    assert reached <= len(course) / 5
+    assert reached <= max(1, needed / 5)
+
+
+def test_cached_schemes_are_measured_not_believed() -> None:
+    graph = residual(40)
+    space = find_space(graph, RULES)
+    good = evolve(graph, space=space)
+    run(good, Judge(planted(space, "plain")))
+    warm = evolve(graph, space=space, cache=good.harvest())
+    run(warm, Judge(lambda p: 100.0 + len(p)))  # on this target every pair costs
+    assert warm.incumbent == Placement()
+
+
+def test_cache_of_other_models_is_harmless() -> None:
+    graph = residual(40)
+    space = find_space(graph, RULES)
+    other = evolve(light_graph("squeezenet"))
+    run(other, Judge(planted(other.space, "plain")), limit=50)
+    warm = evolve(graph, space=space, cache=other.harvest())
+    judge = Judge(planted(space, "plain"))
+    run(warm, judge)
+    assert judge.best <= 50.5
+
+
+def test_mutations_start_from_the_top_and_change_at_most_so_many_points() -> None:
+    points = [NodeInputInsertionPoint(0, i) for i in range(40)]
+    config = Config(maximum_mutations=2, minimum_schemes_to_mutate=3, top_percent_to_mutate=0.1)
+    sampler = SchemeSampler(points, (), config, np.random.default_rng(0))
+    ranked = [InsertionScheme(frozenset(points[: 2 * i])) for i in range(20)]
+    incumbent = ranked[0]
+    distances = set()
+    for _ in range(300):
+        scheme, how = sampler.draw(incumbent, ranked, 0)
+        if how == "mutation":
+            distance = min(scheme.distance(r) for r in ranked[:3])
+            assert distance <= 2
+            distances.add(min(scheme.distance(r) for r in ranked[:3]))
+        if how == "flip":
+            assert scheme.distance(incumbent) == 1
+    assert distances == {0, 1, 2} or distances == {1, 2}
+
+
+def test_top_percent_widens_the_seeds() -> None:
+    points = [NodeInputInsertionPoint(0, i) for i in range(60)]
+    ranked = [InsertionScheme(frozenset(points[i : i + 20])) for i in range(40)]
+    used = set()
+    config = Config(maximum_mutations=1, minimum_schemes_to_mutate=1, top_percent_to_mutate=0.5)
+    sampler = SchemeSampler(points, (), config, np.random.default_rng(0))
+    for _ in range(2000):
+        scheme, how = sampler.draw(InsertionScheme(), ranked, 0)
+        if how == "mutation":
+            used.add(min(range(40), key=lambda i: scheme.distance(ranked[i])))
+    assert used == set(range(20))
+
+
+def test_flips_take_turns() -> None:
+    points = [NodeInputInsertionPoint(0, i) for i in range(12)]
+    sampler = SchemeSampler(points, (), Config(), np.random.default_rng(0))
+    flipped = []
+    while len(flipped) < 12:
+        scheme, how = sampler.draw(InsertionScheme(), [], 0)
+        if how == "flip":
+            flipped.append(next(iter(scheme.points)))
+    assert sorted(flipped) == points
+
+
+def test_a_pattern_with_few_schemes_is_searched_through_and_left() -> None:
+    b = GraphBuilder()
+    b.node("Sigmoid", [b.input((1, 8))])
+    graph = b.graph()
+    strategy = evolve(graph)
+    assert len(run(strategy, Judge(lambda p: 100.0 + len(p)))) <= 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schemes_per_region": 0},
+        {"maximum_mutations": 0},
+        {"maximum_generation_attempts": 0},
+        {"top_percent_to_mutate": 1.5},
+        {"performance_threshold": 0.9},
+        {"performance_threshold": float("nan")},
+        {"concat_group_min_samples": -1},
+        {"confirmations": -1},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        replace(Config(), **wrong)
+
+
+def test_defaults_are_the_published_ones() -> None:
+    config = Config()
+    assert config.top_percent_to_mutate == 0.1
+    assert config.minimum_schemes_to_mutate == 10
+    assert config.maximum_mutations == 3
+    assert config.maximum_generation_attempts == 100
+    assert config.schemes_per_region == 30

@@ -1,0 +1,277 @@
+"""Every rule by itself: a case where it speaks, and the nearest case where it must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+import pytest
+
+from inlay.errors import UsageError
+from inlay.model.graph import Graph
+from inlay.regions.point_filters import (
+    OUTPUT_RULES,
+    PORT_RULES,
+    TINY_ELEMENTS,
+    Context,
+    find_offers,
+    make_context,
+    shape_arithmetic,
+)
+from inlay.regions.search_space import find_space, select_nodes
+from inlay.space.rules import Rules
+from inlay.targets.onnxruntime.rules import rules_for
+from inlay.testing.generated_graphs import GraphBuilder
+from inlay.types import Port
+
+RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
+FUSING = replace(RULES, fuses_residual_add=True)
+
+
+def context_of(graph: Graph, rules: Rules = RULES, allowed: frozenset[str] | None = None) -> Context:
+    return make_context(graph, rules, allowed=allowed)
+
+
+def said(rule: str, graph: Graph, node: str, slot: int = 0, rules: Rules = RULES, **more: object) -> str | None:
+    context = make_context(graph, rules, **more)  # type: ignore[arg-type]
+    return PORT_RULES[rule](context, graph.node(node), slot)
+
+
+def test_nodes_outside_the_selection_are_refused() -> None:
+    b = GraphBuilder()
+    b.conv(b.conv(b.input((1, 8, 4, 4)), 8), 8)
+    graph = b.graph()
+    assert "--nodes" in str(said("nodes", graph, "n0", allowed=frozenset({"n1"})))
+    assert said("nodes", graph, "n1", allowed=frozenset({"n1"})) is None
+    assert said("nodes", graph, "n1") is None
+
+
+def test_nodes_with_subgraphs_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input((1, 8, 4, 4)), 8)
+    b.node("Loop", [x])
+    plain = b.graph()
+    b.nodes[-1] = replace(b.nodes[-1], captured=frozenset({x}))
+    assert "subgraph" in str(said("subgraph", b.graph(), "n1"))
+    assert said("subgraph", plain, "n1") is None
+
+
+def test_values_that_are_not_float32_are_refused() -> None:
+    b = GraphBuilder()
+    whole = b.input((1, 8, 4, 4), dtype=ir.DataType.INT64)
+    b.node("Reshape", [whole, b.const((4,), ir.DataType.INT64)], dtype=ir.DataType.INT64)
+    b.node("Transpose", [b.input((1, 8, 4, 4))])
+    graph = b.graph()
+    assert "int64" in str(said("dtype", graph, "n0"))
+    assert said("dtype", graph, "n1") is None
+    assert "unknown type" in str(said("dtype", replace(graph, dtypes={}), "n1"))
+
+
+def test_shape_arithmetic_is_refused_even_where_it_is_float() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    size = b.node("Cast", [b.node("Shape", [x], (4,), dtype=ir.DataType.INT64)], (4,))
+    half = b.node("Mul", [size, b.const(())], (4,))
+    b.node("Mul", [x, half])
+    graph = b.graph()
+    assert shape_arithmetic(graph) == {"n0:0", "n1:0", "n2:0"}
+    assert "tensor shapes" in str(said("shape-arithmetic", graph, "n3", 1))
+    assert said("shape-arithmetic", graph, "n3", 0) is None
+
+
+@pytest.mark.parametrize(("size", "refused"), [(TINY_ELEMENTS - 1, True), (TINY_ELEMENTS, False), (None, False)])
+def test_tiny_tensors_are_refused(size: int | None, refused: bool) -> None:
+    b = GraphBuilder()
+    b.node("Sigmoid", [b.input((1, size))])
+    graph = b.graph()
+    assert bool(said("tiny", graph, "n0")) is refused
+
+
+def test_ports_of_folded_activations_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input((1, 8, 4, 4)), 8)
+    b.relu(x)
+    shared = b.conv(x, 8)
+    graph = b.graph()
+    assert said("folded-activation", graph, "n1") is None  # two read the Conv's output: nothing is folded
+    b = GraphBuilder()
+    b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
+    graph = b.graph()
+    assert "folded into n0" in str(said("folded-activation", graph, "n1"))
+    assert said("folded-activation", graph, "n2") is None
+    assert shared
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_between_conv_batchnorm_and_relu_nothing_is_offered(shared: bool) -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input((1, 8, 4, 4)), 8)
+    y = b.node("BatchNormalization", [x, *(b.const((8,)) for _ in range(4))])
+    b.relu(y)
+    if shared:
+        b.node("Tanh", [x])
+        b.node("Tanh", [y])
+    graph = b.graph()
+    assert bool(said("conv-bn-interior", graph, "n1")) is not shared
+    assert bool(said("conv-bn-interior", graph, "n2")) is not shared
+
+
+def residual(*, relu: bool = True, norm: bool = False, spare: bool = False, both: bool = False) -> Graph:
+    b = GraphBuilder()
+    x = b.relu(b.conv(b.input((1, 8, 4, 4)), 8))  # n0, n1
+    y = b.conv(x, 8)  # n2
+    if norm:
+        y = b.node("BatchNormalization", [y, *(b.const((8,)) for _ in range(4))], name="norm")
+    skip = b.conv(x, 8) if both else x
+    out = b.node("Add", [y, skip], name="add")
+    if relu:
+        out = b.relu(out)
+    b.node("Tanh", [out])
+    if spare:
+        b.node("Tanh", [y])
+    return b.graph()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_residual_main_path_is_refused_where_the_target_folds_it(norm: bool) -> None:
+    graph = residual(norm=norm)
+    assert "main path" in str(said("residual-main-path", graph, "add", 0, FUSING))
+    assert said("residual-main-path", graph, "add", 1, FUSING) is None  # the skip input carries Q/DQ
+    assert said("residual-main-path", graph, "add", 0, RULES) is None  # this target folds no Add
+
+
+def test_residual_rule_needs_a_relu_behind_the_add() -> None:
+    assert said("residual-main-path", residual(relu=False), "add", 0, FUSING) is None
+
+
+def test_residual_rule_needs_a_single_consumer_of_the_conv() -> None:
+    assert said("residual-main-path", residual(spare=True), "add", 0, FUSING) is None
+
+
+def test_of_two_conv_paths_only_one_is_the_main_path() -> None:
+    graph = residual(both=True)
+    assert said("residual-main-path", graph, "add", 0, FUSING)
+    assert said("residual-main-path", graph, "add", 1, FUSING) is None
+
+
+def test_operators_without_a_kernel_are_refused_unless_their_producer_needs_them() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    b.node("Tanh", [x])
+    b.node("Tanh", [b.node("Concat", [x, x], (1, 16, 4, 4), axis=1)])
+    b.node("Tanh", [b.node("MatMul", [x, b.const((4, 4))])])
+    graph = b.graph()
+    assert "no low-precision form" in str(said("no-kernel", graph, "n0"))
+    assert said("no-kernel", graph, "n2") is None  # only then can the Concat before it run on bytes
+    assert said("no-kernel", graph, "n4")  # MatMul can hand out float
+    assert said("no-kernel", graph, "n1") is None
+
+
+def test_slots_that_are_not_activations_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    scales = b.input((8,))
+    b.node("Resize", [x, "", scales], mode="nearest")
+    assert "not an activation" in str(said("no-kernel", b.graph(), "n0", 2))
+    assert said("no-kernel", b.graph(), "n0", 0) is None
+
+
+def output_said(rule: str, graph: Graph, value: str, rules: Rules = RULES, **more: object) -> str | None:
+    context = make_context(graph, rules, **more)  # type: ignore[arg-type]
+    producer = graph.producer(value)
+    assert producer is not None
+    return OUTPUT_RULES[rule](context, producer, value)
+
+
+def test_outputs_that_subgraphs_read_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input((1, 8, 4, 4)), 8)
+    b.node("If", [b.conv(x, 8)])
+    b.nodes[-1] = replace(b.nodes[-1], captured=frozenset({x}))
+    assert output_said("subgraph", b.graph(), "n0:0")
+    assert output_said("subgraph", b.graph(), "n1:0") is None
+
+
+def test_outputs_that_are_not_float32_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    b.node("Shape", [x], (4,), dtype=ir.DataType.INT64)
+    b.conv(x, 8)
+    assert output_said("dtype", b.graph(), "n0:0")
+    assert output_said("shape-arithmetic", b.graph(), "n0:0")
+    assert output_said("dtype", b.graph(), "n1:0") is None
+    assert output_said("shape-arithmetic", b.graph(), "n1:0") is None
+
+
+def test_tiny_outputs_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    b.node("GlobalAveragePool", [x], (1, 2, 1, 1))
+    b.node("GlobalAveragePool", [x], (1, 8, 1, 1))
+    assert output_said("tiny", b.graph(), "n0:0")
+    assert output_said("tiny", b.graph(), "n1:0") is None
+
+
+def test_outputs_inside_a_fused_kernel_are_refused() -> None:
+    b = GraphBuilder()
+    b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
+    graph = b.graph()
+    assert output_said("interior", graph, "n0:0")
+    assert output_said("interior", graph, "n1:0") is None
+
+
+def test_outputs_of_float_kernels_are_refused() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    b.node("Tanh", [x])
+    b.node("Sigmoid", [x])
+    assert output_said("no-kernel", b.graph(), "n0:0")
+    assert output_said("no-kernel", b.graph(), "n1:0") is None
+
+
+def test_outputs_outside_the_selection_are_refused() -> None:
+    b = GraphBuilder()
+    b.conv(b.input((1, 8, 4, 4)), 8)
+    assert output_said("nodes", b.graph(), "n0:0", allowed=frozenset())
+    assert output_said("nodes", b.graph(), "n0:0") is None
+
+
+def test_every_rule_is_documented_and_named() -> None:
+    for name, rule in [*PORT_RULES.items(), *OUTPUT_RULES.items()]:
+        assert name == name.lower()
+        assert rule.__doc__
+
+
+def test_concat_is_never_refused_for_being_a_concat() -> None:
+    b = GraphBuilder()
+    x = b.input((1, 8, 4, 4))
+    b.conv(b.node("Concat", [b.relu(b.conv(x, 8)), b.relu(b.conv(x, 8))], (1, 16, 4, 4), axis=1), 8)
+    offers = find_offers(context_of(b.graph()))
+    assert offers.offered(Port("n4", 0))
+    assert offers.offered(Port("n4", 1))
+
+
+def test_first_objection_is_the_reason_given() -> None:
+    b = GraphBuilder()
+    b.node("Tanh", [b.input((2,), dtype=ir.DataType.INT64)])
+    refusal = find_offers(context_of(b.graph())).ports[Port("n0", 0)]
+    assert refusal is not None
+    assert refusal.rule == "dtype"
+
+
+def test_globs_select_nodes_and_idle_ones_are_named() -> None:
+    b = GraphBuilder()
+    b.conv(b.conv(b.input((1, 8, 4, 4)), 8), 8)
+    graph = b.graph()
+    assert select_nodes(graph, ["n?"]) == {"n0", "n1"}
+    assert select_nodes(graph, ["n0", "*1"]) == {"n0", "n1"}
+    with pytest.raises(UsageError, match=r"'N\*', ''"):
+        select_nodes(graph, ["n0", "N*", ""])
+
+
+def test_restricted_space_offers_nothing_else() -> None:
+    b = GraphBuilder()
+    b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
+    space = find_space(b.graph(), RULES, nodes=["n2"])
+    offered = {p.node for p, r in space.offers.ports.items() if r is None}
+    assert offered == {"n2"}

@@ -1,0 +1,46 @@
+"""``max_builds`` counts every model that is built during the search, and the result says how many there were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from benchmarks import honesty
+
+from inlay.measure.in_process import Clock, simulated
+from inlay.prepare.config import TuneConfig
+from inlay.run.tune import tune
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.null import NullExecutable, NullTarget
+
+
+class Counting(NullTarget):
+    built = 0
+
+    def compile(self, model: Artifact) -> NullExecutable:
+        self.built += 1
+        return super().compile(model)
+
+
+@pytest.mark.parametrize("most", [18, 30])
+def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    onnx.save(honesty.network(), tmp_path / "model.onnx")
+    target, clock = Counting(noise=0.01, scale=50.0), Clock()
+    profiled = 0
+    original = NullExecutable.profile
+
+    def counted(executable: NullExecutable, *arguments: Any) -> Any:
+        nonlocal profiled
+        profiled += 1
+        return original(executable, *arguments)
+
+    monkeypatch.setattr(NullExecutable, "profile", counted)
+    config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=most, cost_db=False)
+    result = tune(tmp_path / "model.onnx", tmp_path / "out", honesty.samples(), config, lab=simulated(target, clock))
+    assert most - 3 < result.search["builds"] <= most
+    assert str(most) in result.search["stopped_because"]
+    assert result.search["builds"] > result.search["measurements"], "the given model, probes and profiles count, too"
+    assert profiled > 0
+    assert target.built + profiled >= result.search["builds"], "what was counted was built"

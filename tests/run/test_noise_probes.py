@@ -1,0 +1,123 @@
+"""Probes fit into their time, ask nothing twice, and a resumed run hears the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from inlay.calibrate.tables import observe, table_from
+from inlay.data import Samples
+from inlay.errors import RunFailed
+from inlay.measure.journal import Journal
+from inlay.model.load import load
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.qparams import QParamsTable
+from inlay.quant.sensitivity import Plan
+from inlay.run.noise_probes import Probes
+from inlay.targets.onnxruntime.rules import rules_for
+
+Made = tuple[PreparedModel, QParamsTable, list[dict[str, np.ndarray]]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("model")
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), f"w{i}") for i in range(20)]
+    nodes = [helper.make_node("Conv", [f"v{i}" if i else "x", f"w{i}"], [f"v{i + 1}"], f"c{i}") for i in range(20)]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "v20")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(5)]
+    prepared = prepare(load(folder / "m.onnx"), rules_for(), feeds[0], folder)
+    return prepared, table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax"), feeds
+
+
+class _Counted:
+    """A clock on which each run of a probe takes a second, and each build half of one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.runs, self.builds = 0.0, 0, 0
+        run, build = NoiseProbe._energies, NoiseProbe.__init__
+
+        def slow_run(probe: NoiseProbe, on: np.ndarray, count: int) -> np.ndarray:
+            self.runs += count
+            self.now += 1.0 * count
+            return run(probe, on, count)
+
+        def slow_build(probe: NoiseProbe, *arguments: object) -> None:
+            self.builds += 1
+            self.now += 0.5
+            build(probe, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(NoiseProbe, "_energies", slow_run)
+        monkeypatch.setattr(NoiseProbe, "__init__", slow_build)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    found = Journal(tmp_path / "run.sqlite", {"a": "b"})
+    yield found
+    found.close()
+
+
+def test_a_short_budget_is_kept(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, table, feeds = made
+    clock = _Counted(monkeypatch)
+    probes = Probes(prepared, table, feeds, journal, 24.0, clock)
+    found = probes.sensitivity()
+    assert len(found.values) == 21  # every value has a figure, though 41 sources do not fit
+    assert len(found.constants) == 20
+    assert clock.now <= 24.0 + 5.0
+    assert sum(probes.spent) == pytest.approx(clock.now)
+
+
+def test_a_long_budget_takes_every_source_on_several_samples(
+    made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared, table, feeds = made
+    clock = _Counted(monkeypatch)
+    Probes(prepared, table, feeds, journal, 150.0, clock).sensitivity()
+    fits = Plan(**journal.fact("probing"))
+    assert (fits.samples, fits.whole, fits.loud) == (5, 5, 3)
+    assert clock.runs == 1 + 5 + 3 * 41
+
+
+def test_answers_come_from_the_journal(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, table, feeds = made
+    clock = _Counted(monkeypatch)
+    first = Probes(prepared, table, feeds, journal, 30.0, clock)
+    placement = prepared.label(frozenset({"c3", "c4"}))
+    alone, noise = first.sensitivity(), first.noise(placement)
+    assert noise is not None
+    assert noise[0] > 0.0
+    before = clock.now
+    again = Probes(prepared, table, feeds, journal, 30.0, clock)
+    assert again.sensitivity() == alone
+    assert again.noise(placement) == noise
+    assert clock.now == before
+    assert clock.builds == 1
+    assert again.noise(prepared.label(frozenset({"c5"}))) != noise  # a new question is asked, with the journaled plan
+    assert clock.builds == 2
+
+
+def test_a_probe_model_that_does_not_run_is_no_failure(
+    made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RunFailed("no")
+
+    monkeypatch.setattr(NoiseProbe, "__init__", broken)
+    prepared, table, feeds = made
+    probes = Probes(prepared, table, feeds, journal, 30.0)
+    assert not probes.sensitivity().values
+    assert probes.noise(prepared.label(frozenset({"c3"}))) is None

@@ -1,0 +1,94 @@
+"""What people are told about a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from inlay.prepare.qdq_import import Imported
+from inlay.run.confirm import Confirmed, Rejected
+from inlay.run.evaluate import Candidate
+from inlay.run.notes import notes_for
+from inlay.space.rules import OpRule
+from inlay.space.units import Unit
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
+from inlay.types import Placement, Port, QType
+
+RULE = OpRule("Conv")
+LATENCY = Latency(1e6, Interval(1.0, 1.0, 1.0), 9)
+QUANTIZED = Placement([(Port("conv", 0), QType.UINT8), (Port("conv", 1), QType.INT8)])
+
+
+def notes(
+    *rejected: tuple[Placement, Accuracy],
+    anchors: dict[str, Trial] | None = None,
+    operators: tuple[str, ...] = (),
+    is_float: bool = False,
+    placement: Placement = QUANTIZED,
+) -> tuple[str, ...]:
+    found = []
+    for refused, accuracy in rejected:
+        trial = Trial(Proposal(refused, "cut 1"), Failed("measure", ""))
+        candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), refused)
+        found.append(Rejected(candidate, accuracy))
+    best = SimpleNamespace(is_float=is_float)
+    confirmed = cast(Confirmed, SimpleNamespace(best=best, rejected=tuple(found), placement=placement))
+    return notes_for(
+        confirmed,
+        reports=(),
+        units=[Unit(f"n{i}", (f"n{i}",), op, RULE, "") for i, op in enumerate(operators)],
+        anchors=anchors or {},
+        imported=cast(Imported, SimpleNamespace(missing=())),
+        data_kind="npz",
+        verified=True,
+        interrupted=False,
+        why_slow=lambda: "Mul takes longer",
+    )
+
+
+def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
+    """Noise of the order of rounding says nothing about a quantized model, and is no fault of it."""
+    outside = Accuracy(False, 6.6, reason="SQNR of output y is 6.6 dB, below 20 dB")
+    (note,) = notes((Placement(), outside))
+    assert note.startswith("the samples tell nothing about accuracy")
+    assert "6.6 dB" in note
+    (note,) = notes((QUANTIZED, outside), (QUANTIZED, outside))
+    assert note == "cut 1 was faster, but on unseen samples SQNR of output y is 6.6 dB, below 20 dB"
+    assert notes() == ()
+    files = {"qdq-baseline: other.onnx": Placement(), "float": QUANTIZED, "full-int8": QUANTIZED}
+    trials = {
+        n: Trial(Proposal(p, n), Measured(LATENCY, replace(outside, feasible=n == "float"))) for n, p in files.items()
+    }
+    assert notes(anchors=trials) == ()  # a given file has no placement: it is not float for that
+    failed = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, outside))}
+    assert notes(anchors=failed)[0].startswith("the samples tell nothing about accuracy")
+
+
+def test_what_a_dynamic_quantizer_made_is_named() -> None:
+    operators = ("ConvInteger", "ConvInteger", "MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeLinear", "Conv")
+    (note,) = notes(operators=operators)
+    assert "2 ConvInteger, 1 MatMulInteger, 1 DynamicQuantizeLSTM" in note
+    assert "start from the float model" in note
+    assert notes(operators=("Conv", "QuantizeLinear", "DequantizeLinear")) == ()
+
+
+def test_full_int8_is_explained_only_where_it_is_slow() -> None:
+    """Outside the bound and fast: which kernels take longer explains nothing."""
+
+    def told(speedup: float) -> str:
+        latency = Latency(1e6 / speedup, Interval(speedup, speedup, speedup), 9)
+        outside = Accuracy(False, 12.0, reason="SQNR of output y is 12.0 dB, below 20 dB")
+        full = Trial(Proposal(QUANTIZED, "full-int8"), Measured(latency, outside))
+        return notes(anchors={"full-int8": full}, operators=("Conv",), is_float=True)[-1]
+
+    assert told(0.8) == "full INT8 runs at 0.80x of the given model: Mul takes longer"
+    assert told(2.4) == "full INT8 runs at 2.40x of the given model"
+
+
+def test_weights_off_zero_are_explained() -> None:
+    (note,) = notes(placement=QUANTIZED.off_zero([Port("conv", 1)]))
+    assert note.startswith("weights of 1 operators are stored off zero")
+    assert notes() == ()

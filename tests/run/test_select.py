@@ -1,0 +1,108 @@
+"""Another point of a finished run, without a search; and the costs that outlive it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import inlay
+from inlay.errors import JournalError, UsageError
+from inlay.model.load import file_sha256
+from inlay.run.cost_database import CostDatabase
+from inlay.run.result import pareto
+from inlay.targets.base import Fingerprint
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the null target, whose costs are known."""
+    folder = tmp_path_factory.mktemp("run")
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (4, 4, 1, 1)).astype(np.float32), f"w{i}") for i in range(5)]
+    nodes = [helper.make_node("Conv", [f"v{i}" if i else "x", f"w{i}"], [f"v{i + 1}"], f"c{i}") for i in range(5)]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 6, 6]) for n in ("x", "v5")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(60)]
+    inlay.tune(
+        folder / "m.onnx",
+        out=folder / "out",
+        target="null",
+        data=feeds,
+        min_sqnr=20,
+        max_measurements=12,
+        cost_db=False,
+    )
+    return folder / "out"
+
+
+def test_the_winner_is_written_again_byte_for_byte(run: Path, tmp_path: Path) -> None:
+    best = json.loads((run / "result.json").read_text())["best"]
+    assert not best["is_float"]
+    done = inlay.select(run, to=tmp_path / "again.onnx", min_sqnr=20)
+    assert done.placement_digest == best["placement_digest"]
+    assert file_sha256(tmp_path / "again.onnx") == best["output_sha256"]
+
+
+def test_a_tighter_bound_gives_a_more_accurate_model(run: Path, tmp_path: Path) -> None:
+    fast = inlay.select(run, to=tmp_path / "fast.onnx", fastest=True)
+    exact = inlay.select(run, to=tmp_path / "exact.onnx", min_sqnr=200)
+    assert exact.sqnr_db > fast.sqnr_db
+    assert exact.speedup < fast.speedup
+    onnx.checker.check_model(str(tmp_path / "fast.onnx"), full_check=True)
+
+
+def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the most accurate one has"):
+        inlay.select(run, to=tmp_path / "no.onnx", min_sqnr=1000)
+    with pytest.raises(UsageError, match="give --max-drop"):
+        inlay.select(run)
+    with pytest.raises(JournalError, match=r"no readable result\.json"):
+        inlay.select(tmp_path, fastest=True)
+    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_forecasts_are_reported(run: Path) -> None:
+    search = json.loads((run / "result.json").read_text())["search"]
+    assert search["forecasts"]
+    assert search["forecast_error"] < 0.5
+    assert 0.0 <= search["unattributed"] < 0.03
+
+
+def test_costs_are_averaged_and_kept_by_fingerprint(tmp_path: Path) -> None:
+    here = CostDatabase(Fingerprint("t", {"cpu": "a"}), tmp_path)
+    here.add({"x": 10.0, "y": 4.0})
+    here.add({"x": 20.0})
+    assert here.read(["x", "z"]) == {"x": 15.0}
+    assert CostDatabase(Fingerprint("t", {"cpu": "b"}), tmp_path).read() == {}
+
+
+def test_a_damaged_cost_database_counts_as_empty(tmp_path: Path) -> None:
+    database = CostDatabase(Fingerprint("t", {}), tmp_path)
+    database.add({"x": 1.0})
+    for content in ("{", "[]", '{"version": 99, "costs": {}}', '{"version": 1, "costs": {"x": "?"}}'):
+        database.path.write_text(content)
+        assert database.read() == {}
+
+
+def test_the_front_of_a_run_is_pareto_optimal_and_can_be_selected(run: Path, tmp_path: Path) -> None:
+    front = json.loads((run / "result.json").read_text())["pareto"]
+    assert len(front) >= 2
+    for slow, fast in itertools.combinations(reversed(front), 2):
+        assert fast["speedup"] > slow["speedup"]
+        assert fast["sqnr_db"] < slow["sqnr_db"]
+    assert inlay.select(run, to=tmp_path / "f.onnx", fastest=True).speedup == front[0]["speedup"]
+
+
+def test_the_front_goes_by_speedup() -> None:
+    drifted = {"latency_ms": 0.9, "speedup": 1.1, "sqnr_db": 20.0}  # measured while the machine ran fast
+    better = {"latency_ms": 1.0, "speedup": 1.2, "sqnr_db": 25.0}
+    exact = {"latency_ms": 1.2, "speedup": 1.0, "sqnr_db": 300.0}
+    assert pareto([exact, drifted, better]) == [better, exact]
+    assert pareto([]) == []

@@ -1,0 +1,116 @@
+"""The cost model on a runtime whose costs are known: it learns them, and its problem says what it says."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from inlay.search.cost_model import CostModel
+from inlay.search.milp import solve
+from inlay.search.unit_graph import Edge, State, UnitGraph
+from inlay.space.units import Unit
+from inlay.targets.base import KernelTime
+from inlay.targets.onnxruntime.rules import OPS
+
+
+def chain(n: int) -> UnitGraph:
+    """n convolutions in a row; the last one's output is read by the caller."""
+    units = tuple(Unit(f"u{i}", (f"u{i}",), "Conv", OPS["Conv"], "", outputs=(f"v{i}",)) for i in range(n))
+    edges = [Edge("x", -1, (0,), False, "in", "in", 100)]
+    edges += [
+        Edge(f"v{i}", i, (i + 1,) if i + 1 < n else (), i + 1 == n, f"k{i}", f"s{i}", 100 * (i + 1)) for i in range(n)
+    ]
+    before = np.arange(-1, n - 1)
+    return UnitGraph(units, np.ones(n, bool), tuple(edges), tuple(f"sig{i}" for i in range(n)), before)
+
+
+class Runtime:
+    """Known costs: of each unit by label and by the label before it, of each value by state."""
+
+    def __init__(self, structure: UnitGraph, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.structure = structure
+        plain = rng.uniform(2e3, 20e3, (len(structure.units), 2, 1))
+        self.units = plain * np.exp(rng.normal(0.0, 0.2, (len(structure.units), 2, 2)))
+        self.edges = rng.uniform(0.5e3, 4e3, (len(structure.edges), 4))
+
+    def kernels(self, labels: np.ndarray) -> list[KernelTime]:
+        s = self.structure
+        states, contexts = s.states(labels), s.contexts(labels)
+        found = [
+            KernelTime(u.name, "Conv", float(self.units[i, int(labels[i]), int(contexts[i])]), nodes=u.nodes)
+            for i, u in enumerate(s.units)
+        ]
+        found += [
+            KernelTime(e.value, "Q", float(self.edges[k, states[k]]), values=(e.value,), kind="quantize")
+            for k, e in enumerate(s.edges)
+        ]
+        return found
+
+    def ns(self, labels: np.ndarray) -> float:
+        return sum(k.ns for k in self.kernels(labels))
+
+
+def every(n: int) -> list[np.ndarray]:
+    return [np.array(bits, bool) for bits in itertools.product((False, True), repeat=n)]
+
+
+def test_states_follow_the_labels() -> None:
+    structure = chain(3)
+    states = structure.states(np.array([True, False, True]))
+    assert [State(s) for s in states] == [State.UP, State.DOWN, State.UP, State.DOWN]
+    assert [State(s) for s in structure.states(np.zeros(3, bool))] == [State.FLOAT] * 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_profiled_is_predicted_and_its_problem_agrees(seed: int) -> None:
+    structure = chain(4)
+    runtime, model = Runtime(structure, seed), CostModel(structure)
+    for labels in every(4):
+        model.learn(labels, runtime.kernels(labels), runtime.ns(labels))
+    for labels in every(4):
+        assert model.predict(labels).ns == pytest.approx(runtime.ns(labels), rel=1e-6)
+    problem = model.problem(model.mean())
+    costs = [problem.cost(labels) for labels in every(4)]
+    truth = [runtime.ns(labels) for labels in every(4)]
+    assert np.ptp(np.subtract(costs, truth)) == pytest.approx(0.0, abs=1e-3)  # equal but for a constant
+    found = solve(problem)
+    assert found is not None
+    assert runtime.ns(found) == pytest.approx(min(truth), rel=1e-3)
+
+
+def test_whole_model_times_correct_what_profiles_miss() -> None:
+    structure = chain(4)
+    runtime, model = Runtime(structure, 9), CostModel(structure)
+    plain = np.zeros(4, bool)
+    model.learn(plain, runtime.kernels(plain), runtime.ns(plain))
+    mixed = np.array([True, True, False, False])
+    before = model.predict(mixed)
+    model.observe(mixed, runtime.ns(mixed), 0.001)
+    after = model.predict(mixed)
+    assert abs(after.ns - runtime.ns(mixed)) < 0.2 * abs(before.ns - runtime.ns(mixed))
+    assert after.sd < 0.5 * before.sd
+
+
+def test_known_costs_stand_in_for_profiles() -> None:
+    structure = chain(3)
+    runtime, teacher = Runtime(structure, 2), CostModel(structure)
+    low = np.ones(3, bool)
+    teacher.learn(low, runtime.kernels(low), runtime.ns(low))
+    pupil = CostModel(structure, teacher.summary())
+    assert set(teacher.summary()) <= pupil.signatures()
+    assert pupil.predict(low).ns == pytest.approx(runtime.ns(low), rel=1e-6)
+
+
+def test_costs_known_from_a_slower_hour_are_taken_at_this_hours_pace() -> None:
+    structure = chain(3)
+    runtime, teacher = Runtime(structure, 2), CostModel(structure)
+    low, plain = np.ones(3, bool), np.zeros(3, bool)
+    for labels in (low, plain):
+        teacher.learn(labels, runtime.kernels(labels), runtime.ns(labels))
+    pupil = CostModel(structure, {key: 2.0 * ns for key, ns in teacher.summary().items()})
+    assert pupil.predict(low).ns == pytest.approx(2.0 * runtime.ns(low), rel=1e-6)
+    pupil.learn(plain, runtime.kernels(plain), runtime.ns(plain))
+    assert pupil.predict(low).ns == pytest.approx(runtime.ns(low), rel=1e-6)

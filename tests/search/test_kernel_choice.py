@@ -1,0 +1,80 @@
+"""Which of two kernels is taken: by profiles, each alone, whatever the machine did in between."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inlay.search.kernel_choice import Kernels, choose_kernels
+from inlay.search.unit_graph import UnitGraph
+from inlay.targets.base import KernelTime
+from inlay.types import Placement, Port, QType
+from tests.search.test_cost_model import chain
+from tests.search.test_guided import Bench, N
+
+PORTS = frozenset(Port(f"u{i}", 1) for i in range(4))
+
+
+def profile(structure: UnitGraph, ns: list[float]) -> list[KernelTime]:
+    return [KernelTime(u.name, "Conv", t, nodes=u.nodes) for u, t in zip(structure.units, ns, strict=True)]
+
+
+@pytest.mark.parametrize("pace", [0.7, 1.0, 1.6])
+def test_each_is_chosen_alone_at_the_pace_of_what_ran_alike(pace: float) -> None:
+    structure = chain(8)
+    usual = [50e3, 50e3, 50e3, 5e3, 40e3, 30e3, 20e3, 60e3]
+    other = [30e3, 90e3, 49e3, 4.5e3, 40e3, 30e3, 20e3, 60e3]  # half the time, twice, nothing to speak of, too short
+    found = choose_kernels(structure, PORTS, profile(structure, usual), profile(structure, [pace * t for t in other]))
+    assert found.offset == {Port("u0", 1)}
+    assert found.gains == {"u0": pytest.approx(0.6)}
+
+
+def test_what_was_profiled_in_the_usual_kernels_is_told_in_the_faster_ones() -> None:
+    structure = chain(4)
+    kernels = Kernels(frozenset({Port("u0", 1), Port("u1", 1)}), {"u0": 0.5, "u1": 0.6})
+    sites = [(Port(f"u{i}", 1), QType.INT8) for i in range(3)]
+    placement = Placement(sites, [Port("u1", 1)])
+    times = [*profile(structure, [10.0, 20.0, 30.0, 40.0]), KernelTime("q", "Q", 5.0, values=("v0",), kind="quantize")]
+    assert [k.ns for k in kernels.applied(structure, placement, times)] == [5.0, 20.0, 30.0, 40.0, 5.0]
+
+
+class TwoKernels(Bench):
+    """A weight off zero takes ``gain[i]`` of the time of unit ``i`` in low precision."""
+
+    def __init__(self, seed: int, gain: np.ndarray) -> None:
+        super().__init__(seed, np.zeros(N + 1), 1.0)
+        self.gain = gain
+        self.ports = frozenset(Port(u.name, 1) for u in self.structure.units)
+
+    def label(self, names: frozenset[str]) -> Placement:
+        return Placement(site for n in names for site in ((Port(n, 0), QType.UINT8), (Port(n, 1), QType.INT8)))
+
+    def profile(self, placement: Placement) -> list[KernelTime]:
+        factors = {u.name: g for u, g in zip(self.structure.units, self.gain, strict=True)}
+        off = {p.node for p in placement.offset}
+        return [
+            KernelTime(
+                k.name, k.op_type, k.ns * (factors[k.name] if k.name in off else 1.0), "", k.nodes, k.values, k.kind
+            )
+            for k in self.runtime.kernels(self.labels(placement))
+        ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_later_candidate_is_in_the_faster_kernels(seed: int) -> None:
+    gain = np.where(np.arange(N) % 2, 0.5, 1.5)
+    bench = TwoKernels(seed, gain)
+    bench.run()
+    faster = {Port(f"u{i}", 1) for i in range(1, N, 2)}
+    assert bench.guided.offset == faster
+    later = [p for p in bench.asked if len(p)][1:]  # behind the anchor
+    assert later
+    assert all(p.offset == {port for port in faster if port in p} for p in later)
+
+
+def test_where_the_other_kernels_are_slower_nothing_changes() -> None:
+    bench, plain = TwoKernels(1, np.full(N, 1.3)), TwoKernels(1, np.full(N, 1.3))
+    plain.ports = frozenset()
+    bench.run()
+    plain.run()
+    assert bench.asked == plain.asked

@@ -1,0 +1,138 @@
+"""Quick labellings against brute force, and the ledger against the problem's own sums."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.search.labeling import Limit, Problem, Term
+from inlay.search.lagrangian import LagrangianSolver
+from inlay.search.local_search import LocalSearch
+from inlay.search.mincut import minimum_cut
+from tests.search.test_mincut import brute_force, problems
+
+
+@st.composite
+def limited(draw: st.DrawFn) -> tuple[Problem, list[Limit]]:
+    problem = draw(problems(least=-3.0, trapped=True))
+    weight = st.floats(0.0, 3.0)
+
+    def weights(count: int) -> np.ndarray:
+        return np.array(draw(st.lists(weight, min_size=count, max_size=count)), np.float64)
+
+    limits = [
+        Limit(weights(len(problem.terms)), weights(len(problem.float_cost)), draw(st.floats(0.1, 6.0)))
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    return problem, limits
+
+
+def fits(problem: Problem, limits: list[Limit], labels: np.ndarray) -> bool:
+    return all(limit.used(problem, labels) <= 1.0 + 1e-6 for limit in limits)
+
+
+def best_within(problem: Problem, limits: list[Limit]) -> float:
+    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.float_cost)))
+    return min((problem.cost(y) for y in every if fits(problem, limits, y)), default=float("inf"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(limited())
+def test_what_is_known_is_not_lost(case: tuple[Problem, list[Limit]]) -> None:
+    problem, limits = case
+    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.free)))
+    known = min((y for y in every if fits(problem, limits, y)), key=problem.cost)
+    found = LagrangianSolver(problem, [known]).within(limits)
+    assert fits(problem, limits, found)
+    assert problem.cost(found) <= problem.cost(known) + 1e-6
+
+
+def start(problem: Problem, draw: st.DataObject) -> np.ndarray:
+    """Labels that keep ties and label no unit that is not free."""
+    labels = np.array([draw.draw(st.booleans()) for _ in problem.free]) & problem.free
+    for tie in problem.ties:
+        labels[list(tie)] = bool(labels[list(tie)].all())
+    return labels
+
+
+@settings(max_examples=150, deadline=None)
+@given(limited(), st.data())
+def test_improving_keeps_the_books_and_ends_where_no_single_change_pays(
+    case: tuple[Problem, list[Limit]], data: st.DataObject
+) -> None:
+    problem, limits = case
+    labels = start(problem, data)
+    ledger = LocalSearch(problem, limits, labels)
+    within = ledger.fits()
+    assert within == fits(problem, limits, labels)
+    ledger.improve()
+    after = ledger.labels
+    assert ledger.cost == pytest.approx(problem.cost(after), abs=1e-6)
+    assert ledger.used == pytest.approx([limit.used(problem, after) for limit in limits], abs=1e-6)
+    if not within:
+        return
+    assert fits(problem, limits, after)
+    assert problem.cost(after) <= problem.cost(labels) + 1e-9
+    tied = {i: tie for tie in problem.ties for i in tie}
+    for i in range(len(after)):
+        changed = after.copy()
+        changed[list(tied.get(i, (i,)))] ^= True
+        assert problem.cost(changed) >= problem.cost(after) - 1e-6 or not fits(problem, limits, changed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_without_limits_and_negative_costs_it_is_the_cut(problem: Problem) -> None:
+    assert problem.cost(LagrangianSolver(problem).free) == pytest.approx(problem.cost(minimum_cut(problem)), abs=1e-5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(limited())
+def test_limits_are_kept_whatever_they_are(case: tuple[Problem, list[Limit]]) -> None:
+    problem, limits = case
+    labels = LagrangianSolver(problem).within(limits)
+    assert fits(problem, limits, labels)
+    assert problem.cost(labels) < np.inf
+    assert problem.cost(labels) >= best_within(problem, limits) - 1e-6
+
+
+def chain(rng: np.random.Generator, n: int, negative: float) -> Problem:
+    """Units in a row with a few joins: costs like those of real models, boundaries dear, some cheaper than nothing."""
+    terms = [
+        Term(i, tuple({i + 1, int(rng.integers(i + 1, n))}), up=rng.uniform(negative, 4), down=rng.uniform(0, 4))
+        for i in range(n - 1)
+    ]
+    return Problem(rng.uniform(2, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
+
+
+def gaps(limited: bool, negative: float) -> np.ndarray:
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        problem = chain(rng, 10, negative)
+        limits = []
+        if limited:
+            limits = [Limit(rng.exponential(1, len(problem.terms)), rng.exponential(1, 10), 3.0) for _ in range(2)]
+        labels = LagrangianSolver(problem).within(limits)
+        best = best_within(problem, limits) if limits else brute_force(problem)
+        found.append(problem.cost(labels) / best - 1.0)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("limited", "negative"), [(False, -4.0), (True, 0.0), (True, -4.0)])
+def test_it_is_close_to_the_best(limited: bool, negative: float) -> None:
+    found = gaps(limited, negative)
+    assert found.min() >= -1e-6
+    assert np.median(found) < 0.002
+    assert found.mean() < 0.02
+
+
+def test_closeness_is_owed_to_single_changes_and_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: prices without single changes miss more."""
+    whole = gaps(True, -4.0).mean()
+    monkeypatch.setattr(LocalSearch, "improve", lambda _: None)
+    assert gaps(True, -4.0).mean() > 2.0 * whole

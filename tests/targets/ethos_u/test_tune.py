@@ -1,0 +1,154 @@
+"""What tune returns for an Ethos-U never costs more, host included, than full INT8 or float on the host."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.tosa.float_nets import SIDE, generated, samples, unseen
+
+pytest.importorskip("ethosu")
+
+import inlay
+from inlay.errors import RunFailed
+from inlay.targets import registry
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.tosa import Reference, ir, oracle
+
+TARGET = "ethos-u55-128"
+
+
+def net(kind):
+    """A digits-sized net; ``host`` has an operator that only the host runs, ``shared`` a Concat of unlike branches."""
+    rng = np.random.default_rng(7)
+    weights, nodes = [], []
+
+    def const(array, name):
+        weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def conv(x, outs, ins, name, relu=True):
+        w = const((rng.standard_normal((outs, ins, 3, 3)) / np.sqrt(9 * ins)).astype(np.float32), f"{name}.w")
+        b = const((0.1 * rng.standard_normal(outs)).astype(np.float32), f"{name}.b")
+        nodes.append(helper.make_node("Conv", [x, w, b], [f"{name}.c"], name, pads=[1] * 4, kernel_shape=[3, 3]))
+        if not relu:
+            return f"{name}.c"
+        nodes.append(helper.make_node("Relu", [f"{name}.c"], [f"{name}.y"], f"{name}.relu"))
+        return f"{name}.y"
+
+    def op(op_type, reads, name, **attributes):
+        nodes.append(helper.make_node(op_type, reads, [f"{name}.y"], name, **attributes))
+        return f"{name}.y"
+
+    y = op("MaxPool", [conv("x", 8, 1, "one")], "pool", kernel_shape=[2, 2], strides=[2, 2])
+    if kind == "host":
+        y = op("CumSum", [y, const(np.array(1, np.int64), "axis")], "cumsum")
+    if kind == "shared":
+        y = op("Concat", [conv(y, 8, 8, "left"), conv(y, 8, 8, "right", relu=False)], "cat", axis=1)
+    y = conv(y, 8, 16 if kind == "shared" else 8, "two")
+    y = op("Flatten", [y], "flat")
+    w = const((rng.standard_normal((8 * 49, 10)) / 20).astype(np.float32), "fc.w")
+    nodes.append(helper.make_node("Gemm", [y, w, const(np.zeros(10, np.float32), "fc.b")], ["y"], "fc"))
+    graph = helper.make_graph(
+        nodes,
+        kind,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 14, 14])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def total_cost(path):
+    """Nanoseconds of NPU, host and crossings, as the target itself estimates them for a file."""
+    return int(compiled(path).time({}, 1)[0])
+
+
+def compiled(path):
+    return registry.create(TargetSpec(TARGET)).compile(Artifact(path, path.name))
+
+
+@pytest.mark.parametrize("kind", ["plain", "shared", "host"])
+def test_tune_never_costs_more_than_full_int8_or_float_on_the_host(tmp_path, kind) -> None:
+    onnx.save(net(kind), tmp_path / "m.onnx")
+    rng = np.random.default_rng(3)
+    data = [{"x": rng.standard_normal((1, 1, 14, 14)).astype(np.float32)} for _ in range(6)]
+    result = inlay.tune(
+        tmp_path / "m.onnx", out=tmp_path / "out", target=TARGET, data=data, no_bound=True, max_measurements=10
+    )
+    inlay.quantize(tmp_path / "m.onnx", tmp_path / "full.onnx", target=TARGET, data=data)
+    best = total_cost(result.model_path)
+    full, on_host = total_cost(tmp_path / "full.onnx"), total_cost(tmp_path / "m.onnx")
+    assert best <= min(full, on_host)
+    assert full < on_host
+    assert abs(best - result.best.latency_ms * 1e6) <= 1
+    anchors = {a.name: a.as_json()["latency_ms"] for a in result.anchors}
+    assert result.best.latency_ms <= min(anchors.values())
+    if kind == "host":
+        assert best > total_cost_without_host(tmp_path)
+
+
+def total_cost_without_host(folder):
+    """The net without its host operator, in full INT8: the host and two crossings come on top of that."""
+    onnx.save(net("plain"), folder / "plain.onnx")
+    data = [{"x": np.random.default_rng(3).standard_normal((1, 1, 14, 14)).astype(np.float32)}]
+    inlay.quantize(folder / "plain.onnx", folder / "plain_full.onnx", target=TARGET, data=data)
+    return total_cost(folder / "plain_full.onnx")
+
+
+def tuned(model, folder, count=6, **settings):
+    """Tunes a float model; checks what every run promises, and returns the result."""
+    onnx.save(model, folder / "m.onnx")
+    data = samples(count)
+    result = inlay.tune(folder / "m.onnx", out=folder / "out", target=TARGET, data=data, **settings)
+    best = total_cost(result.model_path)
+    inlay.quantize(folder / "m.onnx", folder / "full.onnx", target=TARGET, data=data)
+    report = json.loads((folder / "out" / "result.json").read_text())
+    anchors = {a["name"]: a for a in report["anchors"]}
+    allowed = [a["latency_ms"] for a in anchors.values() if a["feasible"]]
+    assert best <= min(allowed) * 1e6 + 1
+    assert best <= total_cost(folder / "m.onnx")
+    if anchors["full-int8"]["feasible"]:
+        assert anchors["full-int8"]["latency_ms"] <= total_cost(folder / "full.onnx") / 1e6 * 1.001
+    assert report["best"]["latency_ms"] == pytest.approx(best / 1e6, rel=1e-6)
+    assert report["best"]["speedup"] == pytest.approx(report["baseline"]["latency_ms"] / report["best"]["latency_ms"])
+    assert report["target"]["facts"]["kind"] == "estimate"
+    return result, report
+
+
+def test_a_model_that_nobody_developed_against(tmp_path) -> None:
+    result, report = tuned(unseen(), tmp_path, count=24, max_measurements=12)
+    assert not report["best"]["is_float"]
+    assert report["best"]["sqnr_db"] >= 20
+    assert report["best"]["speedup"] > 5
+    executable = compiled(result.model_path)
+    assert "tosa" in [p.kind for p in executable.lowered.partitions]  # the host may well be faster at the last softmax
+    for feed in samples(3, seed=99):
+        exact = Reference(executable.lowered).run(feed)
+        for ours, theirs in zip(executable.run(feed).values(), exact, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_generated_models_never_cost_more(seed, tmp_path) -> None:
+    tuned(generated(seed), tmp_path, no_bound=seed % 2 == 0, max_measurements=8)
+
+
+def test_a_result_that_the_reference_model_contradicts_is_an_error(tmp_path, monkeypatch) -> None:
+    """The fast arithmetic is checked while it is used: one wrong step is not passed on."""
+    onnx.save(unseen(), tmp_path / "m.onnx")
+    inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target=TARGET, data=samples(3))
+    executable = compiled(tmp_path / "q.onnx")
+    feed = {"x": np.zeros((1, 3, SIDE, SIDE), np.float32)}
+    right = oracle.evaluate
+
+    def wrong(op, args, tensors):
+        return right(op, args, tensors) + 1000 * isinstance(op, ir.Conv2d)
+
+    monkeypatch.setattr(oracle, "evaluate", wrong)
+    with pytest.raises(RunFailed, match="differs between numpy and the TOSA reference model"):
+        executable.run(feed)

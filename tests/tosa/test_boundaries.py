@@ -1,0 +1,136 @@
+"""Clusters of data movement at quantized model boundaries stay integer: no float partition, whatever the type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.tosa import Reference, lower
+from tests.tosa.lower_nets import Net, run_ort, three_ways
+
+KINDS = ("Concat", "Slice", "Reshape", "Split", "Transpose")
+
+
+def movement(n: Net, kind: str, values: list[str]) -> list[str]:
+    i64 = lambda *v: n.const(np.array(v, np.int64))  # noqa: E731
+    match kind:
+        case "Concat":
+            return [n.op("Concat", values, axis=1)]
+        case "Slice":
+            return [n.op("Slice", [values[0], i64(1), i64(3), i64(1)])]
+        case "Reshape":
+            return [n.op("Reshape", [values[0], i64(1, 2, 2, 36)])]
+        case "Transpose":
+            return [n.op("Transpose", [values[0]], perm=[0, 2, 3, 1])]
+        case _:
+            return list(n.op("Split", [values[0], i64(1, 3)], outputs=2, axis=1))
+
+
+def integer_everywhere(lowered):
+    assert not lowered.not_lowered
+    assert [p.kind for p in lowered.partitions] == ["tosa"]
+    assert all(p.dtype in ("int8", "uint8") for b in lowered.tosa for p in (*b.inputs, *b.outputs))
+
+
+def random_ints(dtype, shape, seed=0):
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("profile", ["INT", "INT+FP"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("dtype_in", "dtype_out"), [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8"), ("int8", "uint8")]
+)
+def test_between_dequantize_and_quantize(kind, dtype_in, dtype_out, profile) -> None:
+    n = Net(qtype=dtype_in)
+    xs = [n.input([1, 4, 6, 6], dtype_in) for _ in range(2 if kind == "Concat" else 1)]
+    values = movement(n, kind, [n.dq(x, 0.05, 7) for x in xs])
+    n.qtype = dtype_out
+    for value in values:
+        n.output(n.q(value, 0.05, 7), dtype_out)
+    model = n.model()
+    integer_everywhere(lower(model, profile))
+    feed = {x: random_ints(dtype_in, (1, 4, 6, 6), i) for i, x in enumerate(xs)}
+    three_ways(model, feed, profile, limit=0 if dtype_in == dtype_out else 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_on_integer_tensors_without_numbers(kind, dtype) -> None:
+    """The movement stands between Q and DQ, on the integers themselves."""
+    n = Net(opset=17, qtype=dtype)
+    xs = [n.input([1, 4, 6, 6], dtype) for _ in range(2 if kind == "Concat" else 1)]
+    for value in movement(n, kind, xs):
+        n.output(value, dtype)
+    model = n.model()
+    integer_everywhere(lower(model))
+    three_ways(model, {x: random_ints(dtype, (1, 4, 6, 6), i) for i, x in enumerate(xs)}, limit=0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("kind", ["Concat", "Slice"])
+def test_state(kind, dtype) -> None:
+    """A state that enters, is joined with new data, cut, and leaves again; in float on the ONNX side."""
+    n = Net(qtype=dtype)
+    state, new = n.input([1, 4, 6, 6]), n.input([1, 4, 6, 6])
+    joined = n.op("Concat", [n.qdq(state, 0.05, 7), n.qdq(new, 0.05, 7)], axis=1)
+    joined = n.qdq(joined, 0.05, 7)
+    i64 = lambda *v: n.const(np.array(v, np.int64))  # noqa: E731
+    n.output(n.qdq(n.op("Slice", [joined, i64(4), i64(8), i64(1)]), 0.05, 7))
+    if kind == "Concat":
+        n.output(joined)
+    model = n.model()
+    integer_everywhere(lower(model))
+    rng = np.random.default_rng(0)
+    three_ways(model, {v: rng.normal(size=(1, 4, 6, 6)).astype(np.float32) for v in (state, new)}, limit=0.001)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_integer_state_is_fed_back(dtype) -> None:
+    """The state is an integer tensor of the model: what comes out goes in again as it is, step by step."""
+    offset = 128 if dtype == "uint8" else 0
+    n = Net(qtype=dtype)
+    state, new = n.input([1, 4, 3, 8], dtype), n.input([1, 4, 1, 8], dtype)
+    joined = n.qdq(n.op("Concat", [n.dq(state, 0.05, 7), n.dq(new, 0.05, 7)], axis=2), 0.05, 7)
+    w = np.random.default_rng(0).integers(-127, 128, (4, 4, 4, 3)).astype(np.int8)
+    y = n.op("Relu", [n.op("Conv", [joined, n.weight(w, 0.002)], pads=[0, 1, 0, 1])])
+    n.output(n.q(y, 0.05, offset - 111), dtype)
+    # The newest frame of the state is what the convolution made of all of them.
+    past = n.op("Slice", [joined, *(n.const(np.array([v], np.int64)) for v in (2, 4, 2))])
+    n.output(n.q(n.op("Concat", [past, n.qdq(y, 0.05, offset - 111)], axis=2), 0.05, 7), dtype)
+    model = n.model()
+    lowered = lower(model)
+    integer_everywhere(lowered)
+    exact, fast = Reference(lowered), Reference(lowered, in_numpy=True)
+    held = np.full((1, 4, 3, 8), 7, dtype)
+    for step in range(5):
+        feed = {state: held, new: random_ints(dtype, (1, 4, 1, 8), step)}
+        ours = exact.run(feed)
+        for a, b, c in zip(ours, fast.run(feed), run_ort(model, feed), strict=True):
+            assert a.dtype == c.dtype
+            np.testing.assert_array_equal(a, b)
+            assert np.abs(a.astype(int) - c.astype(int)).max() <= 1
+        held = ours[1]
+
+
+@settings(max_examples=15, deadline=None)
+@given(zp_in=st.integers(0, 255), zp_out=st.integers(0, 255), seed=st.integers(0, 99))
+def test_uint8_activations_lower_exactly(zp_in, zp_out, seed) -> None:
+    """x86 style: uint8 inside is int8 with the zero point moved by 128, number for number."""
+    rng = np.random.default_rng(seed)
+    w = rng.integers(-127, 128, (5, 3, 3, 3)).astype(np.int8)
+    models = []
+    for dtype, offset in (("uint8", 0), ("int8", -128)):
+        n = Net(qtype=dtype)
+        n.input([1, 3, 7, 7])
+        x = n.qdq("in1", 0.03, zp_in + offset)
+        y = n.op("Relu", [n.op("Conv", [x, n.weight(w, 0.004)])])
+        n.output(n.qdq(y, 0.05, zp_out + offset))
+        models.append(n.model())
+    feed = {"in1": rng.normal(size=(1, 3, 7, 7)).astype(np.float32)}
+    a, b = (Reference(lower(m)).run(feed)[0] for m in models)
+    np.testing.assert_array_equal(a, b)
+    assert np.abs(a - run_ort(models[0], feed)[0]).max() <= 0.05 * 1.001

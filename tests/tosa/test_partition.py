@@ -1,0 +1,190 @@
+"""Partitions: acyclic, never without work of their own, and together the model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.errors import UsageError
+from inlay.tosa import Reference, lower
+from inlay.tosa.command import lower_file
+from inlay.tosa.partition import split
+from inlay.tosa.reference import run_tosa
+from inlay.tosa.serialize import Port, TosaBinary
+from tests.tosa.lower_nets import Net, run_ort
+
+
+def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, str]:
+    """A random graph of quantized convolutions, host-only operators and joins."""
+    rng = np.random.default_rng(seed)
+    n = Net(qtype=qtype)
+    x = n.input([1, 4, 6, 6])
+    zp = 5 if qtype == "int8" else 133
+    values = [n.qdq(x, 0.05, zp)]
+    for _ in range(size):
+        a = values[rng.integers(len(values))]
+        match rng.integers(5):
+            case 0:
+                w = rng.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8)
+                y = n.qdq(n.op("Relu", [n.op("Conv", [a, n.weight(w, 0.004)], pads=[1] * 4)]), 0.05, zp)
+            case 1:
+                y = n.op("CumSum", [n.op("Mul", [a, n.const(np.float32(0.2))]), n.const(np.int64(1))])
+                y = n.qdq(y, 0.05, zp) if rng.integers(2) else y
+            case 2:
+                y = n.qdq(n.op("Add", [a, values[rng.integers(len(values))]]), 0.05, zp)
+            case 3:
+                y = n.op("Transpose", [a], perm=[0, 1, 3, 2])
+            case _:
+                y = n.op("Concat", [a, values[rng.integers(len(values))]], axis=1)
+                y = n.op("Slice", [y, *(n.const(np.array([v], np.int64)) for v in (2, 6, 1))])
+        values.append(y)
+    for value in dict.fromkeys(values[-2:]):
+        n.output(value)
+    return n.model(), x
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 9),
+    profile=st.sampled_from(["INT", "INT+FP"]),
+    qtype=st.sampled_from(["int8", "uint8"]),
+)
+def test_random_graphs(seed, size, profile, qtype) -> None:
+    model, x = mixed(seed, size, qtype)
+    lowered = lower(model, profile)
+    pieces = split(lowered.graph)
+    made = {n for i in lowered.graph.inputs for n in [i.tensor]}
+    made |= {op.out for op in lowered.graph.ops if op.place.value == "boundary" and op.inputs[0] in made}
+    for piece in pieces:
+        assert set(piece.inputs) <= made  # runs after everything that it reads: no cycles
+        made |= set(piece.outputs)
+        if len(pieces) > 1 and piece.place.value == "tosa":
+            assert piece.computes
+    for part in lowered.partitions:
+        if part.host is not None:
+            onnx.checker.check_model(part.host)
+    feed = {x: np.random.default_rng(seed).normal(size=(1, 4, 6, 6)).astype(np.float32)}
+    for a, b in zip(Reference(lowered).run(feed), run_ort(model, feed), strict=True):
+        # A tie that rounds the other way grows by the factor of what follows; here sums over a few values.
+        assert np.abs(a - b).max() <= 0.05 * 8
+        assert np.abs(a - b).mean() <= 0.05
+
+
+def test_reasons_are_given() -> None:
+    n = Net()
+    x = n.qdq(n.input([1, 4, 6, 6]), 0.05, 3)
+    n.output(n.op("CumSum", [n.op("Sigmoid", [x]), n.const(np.int64(1))]))
+    reasons = {r.op_type: r.reason for r in lower(n.model()).not_lowered}
+    assert "no rule" in reasons["CumSum"]
+    assert "reads its output in float" in reasons["Sigmoid"]
+
+
+def run_from_files(side: dict, folder, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Runs a lowered model from what is on disk alone, as a deployer would."""
+    values = {}
+    for entry in side["model_inputs"]:
+        values[entry["tensor"]] = feed[entry["name"]]
+
+    def fetch(port):
+        if port["tensor"] not in values:  # a model input that the flatbuffer takes quantized
+            real = feed[port["name"]]
+            q = np.rint(real / np.float32(port["scale"])) + port["zero_point"]
+            values[port["tensor"]] = np.clip(q, -128, 127).astype(port["dtype"])
+        return values[port["tensor"]]
+
+    outputs = {}
+    for part in side["partitions"]:
+        args = [fetch(p) for p in part["inputs"]]
+        file = folder / part["file"]
+        if part["kind"] == "tosa":
+            ports = [
+                tuple(Port(p["tensor"], p["dtype"], tuple(p["shape"]), tuple(p["permutation"])) for p in part[k])
+                for k in ("inputs", "outputs")
+            ]
+            results = run_tosa(TosaBinary(file.read_bytes(), *ports, {}), args)
+        else:
+            session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+            results = session.run(
+                [p["tensor"] for p in part["outputs"]],
+                {p["tensor"]: a for p, a in zip(part["inputs"], args, strict=True)},
+            )
+        for port, value in zip(part["outputs"], results, strict=True):
+            values[port["tensor"]] = value
+            if port["scale"] is not None:
+                value = ((value.astype(np.int32) - port["zero_point"]) * np.float32(port["scale"])).astype(np.float32)
+            outputs[port["name"]] = value
+    return [outputs[o["name"]] for o in side["model_outputs"]]
+
+
+@pytest.mark.parametrize("profile", ["INT", "INT+FP"])
+@pytest.mark.parametrize("seed", range(6))
+def test_files_are_enough(seed, profile, tmp_path) -> None:
+    model, x = mixed(seed, 7)
+    onnx.save(model, tmp_path / "m.onnx")
+    report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa", profile)
+    assert report.files[0] == tmp_path / "m.tosa"
+    side = json.loads((tmp_path / "m.tosa.json").read_text())
+    assert {"profile", "tosa_version", "inputs", "outputs", "partitions", "not_lowered"} <= set(side)
+    assert side["profile"] == profile
+    assert all({"node", "reason"} <= set(n) for n in side["not_lowered"])
+    for port in (*side["inputs"], *side["outputs"]):
+        assert {"name", "dtype", "shape", "permutation", "scale", "zero_point"} <= set(port)
+    feed = {x: np.random.default_rng(seed).normal(size=(1, 4, 6, 6)).astype(np.float32)}
+    want = Reference(report.lowered).run(feed)
+    for a, b in zip(run_from_files(side, tmp_path, feed), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_nothing_to_lower_is_an_error(tmp_path) -> None:
+    n = Net()
+    n.output(n.op("CumSum", [n.input([2, 3]), n.const(np.int64(1))]))
+    onnx.save(n.model(), tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="CumSum has no rule"):
+        lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+    assert not list(tmp_path.glob("*.tosa*"))
+
+
+def test_dynamic_sizes_are_asked_for(tmp_path) -> None:
+    model, _ = mixed(0, 3)
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    dims[0].dim_param, dims[2].dim_param = "batch", "rows"
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="dynamic dimension rows: give --bind rows=N"):
+        lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+    report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa", bind={"rows": 6})
+    (shape,) = {t.dims for t in report.lowered.graph.tensors.values() if t.name == model.graph.input[0].name}
+    assert shape == (1, 4, 6, 6)
+
+
+@pytest.mark.parametrize("kind", ["Reshape", "Transpose"])
+def test_a_model_that_only_moves(kind, tmp_path) -> None:
+    """An alias of its input has no partition; a real movement has one of its own. Both run."""
+    n = Net()
+    x = n.qdq(n.input([2, 3]), 0.05, 3)
+    y = n.op("Reshape", [x, n.const(np.array([3, 2], np.int64))]) if kind == "Reshape" else n.op("Transpose", [x])
+    n.output(n.qdq(y, 0.05, 3))
+    onnx.save(n.model(), tmp_path / "m.onnx")
+    report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+    feed = {"in1": np.arange(6, dtype=np.float32).reshape(2, 3) / 10}
+    np.testing.assert_array_equal(Reference(report.lowered).run(feed)[0], run_ort(n.model(), feed)[0])
+
+
+def test_nothing_but_another_name_is_an_error(tmp_path) -> None:
+    n = Net()
+    n.output(n.qdq(n.op("Identity", [n.qdq(n.input([2, 3]), 0.05, 3)]), 0.05, 3))
+    onnx.save(n.model(), tmp_path / "m.onnx")
+    assert not lower(n.model()).partitions
+    with pytest.raises(UsageError, match="computes nothing"):
+        lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
+
+
+def test_unknown_profile() -> None:
+    with pytest.raises(UsageError, match="INT"):
+        lower(mixed(0, 1)[0], "FP")

@@ -1,0 +1,101 @@
+"""Conv → Relu → Concat where the shared zero point is not the type's minimum: the case that a known backend gets wrong.
+
+Its activation cannot be folded into the convolution's saturation. Here it must be computed exactly, in every variant.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inlay.tosa import Reference, ir, lower, oracle
+from tests.tosa.lower_nets import Net, run_ort, three_ways
+
+SCALE = 0.003929885104298592  # the scale of the published defect
+ZERO_POINTS = (-128, -111, -32, 0)
+MATRIX = list(
+    itertools.product(ZERO_POINTS, (True, False), (True, False), (True, False), (True, False), ("Relu", "Clip"), (1, 2))
+)
+
+
+def net(zp, per_channel, bias, shared, narrow, activation, branches, scale=SCALE):
+    """``branches`` × (Conv → activation), joined; without ``shared``, each branch has numbers of its own."""
+    rng = np.random.default_rng(7)
+    scale = scale * 8 if activation == "Clip" else scale  # so that 6 lies inside the range
+    limit = 127
+    low = -127 if narrow else -128
+    n = Net()
+    x = n.input([1, 3, 8, 8])
+    xq = n.qdq(x, 0.02, 3)
+    parts = []
+    for branch in range(branches):
+        w = rng.integers(low, limit + 1, (4, 3, 3, 3)).astype(np.int8)
+        ws = rng.uniform(0.0004, 0.004, 4) if per_channel else 0.002
+        inputs = [xq, n.weight(w, ws)]
+        if bias:
+            inputs.append(n.bias(rng.normal(size=4) / 4, np.float32(0.02) * np.asarray(ws, np.float32)))
+        y = n.op("Conv", inputs, pads=[1] * 4)
+        if activation == "Relu":
+            y = n.op("Relu", [y])
+        else:
+            y = n.op("Clip", [y, n.const(np.float32(0)), n.const(np.float32(6 * scale / SCALE / 64))])
+        own = 1.0 if shared else 1.0 + 0.37 * (branch + 1)
+        parts.append(n.qdq(y, scale * own, zp))
+    if branches == 1:
+        parts.append(n.qdq(xq, scale, zp))
+    n.output(n.qdq(n.op("Concat", parts, axis=1), scale, zp))
+    return n.model(), x
+
+
+def feed_for(name):
+    return {name: (np.random.default_rng(3).normal(size=(1, 3, 8, 8))).astype(np.float32)}
+
+
+@pytest.mark.parametrize("profile", ["INT", "INT+FP"])
+@pytest.mark.parametrize("zp", ZERO_POINTS)
+def test_exact(zp, profile) -> None:
+    for case in MATRIX:
+        if case[0] != zp:
+            continue
+        model, x = net(*case)
+        lowered = lower(model, profile)
+        assert not lowered.not_lowered, case
+        assert [p.kind for p in lowered.partitions] == ["tosa"], case
+        scale = SCALE * 8 if case[5] == "Clip" else SCALE
+        # A tie that ONNX Runtime rounds to even and TOSA up differs by one step; a branch with wider steps of its own
+        # hands that on as up to two steps of the join.
+        three_ways(model, feed_for(x), profile, lsb=scale, limit=1 if case[3] else 2)
+
+
+@pytest.mark.parametrize("zp", ZERO_POINTS)
+def test_clamp_only_where_needed(zp) -> None:
+    model, _ = net(zp, True, True, True, False, "Relu", 2)
+    clamps = [op for op in lower(model).graph.ops if isinstance(op, ir.Clamp)]
+    assert len(clamps) == (0 if zp == -128 else 2)
+    assert all(c.low == zp for c in clamps)
+
+
+@pytest.mark.parametrize("zp", ZERO_POINTS)
+def test_a_dropped_clamp_is_caught(zp) -> None:
+    """The negative control: the same comparison notices a lowering that loses the activation."""
+    model, x = net(zp, True, True, True, False, "Relu", 2)
+    lowered = lower(model)
+    kept, renamed = [], {}
+    for op in lowered.graph.ops:
+        inputs = tuple(renamed.get(n, n) for n in op.inputs)
+        if isinstance(op, ir.Clamp):
+            renamed[op.out] = inputs[0]
+        else:
+            kept.append(replace(op, inputs=inputs))
+    broken = replace(lowered.graph, ops=tuple(kept))
+    right = Reference(lowered).run(feed_for(x))[0]
+    wrong = oracle.outputs(broken, feed_for(x))[0]
+    steps = np.abs(wrong - run_ort(model, feed_for(x))[0]).max() / SCALE
+    if zp == -128:
+        np.testing.assert_array_equal(wrong, right)  # saturation does the activation's work
+    else:
+        assert steps > 1.5
+        assert not np.array_equal(wrong, right)
