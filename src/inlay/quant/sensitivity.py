@@ -1,8 +1,8 @@
 """How much noise each value's quantization puts on the outputs, and each unit's rounded constants.
 
 One build with switches answers every probe (see :mod:`inlay.quant.noise_probe`). Where one run for each does not fit
-into the time, neighbours are probed together, and the groups that make the most noise are split first: time goes where it
-matters, and what is never split makes little noise, so that sharing it out evenly misleads little.
+into the time, neighbours are probed together, and the groups that make the most noise are split first: time goes
+where it matters, and what is never split makes little noise, so that sharing it out evenly misleads little.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A Q/DQ pair pays only where the runtime replaces ``DQ -> op -> Q`` by an integer kernel. Each row here is checked by
 ``tests/targets/onnxruntime/test_rules.py``, which builds the op between Q/DQ nodes and reads the optimized graph back.
-The remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around it,
-which is pure overhead, so they have no row.
+The remaining ops (Sub, Div, Tanh, linear Resize, LayerNormalization, …) keep their float kernel with the Q/DQ around
+it, which is pure overhead, so they have no row.
 """
 
 from __future__ import annotations
