@@ -55,9 +55,10 @@ def samples(count: int = 16, seed: int = 0, side: int = 224) -> np.ndarray:
     rng = np.random.default_rng(seed)
     spectrum = np.fft.rfft2(rng.standard_normal((count, 3, side, side)))
     fy, fx = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :]
-    images = np.fft.irfft2(spectrum / np.maximum(np.hypot(fy, fx), 1.0 / side), s=(side, side))
+    images: np.ndarray = np.fft.irfft2(spectrum / np.maximum(np.hypot(fy, fx), 1.0 / side), s=(side, side))
     images -= images.mean(axis=(2, 3), keepdims=True)
-    return (images / images.std(axis=(1, 2, 3), keepdims=True)).astype(np.float32)
+    images /= images.std(axis=(1, 2, 3), keepdims=True)
+    return images.astype(np.float32)
 
 
 def input_name(model: onnx.ModelProto) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import Workspace
+from inlay.space.rules import Rules
+from inlay.targets.base import Feed
+from tests.support.fixtures import MakeWorkspace, SaveModel
+from tests.support.workspace import Workspace
 
 # Examples are whole models: no per-example deadline on a shared machine, and the same examples in every run of CI.
 settings.register_profile("inlay", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
@@ -37,7 +39,7 @@ def real_models() -> Path:
 
 
 @pytest.fixture
-def save(tmp_path: Path) -> Callable[..., Path]:
+def save(tmp_path: Path) -> SaveModel:
     """Writes a model to the test's folder and returns its path."""
 
     def write(model: onnx.ModelProto, name: str = "model.onnx") -> Path:
@@ -50,6 +52,12 @@ def save(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Callable[..., Workspace]:
+def workspace(tmp_path: Path) -> MakeWorkspace:
     """Prepares a model for placing and emitting, in the test's folder."""
-    return lambda model, **options: Workspace(model, tmp_path / "workspace", **options)
+
+    def make(
+        model: onnx.ModelProto, rules: Rules | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
+    ) -> Workspace:
+        return Workspace(model, tmp_path / "workspace", rules, samples, feeds)
+
+    return make

@@ -23,7 +23,7 @@ def images(count: int = 4, dtype: type = np.float32) -> np.ndarray:
 
 
 def save(path: Path, **arrays: np.ndarray) -> Path:
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
     return path
 
 

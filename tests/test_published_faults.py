@@ -25,8 +25,9 @@ from inlay.regions.tree import Region, RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
-from tests.models import branches
-from tests.oracle import LIGHT, Judge, light_graph, planted, run
+from tests.support.branches import branches
+from tests.support.light_graphs import LIGHT, light_graph
+from tests.support.planted import PlantedEvaluator, drive, planted_latency
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 FAST = Config(schemes_per_region=6, confirmations=0)
@@ -42,11 +43,11 @@ def pairs(data: bytes) -> int:
 
 def test_01_composites_keep_what_leaves_found_resnet50_ends_at_its_optimum() -> None:
     space = find_space(light_graph("resnet50"), RULES)
-    strategy, judge = evolve(space.graph, space=space), Judge(planted(space, "plain"))
+    strategy, evaluator = evolve(space.graph, space=space), PlantedEvaluator(planted_latency(space, "plain"))
     levels: dict[str, float] = {}
     while (proposal := strategy.ask()) is not None:
-        strategy.tell(judge(proposal))
-        levels[proposal.origin.split()[1].replace("all", "leaf")] = judge.latency(strategy.incumbent)
+        strategy.tell(evaluator(proposal))
+        levels[proposal.origin.split()[1].replace("all", "leaf")] = evaluator.latency(strategy.incumbent)
     assert levels["leaf"] >= levels["composite"] >= levels["root"]
     assert levels["root"] <= 50.5
 
@@ -83,10 +84,12 @@ def test_03_noise_is_not_taken_for_gain() -> None:
 @pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet"])
 def test_04_no_model_is_measured_twice(name: str) -> None:
     space = find_space(light_graph(name), RULES)
-    strategy, judge, seen = evolve(space.graph, space=space), Judge(planted(space, "mixed")), Counter()
+    strategy = evolve(space.graph, space=space)
+    evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
+    seen: Counter[str] = Counter()
     while (proposal := strategy.ask()) is not None:
         seen[proposal.placement.digest] += 1
-        strategy.tell(judge(proposal))
+        strategy.tell(evaluator(proposal))
     assert max(seen.values()) == 1
     assert Placement().digest not in seen
 
@@ -173,11 +176,11 @@ def test_08_concat_transpose_clip_and_slice_are_quantizable() -> None:
 
 def test_08_everything_at_once_is_among_the_first_guesses() -> None:
     strategy = evolve(FAMILIES["residual"](30))
-    judge = Judge(planted(strategy.space, "plain"))
+    evaluator = PlantedEvaluator(planted_latency(strategy.space, "plain"))
     origins = []
     while (proposal := strategy.ask()) is not None:
         origins.append((proposal.origin, len(proposal.placement)))
-        strategy.tell(judge(proposal))
+        strategy.tell(evaluator(proposal))
     assert origins[0][0] == "evolve: all points"
     assert origins[0][1] > 3
 
@@ -279,7 +282,7 @@ def test_11_performance_threshold_is_read() -> None:
     for threshold in (1.0, 3.0):
         config = Config(schemes_per_region=5, performance_threshold=threshold)
         strategy = evolve(space.graph, space=space, config=config)
-        run(strategy, Judge(planted(space, "plain")))
+        drive(strategy, PlantedEvaluator(planted_latency(space, "plain")))
         found[threshold] = len(strategy.incumbent)
     assert found[1.0] > 0 == found[3.0]
 

@@ -22,7 +22,7 @@ from inlay.errors import JournalError, UsageError
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore
 from inlay.types import QType
-from tests.models import branches
+from tests.support.branches import branches
 
 FAST = Config(schemes_per_region=8, confirmations=0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from tests.models import branches
+from tests.support.branches import branches
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "step_by_step" / "tune.py"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -19,10 +18,11 @@ from inlay.quant.noise_probe import SWITCHES, find_switches, probe_model
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
 from inlay.testing import run_reference
 from inlay.types import Placement, Port, QType
-from tests.helpers import Workspace, constants, producers
+from tests.support.fixtures import MakeWorkspace
+from tests.support.onnx_queries import constants, producers
+from tests.support.workspace import Workspace
 
 CHANNELS = 300  # a bias of more than a kilobyte lies in the store of weights
-Make = Callable[..., Workspace]
 
 
 def model(opset: int = 17) -> onnx.ModelProto:
@@ -59,7 +59,7 @@ def feeds(count: int = 5) -> tuple[dict[str, np.ndarray], ...]:
 
 
 @pytest.fixture
-def space(workspace: Make) -> Workspace:
+def space(workspace: MakeWorkspace) -> Workspace:
     return workspace(model(), feeds=feeds())
 
 
@@ -98,7 +98,7 @@ def direct(space: Workspace, made: onnx.ModelProto, weight: str, value: str) -> 
 
 
 @pytest.mark.parametrize("opset", [13, 18])
-def test_errors_are_those_of_a_direct_computation(workspace: Make, opset: int) -> None:
+def test_errors_are_those_of_a_direct_computation(workspace: MakeWorkspace, opset: int) -> None:
     made = model(opset)
     space = workspace(made, feeds=feeds())
     found = errors(space)
@@ -109,7 +109,7 @@ def test_errors_are_those_of_a_direct_computation(workspace: Make, opset: int) -
         assert np.abs(want).max() > 1e-4  # there is something to find
 
 
-def test_padding_counts(workspace: Make) -> None:
+def test_padding_counts(workspace: MakeWorkspace) -> None:
     """Without padding the mean is another one: the agreement above is not for lack of a difference."""
     space = workspace(model(), feeds=feeds())
     inner = sum(f["x"].mean(axis=(0, 2, 3)) for f in space.feeds) / len(space.feeds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,8 @@ from inlay.quant.qparams import QParamsTable
 from inlay.run import calibration
 from inlay.testing import small_model, sqnr
 from inlay.types import Placement
-from tests.helpers import Workspace
-
-Make = Callable[..., Workspace]
+from tests.support.fixtures import MakeWorkspace
+from tests.support.workspace import Workspace
 
 
 def model(layers: int = 4, outliers: bool = False) -> onnx.ModelProto:
@@ -70,7 +68,7 @@ def choose(space: Workspace, least_db: float | None = None) -> tuple[Calibration
     return found, judge
 
 
-def test_never_worse_than_the_best_method_alone(workspace: Make) -> None:
+def test_never_worse_than_the_best_method_alone(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
     found, judge = choose(space)
     partial = space.observed.of(1)
@@ -85,13 +83,13 @@ def test_never_worse_than_the_best_method_alone(workspace: Make) -> None:
     assert sum(found.report["methods"].values()) == len(space.observed.histograms)
 
 
-def test_equal_calls_choose_equally(workspace: Make) -> None:
+def test_equal_calls_choose_equally(workspace: MakeWorkspace) -> None:
     made = [choose(workspace(model(), feeds=feeds(12)))[0] for _ in range(2)]
     assert made[0] == made[1]
     assert made[0].identity == made[1].identity
 
 
-def test_a_choice_survives_json(workspace: Make) -> None:
+def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
     found, _ = choose(space)
     again = CalibrationChoice.from_json(json.loads(json.dumps(found.as_json(), allow_nan=False)))
@@ -101,7 +99,7 @@ def test_a_choice_survives_json(workspace: Make) -> None:
     assert "dB" in str(found)
 
 
-def test_it_is_made_for_the_part_inside_the_bound(workspace: Make) -> None:
+def test_it_is_made_for_the_part_inside_the_bound(workspace: MakeWorkspace) -> None:
     """A unit that ruins everything is left out before the choice; with a bound that all keeps, nothing is."""
     space = workspace(model(outliers=True), feeds=feeds(12))
     whole, judge = choose(space)
@@ -116,7 +114,7 @@ def test_it_is_made_for_the_part_inside_the_bound(workspace: Make) -> None:
     assert easy == whole
 
 
-def test_a_judge_that_cannot_run_what_is_corrected(workspace: Make) -> None:
+def test_a_judge_that_cannot_run_what_is_corrected(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
 
     def judge(table: QParamsTable, placement: Placement) -> float:
@@ -129,7 +127,7 @@ def test_a_judge_that_cannot_run_what_is_corrected(workspace: Make) -> None:
     assert found.method == METHODS[0]
 
 
-def test_without_samples_one_method_serves(workspace: Make) -> None:
+def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(4))
     found = choose_calibration(space.prepared, space.observed, space.full(), (), Judge(space), 3.0, clock=Ticks())
     assert not found.chosen
@@ -161,7 +159,7 @@ def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["numbers"] == {}
 
 
-def test_ticks_depend_on_the_model_alone(workspace: Make) -> None:
+def test_ticks_depend_on_the_model_alone(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(2))
     one, other = Ticks.of(space.prepared), Ticks.of(space.prepared)
     assert [one() for _ in range(5)] == [other() for _ in range(5)]

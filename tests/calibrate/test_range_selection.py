@@ -17,9 +17,8 @@ from inlay.model.reference import Session
 from inlay.quant.observers import METHODS, Method
 from inlay.testing import concat_model, residual_model, small_model, sqnr
 from inlay.types import QParams, QType
-from tests.helpers import Workspace
+from tests.support.fixtures import MakeWorkspace
 
-Make = Callable[..., Workspace]
 TRIED: tuple[Method, ...] = ("minmax", "mse", "percentile")
 OPTIONS: dict[Method, QParams] = {m: QParams(QType.UINT8, (1.0 + i,), (0,)) for i, m in enumerate(TRIED)}
 
@@ -168,7 +167,7 @@ def test_each_sample_has_its_own_numbers() -> None:
 
 
 @pytest.mark.parametrize("make", [small_model, residual_model, concat_model])
-def test_the_probe_computes_what_is_emitted(workspace: Make, make: Callable[[], onnx.ModelProto]) -> None:
+def test_the_probe_computes_what_is_emitted(workspace: MakeWorkspace, make: Callable[[], onnx.ModelProto]) -> None:
     space = workspace(make(), samples=3)
     p, full = space.prepared, space.full()
     classes = classes_of(p, space.observed, "minmax")
@@ -211,7 +210,7 @@ def outlier_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(workspace: Make) -> None:
+def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(workspace: MakeWorkspace) -> None:
     rng = np.random.default_rng(1)
     feeds = []
     for _ in range(6):
@@ -247,7 +246,7 @@ def covered_high(options: Mapping[str, Mapping[Method, QParams]], found: Ranges,
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_moves_the_zero_point_behind_a_relu(workspace: Make, method: Method) -> None:
+def test_no_method_moves_the_zero_point_behind_a_relu(workspace: MakeWorkspace, method: Method) -> None:
     """Otherwise the runtime keeps the Relu as a kernel of its own."""
     space = workspace(residual_model(), samples=3)
     table = table_from(space.prepared, space.observed, method)

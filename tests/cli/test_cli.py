@@ -20,10 +20,11 @@ from onnx import helper, numpy_helper
 
 from inlay.cli import commands as cli
 from inlay.testing import Builder, residual_model, run_reference, small_model
-from tests.helpers import check_and_load, sandwich
+from tests.support.fixtures import SaveModel
+from tests.support.hand_written_qdq import insert_qdq_everywhere
+from tests.support.runtime import check_and_load
 
 FAST = ["--target", "null", "--max-measurements", "3", "--quiet"]
-Save = Callable[..., Path]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -76,7 +77,7 @@ def test_targets(run: Run) -> None:
     assert "ort-cpu" in out
 
 
-def test_tune(run: Run, save: Save, tmp_path: Path) -> None:
+def test_tune(run: Run, save: SaveModel, tmp_path: Path) -> None:
     code, out, err = run("tune", save(small_model()), "-o", tmp_path / "out", *FAST)
     assert code == 0, err
     assert "Verdict" in out
@@ -90,26 +91,26 @@ def test_tune(run: Run, save: Save, tmp_path: Path) -> None:
     check_and_load(onnx.load(tmp_path / "out" / "model.onnx"))
 
 
-def test_lines_in_a_log(run: Run, save: Save, tmp_path: Path) -> None:
+def test_lines_in_a_log(run: Run, save: SaveModel, tmp_path: Path) -> None:
     code, _, err = run("tune", save(small_model()), "-o", tmp_path / "out", *FAST[:-1])
     assert code == 0
     assert "full-int8" in err
 
 
-def test_quantize(run: Run, save: Save, tmp_path: Path) -> None:
+def test_quantize(run: Run, save: SaveModel, tmp_path: Path) -> None:
     code, out, err = run("quantize", save(residual_model()), "-o", tmp_path / "q.onnx", "--target", "null")
     assert code == 0, err
     assert "operators in 8 bits" in out
     check_and_load(onnx.load(tmp_path / "q.onnx"))
 
 
-def test_bench(run: Run, save: Save) -> None:
+def test_bench(run: Run, save: SaveModel) -> None:
     code, out, err = run("bench", save(residual_model()), save(residual_model(), "b.onnx"), "--target", "null")
     assert code == 0, err
     assert "1.00x" in out
 
 
-def test_the_installed_program(save: Save, tmp_path: Path) -> None:
+def test_the_installed_program(save: SaveModel, tmp_path: Path) -> None:
     """``python -m inlay`` in a process of its own: exit code, verdict, one-line error."""
     command = [sys.executable, "-m", "inlay", "tune", str(save(small_model())), *FAST]
     good = subprocess.run([*command, "-o", str(tmp_path / "out")], capture_output=True, text=True, check=False)
@@ -150,7 +151,7 @@ def test_the_installed_program(save: Save, tmp_path: Path) -> None:
         (["--min-sqnr", "loud"], "min-sqnr"),
     ],
 )
-def test_wrong_options(options: list[str], word: str, run: Run, save: Save, tmp_path: Path) -> None:
+def test_wrong_options(options: list[str], word: str, run: Run, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     failed(run("tune", save(residual_model()), "-o", out, "--target", "null", *options), 2, word)
     nothing_written(out)
@@ -162,7 +163,7 @@ def test_missing_arguments(run: Run) -> None:
     failed(run("quantize", "a.onnx"), 2, "--out")
 
 
-def test_bench_needs_two_models_with_the_same_inputs(run: Run, save: Save, tmp_path: Path) -> None:
+def test_bench_needs_two_models_with_the_same_inputs(run: Run, save: SaveModel, tmp_path: Path) -> None:
     first = save(residual_model())
     failed(run("bench", first), 2, "two or more")
     b = Builder()
@@ -171,7 +172,7 @@ def test_bench_needs_two_models_with_the_same_inputs(run: Run, save: Save, tmp_p
     failed(run("bench", first, tmp_path / "missing.onnx"), 1, "missing.onnx")
 
 
-def test_quantize_wants_a_known_recipe_and_a_folder(run: Run, save: Save, tmp_path: Path) -> None:
+def test_quantize_wants_a_known_recipe_and_a_folder(run: Run, save: SaveModel, tmp_path: Path) -> None:
     model = save(residual_model())
     failed(run("quantize", model, "-o", tmp_path / "q.onnx", "--recipe", "half", "--target", "null"), 2, "half")
     failed(run("quantize", model, "-o", tmp_path / "no" / "q.onnx", "--target", "null"), 2, "there is no folder")
@@ -208,7 +209,7 @@ def test_a_folder_is_no_model(run: Run, tmp_path: Path) -> None:
     failed(run("tune", tmp_path, "-o", tmp_path / "out"), 1, "is a folder")
 
 
-def test_a_model_that_does_not_run(run: Run, save: Save, tmp_path: Path) -> None:
+def test_a_model_that_does_not_run(run: Run, save: SaveModel, tmp_path: Path) -> None:
     """An operator that the runtime does not know: the message names it."""
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
@@ -220,13 +221,13 @@ def test_a_model_that_does_not_run(run: Run, save: Save, tmp_path: Path) -> None
     nothing_written(tmp_path / "out")
 
 
-def test_a_model_without_outputs(run: Run, save: Save, tmp_path: Path) -> None:
+def test_a_model_without_outputs(run: Run, save: SaveModel, tmp_path: Path) -> None:
     model = residual_model()
     del model.graph.output[:]
     failed(run("tune", save(model), "-o", tmp_path / "out", *FAST), 1, "no outputs")
 
 
-def test_unknown_dimensions(run: Run, save: Save, tmp_path: Path) -> None:
+def test_unknown_dimensions(run: Run, save: SaveModel, tmp_path: Path) -> None:
     b = Builder()
     b.output(b.conv("conv", b.input("x", ("N", 3, "H", "W")), 4))
     path = save(b.model())
@@ -253,7 +254,7 @@ def test_unknown_dimensions(run: Run, save: Save, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("command", ["tune", "quantize"])
 def test_samples_that_do_not_fit(
-    command: str, arrays: dict[str, np.ndarray], words: tuple[str, ...], run: Run, save: Save, tmp_path: Path
+    command: str, arrays: dict[str, np.ndarray], words: tuple[str, ...], run: Run, save: SaveModel, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "bad.npz", **arrays)  # type: ignore[arg-type]
     out = tmp_path / ("out" if command == "tune" else "q.onnx")
@@ -262,14 +263,14 @@ def test_samples_that_do_not_fit(
     assert not out.exists()
 
 
-def test_labels_that_do_not_fit(run: Run, save: Save, tmp_path: Path) -> None:
+def test_labels_that_do_not_fit(run: Run, save: SaveModel, tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", x=np.zeros((4, 3, 12, 12), np.float32))
     np.save(tmp_path / "l.npy", np.zeros(3, np.int64))
     options = ["--data", tmp_path / "s.npz", "--labels", tmp_path / "l.npy", "--metric", "top1", *FAST]
     failed(run("tune", save(residual_model()), "-o", tmp_path / "out", *options), 1, "3 labels", "4 samples")
 
 
-def test_a_metric_that_fails(run: Run, save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_fails(run: Run, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "metrics_of_mine.py").write_text(
         "def broken(outputs, labels):\n    return outputs[0]['nothing']\n\n"
         "def nan(outputs, labels):\n    return float('nan')\n"
@@ -413,12 +414,12 @@ UNUSUAL: dict[str, Callable[[], onnx.ModelProto]] = {
     "a sequence": _sequence,
     "a local function": _local_function,
     "an operator of the runtime's own domain": _runtimes_own_operator,
-    "quantized already": lambda: sandwich(residual_model()),
+    "quantized already": lambda: insert_qdq_everywhere(residual_model()),
 }
 
 
 @pytest.mark.parametrize("name", ["FP16", "If", "no float operators", "a constant tensor", "quantized already"])
-def test_unusual_models(name: str, run: Run, save: Save, tmp_path: Path) -> None:
+def test_unusual_models(name: str, run: Run, save: SaveModel, tmp_path: Path) -> None:
     model = UNUSUAL[name]()
     path = save(model)
     options = [*FAST, "--no-bound"]
@@ -432,7 +433,7 @@ def test_unusual_models(name: str, run: Run, save: Save, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_models_quantize(name: str, run: Run, save: Save, tmp_path: Path) -> None:
+def test_unusual_models_quantize(name: str, run: Run, save: SaveModel, tmp_path: Path) -> None:
     model = UNUSUAL[name]()
     path = save(model)
     code, _, err = run("quantize", path, "-o", tmp_path / "q.onnx")
@@ -453,13 +454,13 @@ def test_unusual_models_quantize(name: str, run: Run, save: Save, tmp_path: Path
         assert np.isfinite(got[output].astype(np.float64)).all()
 
 
-def test_one_name_for_all_nodes(run: Run, save: Save, tmp_path: Path) -> None:
+def test_one_name_for_all_nodes(run: Run, save: SaveModel, tmp_path: Path) -> None:
     """The runtime refuses such a model itself: the message names the node."""
     failed(run("tune", save(_twins()), "-o", tmp_path / "out", *FAST), 1, "two nodes with same node name", "twin")
     nothing_written(tmp_path / "out")
 
 
-def test_a_batch_of_zero(run: Run, save: Save, tmp_path: Path) -> None:
+def test_a_batch_of_zero(run: Run, save: SaveModel, tmp_path: Path) -> None:
     """Nothing can be measured on nothing: a message, or a result; never a traceback."""
     code, _, err = run("tune", save(_zero_batch()), "-o", tmp_path / "out", *FAST)
     assert code in (0, 1, 2)
@@ -468,30 +469,30 @@ def test_a_batch_of_zero(run: Run, save: Save, tmp_path: Path) -> None:
         assert len(err.strip().splitlines()) == 1
 
 
-def test_a_qdq_baseline(run: Run, save: Save, tmp_path: Path) -> None:
+def test_a_qdq_baseline(run: Run, save: SaveModel, tmp_path: Path) -> None:
     model = residual_model()
-    given, baseline = save(model), save(sandwich(model), "qdq.onnx")
+    given, baseline = save(model), save(insert_qdq_everywhere(model), "qdq.onnx")
     options = ["--qdq-baseline", baseline, "--no-bound", *FAST]
     code, out, err = run("tune", given, "-o", tmp_path / "out", *options)
     assert code == 0, err
     assert "qdq-baseline: qdq.onnx" in out
     failed(run("tune", given, "-o", tmp_path / "b", *FAST, "--qdq-baseline", given), 2, "no QuantizeLinear")
     failed(run("tune", given, "-o", tmp_path / "b", *FAST, "--qdq-baseline", tmp_path / "no.onnx"), 1, "no.onnx")
-    other = save(sandwich(small_model()), "other.onnx")
+    other = save(insert_qdq_everywhere(small_model()), "other.onnx")
     failed(run("tune", given, "-o", tmp_path / "b", *FAST, "--qdq-baseline", other), 2, "other.onnx")
 
 
 # the output folder
 
 
-def test_another_run_holds_the_folder(run: Run, save: Save, tmp_path: Path) -> None:
+def test_another_run_holds_the_folder(run: Run, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     with FileLock(out / ".lock"):
         failed(run("tune", save(residual_model()), "-o", out, *FAST), 1, "another run is using", str(out))
 
 
-def test_another_models_folder(run: Run, save: Save, tmp_path: Path) -> None:
+def test_another_models_folder(run: Run, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("tune", save(residual_model()), "-o", out, *FAST)[0] == 0
     before = (out / "model.onnx").read_bytes()
@@ -504,14 +505,14 @@ def test_another_models_folder(run: Run, save: Save, tmp_path: Path) -> None:
     assert result["model"]["path"] == str(other)
 
 
-def test_the_folder_is_a_file(run: Run, save: Save, tmp_path: Path) -> None:
+def test_the_folder_is_a_file(run: Run, save: SaveModel, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     failed(run("tune", save(residual_model()), "-o", tmp_path / "out", *FAST), 1, str(tmp_path / "out"))
     assert (tmp_path / "out").read_text() == "a file"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only folders")
-def test_a_read_only_folder(run: Run, save: Save, tmp_path: Path) -> None:
+def test_a_read_only_folder(run: Run, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     out.chmod(0o500)
@@ -520,12 +521,12 @@ def test_a_read_only_folder(run: Run, save: Save, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can write to")
-def test_a_folder_that_nobody_can_write_to(run: Run, save: Save) -> None:
+def test_a_folder_that_nobody_can_write_to(run: Run, save: SaveModel) -> None:
     failed(run("tune", save(residual_model()), "-o", "/proc/self/inlay", *FAST), 1, "/proc/self/inlay")
     failed(run("quantize", save(residual_model()), "-o", "/proc/self/q.onnx", "--target", "null"), 1, "/proc/self")
 
 
-def test_a_journal_that_is_none(run: Run, save: Save, tmp_path: Path) -> None:
+def test_a_journal_that_is_none(run: Run, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "run.sqlite").write_bytes(b"this is not a database, but long enough to be one" * 40)
@@ -533,7 +534,7 @@ def test_a_journal_that_is_none(run: Run, save: Save, tmp_path: Path) -> None:
     assert run("tune", save(residual_model()), "-o", out, *FAST, "--restart")[0] == 0
 
 
-def test_interrupts_end_with_130(monkeypatch: pytest.MonkeyPatch, run: Run, save: Save, tmp_path: Path) -> None:
+def test_interrupts_end_with_130(monkeypatch: pytest.MonkeyPatch, run: Run, save: SaveModel, tmp_path: Path) -> None:
     from inlay import api
 
     def interrupted(*_: object, **__: object) -> None:

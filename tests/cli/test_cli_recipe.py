@@ -10,7 +10,7 @@ import pytest
 from inlay.cli import commands as cli
 from inlay.quant.extract import extract
 from inlay.space.recipe_file import load_recipe
-from tests.models import branches
+from tests.support.branches import branches
 
 HEAD = "inlay-recipe: 1\nrules:\n"
 

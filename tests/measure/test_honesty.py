@@ -158,7 +158,7 @@ def test_fresh_workers_draw_fresh_noise(tmp_path: Path) -> None:
     from inlay.measure.in_process import Clock, simulated
     from inlay.targets.base import TargetSpec
     from inlay.targets.null import NullTarget
-    from tests.models import branches
+    from tests.support.branches import branches
 
     path = tmp_path / "model.onnx"
     path.write_bytes(branches().SerializeToString())

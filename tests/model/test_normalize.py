@@ -25,7 +25,8 @@ from inlay.model.passes.runs import written_out
 from inlay.model.reference import EvaluateIn, run_model
 from inlay.model.store import WeightStore
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
-from tests.helpers import Workspace, check_and_load
+from tests.support.runtime import check_and_load
+from tests.support.workspace import Workspace
 
 Model = onnx.ModelProto
 

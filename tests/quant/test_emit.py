@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from inlay.quant.extract import extract, transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from inlay.version import __version__
-from tests.float_models import graphs, placements
-from tests.helpers import Workspace, check_and_load, constants, producers, readers, through_qdq
+from tests.support.fixtures import MakeWorkspace
+from tests.support.float_models import graphs, placements
+from tests.support.onnx_queries import constants, producers, readers, through_qdq
+from tests.support.runtime import check_and_load
+from tests.support.workspace import Workspace
 
 MANY = settings(max_examples=30)
 
@@ -166,7 +169,7 @@ def test_emitting_is_repeatable_and_leaves_no_traces(data: st.DataObject) -> Non
         assert space.emit(again).SerializeToString() == first
 
 
-def test_the_default_model_gets_pairs(workspace: Callable[..., Workspace]) -> None:
+def test_the_default_model_gets_pairs(workspace: MakeWorkspace) -> None:
     """The properties above are not about empty placements only."""
     space = workspace(small_model())
     proto = space.emit(space.full())
@@ -178,7 +181,7 @@ def test_the_default_model_gets_pairs(workspace: Callable[..., Workspace]) -> No
     assert 15.0 < sqnr(next(iter(want.values())), got) < 100.0
 
 
-def test_mul_of_a_value_with_itself_can_be_split(workspace: Callable[..., Workspace]) -> None:
+def test_mul_of_a_value_with_itself_can_be_split(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.input("x", (1, 3, 4, 4))
     b.output(b.node("square", "Mul", [x, x]))
@@ -191,7 +194,7 @@ def test_mul_of_a_value_with_itself_can_be_split(workspace: Callable[..., Worksp
     assert extract(ir.from_proto(proto)).placement == half
 
 
-def test_a_shared_weight_is_stored_once(workspace: Callable[..., Workspace]) -> None:
+def test_a_shared_weight_is_stored_once(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.input("x", (1, 4, 6, 6))
     first = b.conv("first", x, 4)
@@ -206,7 +209,7 @@ def test_a_shared_weight_is_stored_once(workspace: Callable[..., Workspace]) -> 
     assert [n.name for n in readers(half, "first_weight")] == ["second"]
 
 
-def test_two_types_of_one_value(workspace: Callable[..., Workspace]) -> None:
+def test_two_types_of_one_value(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.input("x", (1, 3, 4, 4))
     b.output(b.node("add", "Add", [x, x]))
@@ -217,7 +220,7 @@ def test_two_types_of_one_value(workspace: Callable[..., Workspace]) -> None:
     assert extract(ir.from_proto(proto)).placement == mixed
 
 
-def test_names_that_are_taken(workspace: Callable[..., Workspace]) -> None:
+def test_names_that_are_taken(workspace: MakeWorkspace) -> None:
     """A model whose own values are called like the ones that emit would add."""
     b = Builder()
     x = b.input("x", (1, 3, 4, 4))
@@ -234,14 +237,14 @@ def test_names_that_are_taken(workspace: Callable[..., Workspace]) -> None:
     assert extract(ir.from_proto(proto)).placement == placement
 
 
-def test_ports_that_do_not_exist(workspace: Callable[..., Workspace]) -> None:
+def test_ports_that_do_not_exist(workspace: MakeWorkspace) -> None:
     space = workspace(concat_model())
     for port in (Port("nobody", 0), Port("join", 9), Port(GRAPH_OUTPUT, 7)):
         with pytest.raises(ModelError, match="does not have"):
             space.emit(Placement([(port, QType.UINT8)]))
 
 
-def test_values_that_cannot_be_quantized(workspace: Callable[..., Workspace]) -> None:
+def test_values_that_cannot_be_quantized(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.input("x", (1, 3, 4, 4))
     shape = b.constant("shape", np.array([1, 48]))
@@ -251,7 +254,7 @@ def test_values_that_cannot_be_quantized(workspace: Callable[..., Workspace]) ->
         space.emit(Placement([(Port("reshape", 1), QType.UINT8)]))
 
 
-def test_a_graph_input_that_is_an_output_stays(workspace: Callable[..., Workspace]) -> None:
+def test_a_graph_input_that_is_an_output_stays(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.input("x", (1, 3, 4, 4))
     b.output(b.conv("conv", x, 3))
@@ -265,7 +268,7 @@ def test_a_graph_input_that_is_an_output_stays(workspace: Callable[..., Workspac
         space.emit(Placement([(Port(GRAPH_OUTPUT, 1), QType.UINT8)]))
 
 
-def test_subgraphs_read_the_original(workspace: Callable[..., Workspace]) -> None:
+def test_subgraphs_read_the_original(workspace: MakeWorkspace) -> None:
     """A value that an If's bodies capture is never replaced under their feet."""
     b = Builder()
     x = b.input("x", (1, 3, 4, 4))
@@ -288,7 +291,7 @@ def test_subgraphs_read_the_original(workspace: Callable[..., Workspace]) -> Non
     assert next(n for n in proto.graph.node if n.name == "conv").output[0] == "conv_out"
 
 
-def test_metadata(workspace: Callable[..., Workspace]) -> None:
+def test_metadata(workspace: MakeWorkspace) -> None:
     model = concat_model()
     model.metadata_props.add(key="author", value="someone")
     model.doc_string = "kept"
@@ -302,7 +305,7 @@ def test_metadata(workspace: Callable[..., Workspace]) -> None:
     assert proto.doc_string == "kept"
 
 
-def test_transfer_to_a_normalized_model(workspace: Callable[..., Workspace]) -> None:
+def test_transfer_to_a_normalized_model(workspace: MakeWorkspace) -> None:
     """What was extracted from an emitted file finds its ports in the float model again, numbers included."""
     space = workspace(small_model())
     found = extract(ir.from_proto(space.emit(space.full())))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,9 @@ from inlay.model.graph import build_graph
 from inlay.quant.extract import extract, is_quantized, transfer
 from inlay.testing import Builder, concat_model, random_feed, residual_model, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
-from tests.helpers import Workspace, check_and_load, sandwich
+from tests.support.fixtures import MakeWorkspace
+from tests.support.hand_written_qdq import insert_qdq_everywhere
+from tests.support.runtime import check_and_load
 
 
 class _Reader(CalibrationDataReader):
@@ -32,7 +34,7 @@ class _Reader(CalibrationDataReader):
 @pytest.mark.parametrize("activation", [QuantType.QUInt8, QuantType.QInt8])
 @pytest.mark.parametrize("keep", [True, False], ids=["relu kept", "relu dropped"])
 def test_models_of_the_runtimes_own_quantizer(
-    tmp_path: Path, workspace: Callable[..., Workspace], per_channel: bool, activation: QuantType, keep: bool
+    tmp_path: Path, workspace: MakeWorkspace, per_channel: bool, activation: QuantType, keep: bool
 ) -> None:
     model = small_model()
     onnx.save(model, tmp_path / "float.onnx")
@@ -63,14 +65,14 @@ def test_models_of_the_runtimes_own_quantizer(
     moved = transfer(found, build_graph(found.model), space.graph)
     assert moved.placement.qtype(Port("left", 1)) is QType.INT8
     assert moved.placement.qtype(Port("left", 2)) is QType.INT32
-    space.observe_also(moved.placement)
+    space.calibrate(moved.placement)
     proto = space.emit(moved.placement)
     check_and_load(proto)
     assert extract(ir.from_proto(proto)).placement == moved.placement
 
 
 def test_a_hand_made_sandwich_is_read_back() -> None:
-    found = extract(ir.from_proto(sandwich(residual_model())))
+    found = extract(ir.from_proto(insert_qdq_everywhere(residual_model())))
     assert found.leftovers == ()
     assert {n.op_type for n in found.model.graph} == {n.op_type for n in residual_model().graph.node}
     assert Port(GRAPH_OUTPUT, 0) in found.placement
@@ -152,7 +154,7 @@ def test_a_quantized_constant_becomes_float_again() -> None:
 
 
 def test_extract_does_not_touch_its_argument() -> None:
-    model = ir.from_proto(sandwich(concat_model()))
+    model = ir.from_proto(insert_qdq_everywhere(concat_model()))
     before = ir.to_proto(model).SerializeToString()
     extract(model)
     assert ir.to_proto(model).SerializeToString() == before
@@ -166,12 +168,12 @@ def test_float_models_have_nothing_to_extract() -> None:
     assert found.leftovers == ()
 
 
-def test_transfer_names_what_it_cannot_place(workspace: Callable[..., Workspace]) -> None:
+def test_transfer_names_what_it_cannot_place(workspace: MakeWorkspace) -> None:
     """A Q/DQ model of another network: every site is listed with its reason, none is lost silently."""
     b = Builder()
     b.output(b.node("only", "Tanh", [b.input("x", (1, 3, 4, 4))]))
     space = workspace(b.model())
-    found = extract(ir.from_proto(sandwich(residual_model())))
+    found = extract(ir.from_proto(insert_qdq_everywhere(residual_model())))
     moved = transfer(found, build_graph(found.model), space.graph)
     assert len(moved.placement) == 0
     assert len(moved.missing) == len(found.placement)

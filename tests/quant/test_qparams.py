@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -19,7 +17,9 @@ from inlay.quant.qparams import activation_params, dequantize, off_zero, quantiz
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import Builder, run_reference, sqnr
 from inlay.types import Placement, Port, QParams, QType
-from tests.helpers import Workspace, check_and_load, constants
+from tests.support.fixtures import MakeWorkspace
+from tests.support.onnx_queries import constants
+from tests.support.runtime import check_and_load
 
 TYPES = [QType.UINT8, QType.INT8, QType.UINT16, QType.INT16]
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -139,7 +139,7 @@ def test_weights_that_are_not_finite_do_not_spoil_the_scale() -> None:
     assert params.scale == pytest.approx((1 / 127, 2 / 127))
 
 
-def test_a_bias_that_would_overflow_raises_the_weight_scale(workspace: Callable[..., Workspace]) -> None:
+def test_a_bias_that_would_overflow_raises_the_weight_scale(workspace: MakeWorkspace) -> None:
     """A channel of tiny weights and a large bias: round(b / (sx * sw)) must fit int32, and does."""
     b = Builder()
     x = b.input("x", (1, 2, 4, 4))
@@ -162,7 +162,7 @@ def test_a_bias_that_would_overflow_raises_the_weight_scale(workspace: Callable[
     assert sqnr(want, got) > 30.0
 
 
-def test_bias_scale_is_the_product(workspace: Callable[..., Workspace]) -> None:
+def test_bias_scale_is_the_product(workspace: MakeWorkspace) -> None:
     b = Builder()
     b.output(b.conv("conv", b.input("x", (1, 3, 5, 5)), 4))
     space = workspace(b.model())
@@ -172,7 +172,7 @@ def test_bias_scale_is_the_product(workspace: Callable[..., Workspace]) -> None:
     assert np.array_equal(found["conv_bias_conv_scale"], x * w)
 
 
-def test_a_bias_alone_is_refused(workspace: Callable[..., Workspace]) -> None:
+def test_a_bias_alone_is_refused(workspace: MakeWorkspace) -> None:
     b = Builder()
     b.output(b.conv("conv", b.input("x", (1, 3, 5, 5)), 4))
     space = workspace(b.model())
@@ -180,7 +180,7 @@ def test_a_bias_alone_is_refused(workspace: Callable[..., Workspace]) -> None:
         space.emit(Placement([(Port("conv", 2), QType.INT32)]))
 
 
-def test_members_of_a_domain_share_their_numbers(workspace: Callable[..., Workspace]) -> None:
+def test_members_of_a_domain_share_their_numbers(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
     pooled = b.node("pool", "MaxPool", [x], kernel_shape=[2, 2], strides=[2, 2])
@@ -196,7 +196,7 @@ def test_members_of_a_domain_share_their_numbers(workspace: Callable[..., Worksp
     assert space.table.params("x", QType.UINT8) != space.table.params("conv_out", QType.UINT8)
 
 
-def test_a_domain_covers_all_of_its_members(workspace: Callable[..., Workspace]) -> None:
+def test_a_domain_covers_all_of_its_members(workspace: MakeWorkspace) -> None:
     """Two values that meet in no op of their own, but in Split's outputs: the range is that of the widest."""
     b = Builder()
     x = b.input("x", (1, 4, 8, 8))

@@ -15,7 +15,7 @@ from inlay.regions.search_space import find_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Placement, Port
-from tests.oracle import Judge
+from tests.support.planted import PlantedEvaluator
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 SEEDS = 100
@@ -44,14 +44,14 @@ def test_all_inputs_of_the_concat_are_covered_within_thirty_samples(branches: in
     found = 0
     for seed in range(SEEDS):
         strategy = Evolve(graph, RULES, rng=np.random.default_rng(seed), space=space)
-        judge = Judge(lambda p: 100.0 + len(p))
+        evaluator = PlantedEvaluator(lambda p: 100.0 + len(p))
         for _ in range(30):
             proposal = strategy.ask()
             assert proposal is not None
             if all(p in proposal.placement for p in wanted):
                 found += 1
                 break
-            strategy.tell(judge(proposal))
+            strategy.tell(evaluator(proposal))
     assert found >= 99
 
 
@@ -145,10 +145,10 @@ def test_promotion_takes_the_concat_along() -> None:
     def latency(placement: Placement) -> float:
         return 100.0 - 10 * (Port("n2", 0) in placement) - 10 * (Port("cat", 0) in placement)
 
-    judge = Judge(latency)
+    evaluator = PlantedEvaluator(latency)
     strategy = Evolve(graph, RULES, rng=np.random.default_rng(0), space=space)
     while (proposal := strategy.ask()) is not None:
         if Port("n2", 0) in proposal.placement:
             assert Port("cat", 0) in proposal.placement
-        strategy.tell(judge(proposal))
-    assert judge.best == 80
+        strategy.tell(evaluator(proposal))
+    assert evaluator.best == 80

@@ -21,7 +21,8 @@ from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder, residual
 from inlay.trial import Failed, Proposal, Trial
 from inlay.types import Placement, Port, QType
-from tests.oracle import LIGHT, Judge, Kind, light_graph, planted, run
+from tests.support.light_graphs import LIGHT, light_graph
+from tests.support.planted import Kind, PlantedEvaluator, drive, planted_latency
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 
@@ -35,41 +36,41 @@ def evolve(graph: Graph, seed: int = 0, **more: object) -> Evolve:
 def test_planted_optimum_is_found_with_thirty_schemes_per_region(name: str, kind: Kind) -> None:
     graph = light_graph(name)
     space = find_space(graph, RULES)
-    judge = Judge(planted(space, kind))
-    assert judge.latency(Placement()) == 100
+    evaluator = PlantedEvaluator(planted_latency(space, kind))
+    assert evaluator.latency(Placement()) == 100
     strategy = evolve(graph, space=space, config=Config(schemes_per_region=30))
-    run(strategy, judge)
-    assert judge.best <= 50.5
-    assert judge.latency(strategy.incumbent) == judge.best
+    drive(strategy, evaluator)
+    assert evaluator.best <= 50.5
+    assert evaluator.latency(strategy.incumbent) == evaluator.best
 
 
 def test_the_oracle_is_not_solved_by_the_first_guess() -> None:
     """Negative control: with one scheme per region (all points) the mixed landscape is not solved."""
     graph = light_graph("resnet50")
     space = find_space(graph, RULES)
-    judge = Judge(planted(space, "mixed"))
-    run(evolve(graph, space=space, config=Config(schemes_per_region=1)), judge)
-    assert judge.best > 50.5
+    evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
+    drive(evolve(graph, space=space, config=Config(schemes_per_region=1)), evaluator)
+    assert evaluator.best > 50.5
 
 
 def test_full_coverage_costs_fifty_in_the_plain_landscape() -> None:
     graph = light_graph("squeezenet")
     space = find_space(graph, RULES)
     everything = Placement((p, QType.UINT8) for p, r in space.offers.ports.items() if r is None)
-    assert planted(space, "plain")(everything) == pytest.approx(50)
+    assert planted_latency(space, "plain")(everything) == pytest.approx(50)
 
 
 def test_no_placement_is_asked_twice() -> None:
     graph = residual(60)
     space = find_space(graph, RULES)
-    judge = Judge(planted(space, "mixed"))
+    evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
     strategy = evolve(graph, space=space)
     seen = set()
     while (proposal := strategy.ask()) is not None:
         assert proposal.placement not in seen
         assert len(proposal.placement)
         seen.add(proposal.placement)
-        strategy.tell(judge(proposal))
+        strategy.tell(evaluator(proposal))
     assert len(seen) > 50
 
 
@@ -78,10 +79,14 @@ def test_same_seed_asks_the_same_and_another_seed_does_not() -> None:
 
     def asked(seed: int) -> list[str]:
         space = find_space(graph, RULES)
-        judge, strategy, digests = Judge(planted(space, "mixed")), evolve(graph, seed, space=space), []
+        evaluator, strategy, digests = (
+            PlantedEvaluator(planted_latency(space, "mixed")),
+            evolve(graph, seed, space=space),
+            [],
+        )
         while (proposal := strategy.ask()) is not None:
             digests.append(proposal.placement.digest)
-            strategy.tell(judge(proposal))
+            strategy.tell(evaluator(proposal))
         return digests
 
     assert asked(1) == asked(1)
@@ -115,7 +120,7 @@ def test_composites_start_from_what_their_leaves_found() -> None:
     def latency(placement: Placement) -> float:
         return 100 - 50 * sum(p in placement for p in wanted) / len(wanted)
 
-    judge, strategy = Judge(latency), evolve(graph, space=space)
+    evaluator, strategy = PlantedEvaluator(latency), evolve(graph, space=space)
     before: set[Port] = set()
     composites = 0
     while (proposal := strategy.ask()) is not None:
@@ -127,11 +132,11 @@ def test_composites_start_from_what_their_leaves_found() -> None:
             before = {p for p, _ in strategy.incumbent}
             assert wanted <= before
         composites += composite
-        strategy.tell(judge(proposal))
+        strategy.tell(evaluator(proposal))
         if composite:
             assert wanted <= {p for p, _ in strategy.incumbent}
     assert composites > 10
-    assert judge.best == pytest.approx(50)
+    assert evaluator.best == pytest.approx(50)
 
 
 def test_what_lies_outside_a_pattern_is_not_touched() -> None:
@@ -167,8 +172,8 @@ def test_threshold_decides() -> None:
     low, high = (
         evolve(graph, space=space, config=Config(performance_threshold=t, schemes_per_region=8)) for t in (1.0, 2.5)
     )
-    run(low, Judge(planted(space, "plain")))
-    run(high, Judge(planted(space, "plain")))
+    drive(low, PlantedEvaluator(planted_latency(space, "plain")))
+    drive(high, PlantedEvaluator(planted_latency(space, "plain")))
     assert len(low.incumbent) > 0
     assert len(high.incumbent) == 0
 
@@ -179,11 +184,11 @@ def test_seeds_from_elsewhere_are_tried_before_anything_is_drawn() -> None:
     strategy = evolve(
         graph, space=space, seeds=[Placement([(Port("n0", 0), QType.UINT8), (Port("n0", 1), QType.INT8)])]
     )
-    judge = Judge(planted(space, "plain"))
+    evaluator = PlantedEvaluator(planted_latency(space, "plain"))
     origins = []
     while (proposal := strategy.ask()) is not None:
         origins.append(proposal.origin)
-        strategy.tell(judge(proposal))
+        strategy.tell(evaluator(proposal))
     assert any("imported" in o for o in origins)
 
 
@@ -200,11 +205,11 @@ def test_telling_of_something_else_is_noticed() -> None:
 def test_own_cache_brings_the_result_back_in_a_fifth_of_the_measurements(kind: Kind) -> None:
     graph = light_graph("squeezenet")
     space = find_space(graph, RULES)
-    cold, judge = evolve(graph, space=space), Judge(planted(space, kind))
-    course = run(cold, judge)
+    cold, evaluator = evolve(graph, space=space), PlantedEvaluator(planted_latency(space, kind))
+    course = drive(cold, evaluator)
     cache = PatternCache.from_data(cold.harvest().to_data())
     warm = evolve(graph, seed=1, space=find_space(graph, RULES), cache=cache)
-    again = run(warm, Judge(planted(space, kind)))
+    again = drive(warm, PlantedEvaluator(planted_latency(space, kind)))
     reached = next(i for i, ms in enumerate(again, 1) if ms <= course[-1] + 1e-9)
     needed = next(i for i, ms in enumerate(course, 1) if ms <= course[-1] + 1e-9)
     assert reached <= len(course) / 5
@@ -215,9 +220,9 @@ def test_cached_schemes_are_measured_not_believed() -> None:
     graph = residual(40)
     space = find_space(graph, RULES)
     good = evolve(graph, space=space)
-    run(good, Judge(planted(space, "plain")))
+    drive(good, PlantedEvaluator(planted_latency(space, "plain")))
     warm = evolve(graph, space=space, cache=good.harvest())
-    run(warm, Judge(lambda p: 100.0 + len(p)))  # on this target every pair costs
+    drive(warm, PlantedEvaluator(lambda p: 100.0 + len(p)))  # on this target every pair costs
     assert warm.incumbent == Placement()
 
 
@@ -225,11 +230,11 @@ def test_cache_of_other_models_is_harmless() -> None:
     graph = residual(40)
     space = find_space(graph, RULES)
     other = evolve(light_graph("squeezenet"))
-    run(other, Judge(planted(other.space, "plain")), limit=50)
+    drive(other, PlantedEvaluator(planted_latency(other.space, "plain")), limit=50)
     warm = evolve(graph, space=space, cache=other.harvest())
-    judge = Judge(planted(space, "plain"))
-    run(warm, judge)
-    assert judge.best <= 50.5
+    evaluator = PlantedEvaluator(planted_latency(space, "plain"))
+    drive(warm, evaluator)
+    assert evaluator.best <= 50.5
 
 
 def test_mutations_start_from_the_top_and_change_at_most_so_many_points() -> None:
@@ -279,7 +284,7 @@ def test_a_pattern_with_few_schemes_is_searched_through_and_left() -> None:
     b.node("Sigmoid", [b.input((1, 8))])
     graph = b.graph()
     strategy = evolve(graph)
-    assert len(run(strategy, Judge(lambda p: 100.0 + len(p)))) <= 3
+    assert len(drive(strategy, PlantedEvaluator(lambda p: 100.0 + len(p)))) <= 3
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from inlay.regions.search_space import SearchSpace, find_space
 from inlay.regions.tree import RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import GRAPH_OUTPUT, Port
-from tests.strategies import disguised, graphs
+from tests.support.region_graphs import disguised, graphs
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 SIZES = st.sampled_from([1, 3, 10])

@@ -17,7 +17,7 @@ from inlay.regions.scheme_import import import_placement
 from inlay.regions.search_space import find_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import QType
-from tests.models import branches
+from tests.support.branches import branches
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 

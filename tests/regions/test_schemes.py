@@ -25,7 +25,7 @@ from inlay.space.units import place
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
-from tests.strategies import graphs
+from tests.support.region_graphs import graphs
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 INDEX = st.integers(0, 5)

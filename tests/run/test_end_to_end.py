@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ import inlay
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import price
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
-from tests.helpers import check_and_load
+from tests.support.fixtures import SaveModel
+from tests.support.runtime import check_and_load
 
-Save = Callable[..., Path]
 SAMPLES = 8
 
 
@@ -43,7 +42,7 @@ def cost(path: Path) -> float:
     return sum(k.ns for k in price(onnx.load(path)))
 
 
-def test_result_json_has_its_stable_keys(save: Save, tmp_path: Path) -> None:
+def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     path = save(model)
     result, data = tune(path, tmp_path / "out", data=samples(model))
@@ -77,7 +76,7 @@ def test_result_json_has_its_stable_keys(save: Save, tmp_path: Path) -> None:
     assert result.best.output_sha256 == data["best"]["output_sha256"]
 
 
-def test_the_delivered_bytes_are_the_measured_ones(save: Save, tmp_path: Path) -> None:
+def test_the_delivered_bytes_are_the_measured_ones(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     result, data = tune(save(model), tmp_path / "out", data=samples(model))
     delivered = result.model_path.read_bytes()
@@ -90,7 +89,7 @@ def test_the_delivered_bytes_are_the_measured_ones(save: Save, tmp_path: Path) -
     assert (data["best"]["qdq_pairs"], data["best"]["is_float"]) == (pairs, pairs == 0)
 
 
-def test_it_is_never_slower_than_a_feasible_anchor_and_keeps_the_bound(save: Save, tmp_path: Path) -> None:
+def test_it_is_never_slower_than_a_feasible_anchor_and_keeps_the_bound(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     feeds = samples(model)
     result, data = tune(save(model), tmp_path / "out", data=feeds)
@@ -103,7 +102,7 @@ def test_it_is_never_slower_than_a_feasible_anchor_and_keeps_the_bound(save: Sav
     assert min(sqnr(want[k], got[k]) for k in want) >= 7.0
 
 
-def test_it_is_deterministic_per_seed(save: Save, tmp_path: Path) -> None:
+def test_it_is_deterministic_per_seed(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     path, feeds = save(model), samples(model)
     runs = [tune(path, tmp_path / name, data=feeds, seed=3) for name in ("a", "b")]
@@ -115,7 +114,7 @@ def test_it_is_deterministic_per_seed(save: Save, tmp_path: Path) -> None:
     assert _trials(tmp_path / "a") == _trials(tmp_path / "b")
 
 
-def test_an_unreachable_bound_gives_float(save: Save, tmp_path: Path) -> None:
+def test_an_unreachable_bound_gives_float(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     result, data = tune(save(model), tmp_path / "out", data=samples(model), min_sqnr=150.0, max_measurements=4)
     assert result.best.is_float
@@ -124,7 +123,7 @@ def test_an_unreachable_bound_gives_float(save: Save, tmp_path: Path) -> None:
     assert any("outside the accuracy bound" in note for note in result.notes)
 
 
-def test_where_nothing_differs_the_given_model_is_kept(save: Save, tmp_path: Path) -> None:
+def test_where_nothing_differs_the_given_model_is_kept(save: SaveModel, tmp_path: Path) -> None:
     """Negative control of every claim of a gain: the same cost for every placement, but noisy readings."""
     model = small_model()
     path = save(model)
@@ -136,7 +135,7 @@ def test_where_nothing_differs_the_given_model_is_kept(save: Save, tmp_path: Pat
     assert result.best.is_float or (low is not None and low > 1.0)
 
 
-def test_a_resumed_run_replays_and_agrees(save: Save, tmp_path: Path) -> None:
+def test_a_resumed_run_replays_and_agrees(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     path, feeds = save(model), samples(model)
     whole, data = tune(path, tmp_path / "out", data=feeds)
@@ -149,7 +148,7 @@ def test_a_resumed_run_replays_and_agrees(save: Save, tmp_path: Path) -> None:
     assert repeated["best"] == data["best"]
 
 
-def test_a_killed_run_is_continued(save: Save, tmp_path: Path) -> None:
+def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
     """SIGKILL in the middle of the search; the same call replays what was finished and ends where it would have."""
     model = small_model()
     path = save(model)
@@ -179,7 +178,7 @@ def test_a_killed_run_is_continued(save: Save, tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "whole").iterdir()) == written
 
 
-def test_a_metric_with_labels(save: Save, tmp_path: Path) -> None:
+def test_a_metric_with_labels(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     feeds = samples(model, 12)
     labels = np.array([int(run_reference(model, f)["head_out"].argmax()) for f in feeds])
@@ -191,7 +190,7 @@ def test_a_metric_with_labels(save: Save, tmp_path: Path) -> None:
     assert "top1" in data["bound"]
 
 
-def test_two_outputs_names_and_order(save: Save, tmp_path: Path) -> None:
+def test_two_outputs_names_and_order(save: SaveModel, tmp_path: Path) -> None:
     b = Builder()
     x = b.conv("a", b.input("x", (1, 3, 8, 8)), 4, relu=True)
     b.output(b.conv("z_last", x, 4))

@@ -9,7 +9,7 @@ from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import residual
 from inlay.trial import Proposal, Trial
 from inlay.types import Placement, Port, QType
-from tests.oracle import Judge, planted, run
+from tests.support.planted import PlantedEvaluator, drive, planted_latency
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 
@@ -42,17 +42,17 @@ def test_evolve_starts_from_the_incumbent_of_the_strategy_before() -> None:
 
     late = LazyStrategy("evolve", make)
     chain = Chain([first, late])
-    judge = Judge(planted(Evolve(graph, RULES).space, "mixed"))
+    evaluator = PlantedEvaluator(planted_latency(Evolve(graph, RULES).space, "mixed"))
     one = chain.ask()
     assert one is not None
     assert not made
-    chain.tell(judge(one))
+    chain.tell(evaluator(one))
     two = chain.ask()
     assert two is not None
     assert made == [one.placement]
     assert two.placement == one.placement
-    chain.tell(judge(two))
-    run(chain, judge)
-    assert judge.best <= 50.5
+    chain.tell(evaluator(two))
+    drive(chain, evaluator)
+    assert evaluator.best <= 50.5
     assert isinstance(late.strategy, Evolve)
     assert len(made) == 1

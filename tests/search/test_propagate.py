@@ -18,7 +18,7 @@ from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rules import OPS
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing import Builder
-from tests.helpers import Workspace
+from tests.support.workspace import Workspace
 
 X = (1, 8, 12, 12)
 Case = Callable[[Builder, str], str]

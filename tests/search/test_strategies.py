@@ -11,7 +11,7 @@ from inlay.search.baselines import Anchors
 from inlay.search.refine import Refine
 from inlay.testing import StrategyTestCase, small_model
 from inlay.types import Placement
-from tests.helpers import Workspace
+from tests.support.workspace import Workspace
 
 
 @cache

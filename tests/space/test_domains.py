@@ -23,7 +23,7 @@ from inlay.space.units import find_units, place
 from inlay.targets.ethos_u.rules import RULES
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Port, QType
-from tests.models import branches
+from tests.support.branches import branches
 
 INT = OpConfig()
 SHAPE = (1, 8, 8, 8)

@@ -22,7 +22,7 @@ from inlay.space.units import find_units, place
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
-from tests.models import branches
+from tests.support.branches import branches
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 INT = OpConfig()

@@ -22,7 +22,7 @@ from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing import Builder
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
-from tests.helpers import Workspace
+from tests.support.workspace import Workspace
 
 
 def pooled(weight: float = 1.0) -> Builder:

@@ -16,7 +16,10 @@ import pytest
 
 from inlay.targets.onnxruntime.rules import OPS, rules_for
 from inlay.testing import Builder, random_feed
-from tests.helpers import Workspace, optimized, producers, readers, sandwich
+from tests.support.hand_written_qdq import insert_qdq_everywhere
+from tests.support.onnx_queries import producers, readers
+from tests.support.runtime import optimized
+from tests.support.workspace import Workspace
 
 X = (1, 4, 6, 6)
 _POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -246,7 +249,7 @@ def test_operators_without_a_row_stay_float(name: str, tmp_path: Path) -> None:
     """Negative control, and the other half of the table's claim: nothing is missing from it."""
     model = build(FLOAT[name])
     op_type = next(n.op_type for n in model.graph.node if n.name == "op")
-    graph = optimized(sandwich(model), tmp_path)
+    graph = optimized(insert_qdq_everywhere(model), tmp_path)
     assert float_forms(graph, op_type), [n.op_type for n in graph.graph.node]
     space = Workspace(model, tmp_path)
     unit = next(u for u in space.prepared.units if u.name == "op")
@@ -262,7 +265,7 @@ def test_the_hand_made_sandwich_would_show_integer_forms(op_type: str, tmp_path:
     """Positive control of the negative control: between the same hand-set Q/DQ nodes, rows do fuse."""
     model = build(next(iter(CASES[op_type].values())))
     same = dict.fromkeys(("x", "op_out"), (0.05, 128))
-    assert float_forms(optimized(sandwich(model, same), tmp_path), op_type) == []
+    assert float_forms(optimized(insert_qdq_everywhere(model, same), tmp_path), op_type) == []
 
 
 def test_one_float_consumer_keeps_a_convolution_in_float(tmp_path: Path) -> None:
@@ -286,7 +289,7 @@ def test_relu_is_folded_when_zero_is_the_least_integer(tmp_path: Path) -> None:
     space = Workspace(model, tmp_path)
     graph = optimized(space.emit(space.full()), tmp_path)
     assert [n.op_type for n in graph.graph.node if "Relu" in n.op_type] == []
-    symmetric = sandwich(model)  # zero point 128: the Relu is not redundant, the Conv is not fused
+    symmetric = insert_qdq_everywhere(model)  # zero point 128: the Relu is not redundant, the Conv is not fused
     assert float_forms(optimized(symmetric, tmp_path), "Conv") or any(
         n.op_type == "Relu" for n in optimized(symmetric, tmp_path).graph.node
     )

@@ -26,7 +26,8 @@ from inlay.targets.onnxruntime.rules import rules_for
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing import Builder, random_feed
 from inlay.types import Placement
-from tests.helpers import Workspace, check_and_load
+from tests.support.runtime import check_and_load
+from tests.support.workspace import Workspace
 
 PLAIN = replace(rules_for("x86_64"), block_channels=0)
 

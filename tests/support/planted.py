@@ -1,4 +1,4 @@
-"""A noise-free oracle: latency as a pure function of the placement, with a planted optimum.
+"""Searching without noise: latency as a pure function of the placement, with a planted optimum.
 
 Float costs 100, full coverage of all that pays costs 50. It is an artificial landscape for testing a *search*: costs
 depend on operator, slot and shape through a hash, so that instances of a pattern agree, and nothing in it comes from
@@ -13,21 +13,11 @@ covered port costs a little.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import onnx
-import onnx_ir as ir
-
-from inlay.model.graph import Graph, build_graph
-from inlay.model.load import load
-from inlay.model.normalize import normalize
-from inlay.model.reference import EvaluateIn
 from inlay.regions.patterns import COMMUTATIVE
 from inlay.regions.search_space import SearchSpace
 from inlay.search.base import Strategy
@@ -36,21 +26,6 @@ from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port
 
 Kind = Literal["plain", "mixed", "paired"]
-LIGHT = ("squeezenet", "inception_v1", "inception_v2", "resnet50", "shufflenet", "densenet121")
-
-
-@functools.cache
-def light_graph(name: str) -> Graph:
-    """A real network of the ``onnx`` package, normalized, with its weights replaced by constants there."""
-    path = Path(onnx.__file__).parent / "backend/test/data/light" / f"light_{name}.onnx"
-    with tempfile.TemporaryDirectory() as folder:
-        model = normalize(load(path).model, EvaluateIn(Path(folder)), None).model
-        inferred = onnx.shape_inference.infer_shapes(_proto(model))
-    return build_graph(ir.from_proto(inferred))
-
-
-def _proto(model: object) -> onnx.ModelProto:
-    return ir.to_proto(model)  # type: ignore[no-any-return]
 
 
 def _share(*parts: object) -> float:
@@ -58,8 +33,8 @@ def _share(*parts: object) -> float:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big") / float(1 << 48)
 
 
-def planted(space: SearchSpace, kind: Kind) -> Callable[[Placement], float]:
-    """The latency function."""
+def planted_latency(space: SearchSpace, kind: Kind) -> Callable[[Placement], float]:
+    """The latency of a placement in ``space``: 100 for float, about 50 at the optimum."""
     return _paired(space) if kind == "paired" else _separable(space, 1 / 6 if kind == "mixed" else 0.0)
 
 
@@ -100,8 +75,8 @@ def _paired(space: SearchSpace) -> Callable[[Placement], float]:
 
 
 @dataclass
-class Judge:
-    """Stands in for the loop: judges proposals, and accepts what is faster than everything accepted before."""
+class PlantedEvaluator:
+    """Stands in for the tuning loop: prices proposals, and accepts what is faster than everything accepted before."""
 
     latency: Callable[[Placement], float]
     best: float = 100.0
@@ -119,10 +94,10 @@ class Judge:
         return Trial(proposal, outcome, accepted, versus)
 
 
-def run(strategy: Strategy, judge: Judge, limit: int = 100_000) -> list[float]:
+def drive(strategy: Strategy, evaluator: PlantedEvaluator, limit: int = 100_000) -> list[float]:
     """Drive ``strategy`` to its end; the best latency after each measurement."""
     course: list[float] = []
     while len(course) < limit and (proposal := strategy.ask()) is not None:
-        strategy.tell(judge(proposal))
-        course.append(judge.best)
+        strategy.tell(evaluator(proposal))
+        course.append(evaluator.best)
     return course

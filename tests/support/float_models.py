@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inlay.testing import Builder
 from inlay.types import Placement, QType
-from tests.helpers import Workspace
+from tests.support.workspace import Workspace
 
 SIDE = 6
 KINDS = (

@@ -1,0 +1,26 @@
+"""The types of the callables that ``conftest`` hands to tests as fixtures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import onnx
+
+from inlay.space.rules import Rules
+from inlay.targets.base import Feed
+from tests.support.workspace import Workspace
+
+
+class SaveModel(Protocol):
+    """Writes a model to the test's folder and returns its path."""
+
+    def __call__(self, model: onnx.ModelProto, name: str = "model.onnx") -> Path: ...
+
+
+class MakeWorkspace(Protocol):
+    """Prepares a model in the test's folder; the arguments are those of ``Workspace``."""
+
+    def __call__(
+        self, model: onnx.ModelProto, rules: Rules | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
+    ) -> Workspace: ...

@@ -1,0 +1,27 @@
+"""ONNX Runtime as the judge of a written model: does it load, and what does it make of it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+
+def check_and_load(model: onnx.ModelProto) -> ort.InferenceSession:
+    """A session of the model, once it has passed ONNX's full checker (with type and shape inference)."""
+    onnx.checker.check_model(model, full_check=True)
+    return _session(model, ort.SessionOptions())
+
+
+def optimized(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """The graph as ONNX Runtime rewrites it for this CPU."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    _session(model, options)
+    return onnx.load(folder / "optimized.onnx")
+
+
+def _session(model: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+    options.log_severity_level = 4
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
