@@ -24,7 +24,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from inlay.regions.search_space import find_space
+from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES
 
@@ -52,7 +52,7 @@ def measure(family: str, count: int) -> Point:
     seconds = wall = math.inf
     for _ in range(2):
         began, clock = time.process_time(), time.perf_counter()
-        space = find_space(graph, rules)
+        space = find_search_space(graph, rules)
         seconds = min(seconds, time.process_time() - began)
         wall = min(wall, time.perf_counter() - clock)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -17,10 +17,10 @@ from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore
 from inlay.regions.evolve import Evolve
-from inlay.regions.fork_join import find_blocks
+from inlay.regions.fork_join import find_fork_joins
 from inlay.regions.points import NodeInputInsertionPoint
-from inlay.regions.schemes import Completion
-from inlay.regions.search_space import find_space
+from inlay.regions.schemes import SchemeCompletion
+from inlay.regions.search_space import find_search_space
 from inlay.regions.tree import Region, RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
@@ -42,7 +42,7 @@ def pairs(data: bytes) -> int:
 
 
 def test_01_composites_keep_what_leaves_found_resnet50_ends_at_its_optimum() -> None:
-    space = find_space(light_graph("resnet50"), RULES)
+    space = find_search_space(light_graph("resnet50"), RULES)
     strategy, evaluator = evolve(space.graph, space=space), PlantedEvaluator(planted_latency(space, "plain"))
     levels: dict[str, float] = {}
     while (proposal := strategy.ask()) is not None:
@@ -83,7 +83,7 @@ def test_03_noise_is_not_taken_for_gain() -> None:
 
 @pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet"])
 def test_04_no_model_is_measured_twice(name: str) -> None:
-    space = find_space(light_graph(name), RULES)
+    space = find_search_space(light_graph(name), RULES)
     strategy = evolve(space.graph, space=space)
     evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
     seen: Counter[str] = Counter()
@@ -96,11 +96,11 @@ def test_04_no_model_is_measured_twice(name: str) -> None:
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_05_regions_are_a_partition_and_fork_join_blocks_are_found(name: str) -> None:
-    space = find_space(light_graph(name), RULES)
+    space = find_search_space(light_graph(name), RULES)
     counted = Counter(n for r in space.tree.regions for n in r.direct_nodes)
     assert counted == Counter(n.name for n in space.graph.nodes)
     blocks = [r for r in space.tree.regions if r.type is RegionType.COMPOSITE]
-    side = find_blocks(space.graph).side  # shape arithmetic and weights made at run time join nothing
+    side = find_fork_joins(space.graph).side  # shape arithmetic and weights made at run time join nothing
     joins = [n for n in space.graph.nodes if len({p.name for p in space.graph.predecessors(n)} - side) > 1]
     closed = {n for r in blocks for n in r.nodes} & {n.name for n in joins}
     assert len(closed) >= 0.9 * len(joins) > 0
@@ -108,7 +108,7 @@ def test_05_regions_are_a_partition_and_fork_join_blocks_are_found(name: str) ->
 
 def test_05_discovery_of_split_concat_chains_is_not_exponential() -> None:
     clock = time.process_time()
-    find_space(FAMILIES["split-concat"](3000), RULES)
+    find_search_space(FAMILIES["split-concat"](3000), RULES)
     assert time.process_time() - clock < 10
 
 
@@ -120,7 +120,7 @@ def test_06_slots_do_not_follow_the_names_of_tensors() -> None:
         one = b.node("Sigmoid", [x], name=left)
         two = b.node("LeakyRelu", [x], name=right)
         x = b.node("Add", [one, two] if left == "a" else [two, one])
-    space = find_space(b.graph(), RULES)
+    space = find_search_space(b.graph(), RULES)
     pattern = next(p for p in space.patterns.values() if p.type is RegionType.LEAF and p.summary == "Sigmoid")
     assert len(pattern.instances) == 2
     adds = [space.tree.leaf_of[n.name] for n in space.graph.nodes if n.op_type == "Add"]
@@ -141,7 +141,7 @@ def _sight(graph: Graph, port: Port, region: Region) -> tuple[str, str]:
 
 
 def test_07_blocks_of_other_sizes_have_other_patterns() -> None:
-    space = find_space(light_graph("resnet50"), RULES)
+    space = find_search_space(light_graph("resnet50"), RULES)
     blocks = [p for p in space.patterns.values() if p.type is RegionType.COMPOSITE and "Add" in p.summary]
     shapes = [space.graph.shape(p.instances[0].region.outputs[0]) for p in blocks]
     assert len(set(shapes)) == 4
@@ -154,7 +154,7 @@ def test_07_layernorm_with_and_without_bias_are_told_apart() -> None:
         b = GraphBuilder()
         x = b.input((1, 4, 8))
         b.node("LayerNormalization", [x, b.const((8,)), *([b.const((8,))] if bias else [])])
-        signatures.append(find_space(b.graph(), RULES).pattern_of[0].signature)
+        signatures.append(find_search_space(b.graph(), RULES).pattern_of[0].signature)
     assert len(set(signatures)) == 2
 
 
@@ -164,14 +164,14 @@ def test_08_concat_transpose_clip_and_slice_are_quantizable() -> None:
     y = b.node("Concat", [x, b.conv(x, 8)], (1, 16, 4, 4), name="concat", axis=1)
     y = b.node("Transpose", [y], (1, 4, 4, 16), name="transpose", perm=(0, 2, 3, 1))
     y = b.node("Slice", [y, *(b.const((1,)) for _ in range(2))], (1, 4, 4, 8), name="slice")
-    space = find_space(b.graph(), RULES)
+    space = find_search_space(b.graph(), RULES)
     for name in ("concat", "transpose", "slice"):
-        assert space.offers.offered(Port(name, 0))
+        assert space.rejections.offered(Port(name, 0))
     # a Clip is folded into its Conv: covering the Conv's input and the Clip's output quantizes both
     b = GraphBuilder()
     b.node("Clip", [b.conv(b.input((1, 8, 4, 4)), 8)], name="clip")
-    space = find_space(b.graph(), RULES)
-    assert space.offers.outputs["clip:0"] is None
+    space = find_search_space(b.graph(), RULES)
+    assert space.rejections.outputs["clip:0"] is None
 
 
 def test_08_everything_at_once_is_among_the_first_guesses() -> None:
@@ -207,8 +207,8 @@ def test_10_baseline_import_yields_schemes_and_accounts_for_every_site() -> None
     tuner = QDQAutotuner(branches())
     tuner.initialize(FAST)
     space = tuner._core.space
-    completion = Completion(space.graph, space.units, RULES)
-    chosen = [p for p, r in space.offers.ports.items() if r is None]
+    completion = SchemeCompletion(space.graph, space.units, RULES)
+    chosen = [p for p, r in space.rejections.ports.items() if r is None]
     report = tuner.import_insertion_points(completion.placement(chosen))
     assert report.sites == len(completion.placement(chosen))
     assert not report.kept
@@ -238,7 +238,7 @@ def test_10_interruption_loses_no_finished_scheme(tmp_path: Path) -> None:
 def test_10_state_of_another_model_is_refused_and_node_filters_work(tmp_path: Path) -> None:
     tuner = QDQAutotuner(branches(seed=0))
     tuner.initialize(FAST, nodes=["left", "right"])
-    assert {p.node for p, r in tuner._core.space.offers.ports.items() if r is None} == {"left", "right"}
+    assert {p.node for p, r in tuner._core.space.rejections.ports.items() if r is None} == {"left", "right"}
     tuner.save_state(tmp_path / "state.yaml")
     other = QDQAutotuner(branches(seed=1))  # same structure, other weights
     other.initialize(FAST)
@@ -277,7 +277,7 @@ def test_10_resolving_a_scheme_is_fast_on_four_thousand_nodes() -> None:
 
 
 def test_11_performance_threshold_is_read() -> None:
-    space = find_space(FAMILIES["residual"](30), RULES)
+    space = find_search_space(FAMILIES["residual"](30), RULES)
     found = {}
     for threshold in (1.0, 3.0):
         config = Config(schemes_per_region=5, performance_threshold=threshold)

@@ -183,14 +183,14 @@ def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, ot
     rest = order[max(1, first) :]
     half = (len(rest) + 1) // 2
     return Split(
-        samples.part(spread(order[: max(1, first)], calibration)),
-        samples.part(spread(rest[:half], others)),
-        samples.part(spread(rest[half:], others)),
+        samples.part(evenly_spaced(order[: max(1, first)], calibration)),
+        samples.part(evenly_spaced(rest[:half], others)),
+        samples.part(evenly_spaced(rest[half:], others)),
         verified=True,
     )
 
 
-def spread(indices: list[int], most: int) -> list[int]:
+def evenly_spaced(indices: list[int], most: int) -> list[int]:
     """At most ``most`` of ``indices``, evenly over all of them."""
     return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
 

@@ -22,7 +22,7 @@ from inlay.model.graph import build_graph
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.passes.lrn import window
 from inlay.model.passes.runs import written_out
-from inlay.model.reference import EvaluateIn, run_model
+from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
 from tests.support.runtime import check_and_load
@@ -38,7 +38,7 @@ def normalized(tmp_path: Path) -> Callable[[Model], tuple[Model, Normalized]]:
     def run(model: Model) -> tuple[Model, Normalized]:
         store = WeightStore(tmp_path)
         feed = random_feed(model)
-        done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), lambda m: run_model(m, store, feed))
+        done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), lambda m: run_model(m, store, feed))
         proto = ir.to_proto(done.model)
         check_and_load(proto)
         want, got = run_reference(model, feed), run_reference(proto, feed)
@@ -185,7 +185,7 @@ def test_automatic_pads_are_the_numbers_that_they_stand_for(
     with tempfile.TemporaryDirectory() as folder:
         store = WeightStore(Path(folder))
         wanted = run_model(ir.from_proto(model), store, feed)
-        done = normalize(ir.from_proto(model), EvaluateIn(Path(folder)), None)
+        done = normalize(ir.from_proto(model), ConstantEvaluator(Path(folder)), None)
         (node,) = done.model.graph
         got = run_model(done.model, store, feed)
     known = max(strides) == 1 or (not dynamic and op_type != "ConvTranspose") or mode in ("NOTSET", "VALID")
@@ -222,7 +222,9 @@ def test_halves_are_computed_in_float32(kept: bool, tmp_path: Path) -> None:
     model, store = halves(kept), WeightStore(tmp_path)
     onnx.checker.check_model(model, full_check=True)
     feed = random_feed(model, 0)
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), lambda m: run_model(m, store, feed), rewrites=HALF)
+    done = normalize(
+        ir.from_proto(model), ConstantEvaluator(tmp_path), lambda m: run_model(m, store, feed), rewrites=HALF
+    )
     assert not [r for r in done.reports if r.rolled_back]
     check_and_load(ir.to_proto(done.model))
     casts = [n.op_type for n in done.model.graph].count("Cast")
@@ -234,7 +236,7 @@ def test_halves_are_computed_in_float32(kept: bool, tmp_path: Path) -> None:
     (exactly,) = exact.values()
     assert sqnr(wanted.astype(np.float32), got.astype(np.float32)) > 35.0
     assert sqnr(exactly, got.astype(np.float32)) > sqnr(exactly, wanted.astype(np.float32)) - 3.0
-    untouched = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    untouched = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None)
     assert {v.dtype for n in untouched.model.graph if n.op_type == "Conv" for v in n.inputs[1:]} == {
         ir.DataType.FLOAT16
     }
@@ -244,7 +246,7 @@ def test_a_model_in_halves_gets_8_bits(tmp_path: Path) -> None:
     """The noise at outputs in half precision is looked at, too."""
     space = Workspace(halves(kept=False), tmp_path)
     assert {u.op_type for u in space.prepared.selectable} >= {"Conv", "Add"}
-    assert space.graph.amounts == tuple(space.graph.outputs)
+    assert space.graph.float_outputs == tuple(space.graph.outputs)
     proto = space.emit(space.full())
     check_and_load(proto)
     (wanted,), (got,) = (run_reference(m, space.feeds[0]).values() for m in (halves(kept=False), proto))
@@ -279,11 +281,11 @@ def test_lrn_spelled_out_computes_the_same(beta: float, size: int, channels: int
     b.output(b.node("lrn", "LRN", [x], channels=channels, size=size, alpha=0.3, beta=beta, bias=1.5))
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 3, (2, channels, 3, 4)).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=LRN)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=LRN)
     assert "LRN" not in [n.op_type for n in done.model.graph]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=2e-6)
-    kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    kept = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None)
     assert "LRN" in [n.op_type for n in kept.model.graph], "it is for targets that ask for it"
 
 
@@ -310,14 +312,14 @@ def test_prelu_spelled_out_computes_the_same(slope: np.ndarray, operators: list[
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 3, shape).astype(np.float32)}
     feed["x"].flat[:2] = [0.0, -0.0]
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=PRELU)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=PRELU)
     assert [n.op_type for n in done.model.graph] == operators
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     if "Add" in operators:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     else:
         np.testing.assert_array_equal(got, wanted)
-    kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    kept = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None)
     assert [n.op_type for n in kept.model.graph] == ["PRelu"], "it is for targets that ask for it"
 
 
@@ -337,7 +339,7 @@ def dense(rank: int = 2, bias: tuple[int, ...] = (5,), swapped: bool = False, tw
 def test_matmul_and_add_are_one_gemm(bias: tuple[int, ...], swapped: bool, tmp_path: Path) -> None:
     model, store = dense(bias=bias, swapped=swapped).model(), WeightStore(tmp_path)
     feed = random_feed(model, 0)
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=GEMM)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=GEMM)
     assert [n.op_type for n in done.model.graph] == ["Gemm"]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
@@ -345,7 +347,7 @@ def test_matmul_and_add_are_one_gemm(bias: tuple[int, ...], swapped: bool, tmp_p
 
 @pytest.mark.parametrize("other", [dense(rank=3), dense(bias=(3, 5)), dense(bias=(1,)), dense(twice=True)])
 def test_other_sums_of_products_stay(other: Builder, tmp_path: Path) -> None:
-    done = normalize(ir.from_proto(other.model()), EvaluateIn(tmp_path), None, rewrites=GEMM)
+    done = normalize(ir.from_proto(other.model()), ConstantEvaluator(tmp_path), None, rewrites=GEMM)
     assert "MatMul" in [n.op_type for n in done.model.graph]
 
 
@@ -376,18 +378,18 @@ def test_batchnorm_that_stands_alone_becomes_one_convolution(shape: tuple[int | 
     model, store = alone(shape).model(), WeightStore(tmp_path)
     real = tuple(2 if isinstance(d, str) else d for d in shape)
     feed = {"x": np.random.default_rng(0).normal(0, 3, real).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=NORM)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=NORM)
     assert [n.op_type for n in done.model.graph] == ["Concat", "Conv"]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
-    kept = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None)
+    kept = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None)
     assert [n.op_type for n in kept.model.graph][1] == "BatchNormalization", "it is for targets that ask for it"
 
 
 def test_batchnorm_of_plain_vectors_stays(tmp_path: Path) -> None:
     done = normalize(
         ir.from_proto(alone((2, 3)).model()),
-        EvaluateIn(tmp_path),
+        ConstantEvaluator(tmp_path),
         None,
         rewrites=NORM,
     )
@@ -417,7 +419,7 @@ def test_averagepool_with_whole_windows_becomes_a_convolution(
     b.output(b.node("pool", "AveragePool", [b.input("x", (2, 5, 7, 8))], channels=5, **attributes))
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 3, (2, 5, 7, 8)).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=MEAN)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=MEAN)
     assert [n.op_type for n in done.model.graph] == ["Conv" if spelled else "AveragePool"]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=2e-6)
@@ -451,7 +453,7 @@ def test_hard_sigmoids_are_gathered(form: str, tmp_path: Path) -> None:
     b.output(hard(b, form))
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 5)).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=GATE)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=GATE)
     assert [n.op_type for n in done.model.graph] == (["HardSigmoid"] if "sigmoid" in form else ["HardSigmoid", "Mul"])
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
@@ -470,7 +472,7 @@ def test_hard_sigmoids_are_gathered(form: str, tmp_path: Path) -> None:
 def test_what_is_no_hard_sigmoid_stays(form: str, limits: dict[str, float], tmp_path: Path) -> None:
     b = Builder()
     b.output(hard(b, form, **limits))
-    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=GATE)
+    done = normalize(ir.from_proto(b.model()), ConstantEvaluator(tmp_path), None, rewrites=GATE)
     assert "Clip" in [n.op_type for n in done.model.graph]
 
 
@@ -507,7 +509,7 @@ def test_patches_of_an_image_are_folded_into_the_convolution(
 ) -> None:
     model, store = focus(order, step).model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).normal(0, 1, (2, 3, 12, 18)).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=FOCUS)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=FOCUS)
     assert [n.op_type for n in done.model.graph] == ["Conv"]
     (wanted,), (got,) = (run_model(m, store, feed).values() for m in (ir.from_proto(model), done.model))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
@@ -524,7 +526,7 @@ def test_patches_of_an_image_are_folded_into_the_convolution(
     ids=["a patch is missing", "one comes twice", "read elsewhere", "gaps"],
 )
 def test_patches_that_are_no_whole_image_stay(b: Builder, tmp_path: Path) -> None:
-    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=FOCUS)
+    done = normalize(ir.from_proto(b.model()), ConstantEvaluator(tmp_path), None, rewrites=FOCUS)
     assert "Slice" in [n.op_type for n in done.model.graph]
 
 
@@ -549,7 +551,7 @@ def in_blocks(b: Builder, tmp_path: Path) -> list[str]:
     """Operators after the rewrite, whose outputs are checked against the original's."""
     model, store = b.model(), WeightStore(tmp_path)
     feed = random_feed(model)
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=BLOCKS)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=BLOCKS)
     wanted, got = (run_model(m, store, feed) for m in (ir.from_proto(model), done.model))
     assert list(wanted) == list(got)
     for name, array in wanted.items():
@@ -635,7 +637,7 @@ def test_constants_are_written_out_along_short_rows(
     b.output(b.node("node", op_type, [c, x] if first else [x, c]))
     model, store = b.model(), WeightStore(tmp_path)
     feed = {"x": np.random.default_rng(0).uniform(0.5, 2.0, shape).astype(np.float32)}
-    done = normalize(ir.from_proto(model), EvaluateIn(tmp_path), None, rewrites=RUNS)
+    done = normalize(ir.from_proto(model), ConstantEvaluator(tmp_path), None, rewrites=RUNS)
     (constant,) = done.model.graph.initializers.values()
     assert constant.shape is not None
     assert tuple(constant.shape) == wanted
@@ -652,13 +654,13 @@ def test_sizes_that_are_not_known_are_not_written_out() -> None:
 
 def test_an_unknown_rewrite_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"speed it up; there are .*spell LRN out"):
-        normalize(ir.from_proto(small_model()), EvaluateIn(tmp_path), None, rewrites=frozenset({"speed it up"}))
+        normalize(ir.from_proto(small_model()), ConstantEvaluator(tmp_path), None, rewrites=frozenset({"speed it up"}))
 
 
 def test_lrn_over_unknown_channels_stays(tmp_path: Path) -> None:
     b = Builder()
     b.output(b.node("lrn", "LRN", [b.input("x", (1, "c", 3, 4))], size=3))
-    done = normalize(ir.from_proto(b.model()), EvaluateIn(tmp_path), None, rewrites=LRN)
+    done = normalize(ir.from_proto(b.model()), ConstantEvaluator(tmp_path), None, rewrites=LRN)
     assert [n.op_type for n in done.model.graph] == ["LRN"]
 
 
@@ -813,5 +815,5 @@ def test_a_wrong_pass_is_rolled_back(normalized: Run, monkeypatch: pytest.Monkey
 def test_the_argument_is_not_changed(tmp_path: Path) -> None:
     model = ir.from_proto(small_model())
     before = ir.to_proto(model).SerializeToString()
-    normalize(model, EvaluateIn(tmp_path), None)
+    normalize(model, ConstantEvaluator(tmp_path), None)
     assert ir.to_proto(model).SerializeToString() == before

@@ -281,7 +281,7 @@ def test_subgraphs_read_the_original(workspace: MakeWorkspace) -> None:
     chosen = b.node("choose", "If", [flag], then_branch=then, else_branch=other)
     b.output(b.node("add", "Add", [chosen, conv]))
     space = workspace(b.model())
-    assert next(u for u in space.prepared.units if u.name == "conv").refusal == (
+    assert next(u for u in space.prepared.units if u.name == "conv").rejection == (
         "a subgraph reads its output conv_out, which therefore must stay float"
     )
     proto = space.emit(Placement([(Port("add", 1), QType.UINT8)]))

@@ -11,7 +11,7 @@ from inlay.regions.evolve import Evolve
 from inlay.regions.points import NodeInputInsertionPoint
 from inlay.regions.sampling import SchemeSampler
 from inlay.regions.schemes import ConcatGroup, InsertionScheme
-from inlay.regions.search_space import find_space
+from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Placement, Port
@@ -39,7 +39,7 @@ def concat_ports(graph: Graph) -> list[Port]:
 def test_all_inputs_of_the_concat_are_covered_within_thirty_samples(branches: int) -> None:
     """Nothing guides the search: every placement is slower than float."""
     graph = model(branches)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     wanted = concat_ports(graph)
     found = 0
     for seed in range(SEEDS):
@@ -58,7 +58,7 @@ def test_all_inputs_of_the_concat_are_covered_within_thirty_samples(branches: in
 def by_drawing(groups: bool, seed: int) -> bool:
     """Only drawn schemes, without the opening ones, from an empty incumbent that nothing beats."""
     graph = model(12)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     leaf = space.tree.leaf_of["cat"]
     pattern = space.pattern_of[leaf.id]
     sampler = SchemeSampler(pattern.points, pattern.groups if groups else (), Config(), np.random.default_rng(seed))
@@ -140,7 +140,7 @@ def test_promotion_takes_the_concat_along() -> None:
     y = b.relu(b.conv(x, 8, 3))
     b.conv(b.node("Concat", [x, y], (1, 16, 4, 4), name="cat", axis=1), 8)
     graph = b.graph()
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
 
     def latency(placement: Placement) -> float:
         return 100.0 - 10 * (Port("n2", 0) in placement) - 10 * (Port("cat", 0) in placement)

@@ -15,7 +15,7 @@ from inlay.regions.evolve import Evolve
 from inlay.regions.points import NodeInputInsertionPoint
 from inlay.regions.sampling import SchemeSampler
 from inlay.regions.schemes import InsertionScheme
-from inlay.regions.search_space import find_space
+from inlay.regions.search_space import find_search_space
 from inlay.regions.tree import RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder, residual
@@ -35,7 +35,7 @@ def evolve(graph: Graph, seed: int = 0, **more: object) -> Evolve:
 @pytest.mark.parametrize("name", LIGHT)
 def test_planted_optimum_is_found_with_thirty_schemes_per_region(name: str, kind: Kind) -> None:
     graph = light_graph(name)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     evaluator = PlantedEvaluator(planted_latency(space, kind))
     assert evaluator.latency(Placement()) == 100
     strategy = evolve(graph, space=space, config=Config(schemes_per_region=30))
@@ -47,7 +47,7 @@ def test_planted_optimum_is_found_with_thirty_schemes_per_region(name: str, kind
 def test_the_oracle_is_not_solved_by_the_first_guess() -> None:
     """Negative control: with one scheme per region (all points) the mixed landscape is not solved."""
     graph = light_graph("resnet50")
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
     drive(evolve(graph, space=space, config=Config(schemes_per_region=1)), evaluator)
     assert evaluator.best > 50.5
@@ -55,14 +55,14 @@ def test_the_oracle_is_not_solved_by_the_first_guess() -> None:
 
 def test_full_coverage_costs_fifty_in_the_plain_landscape() -> None:
     graph = light_graph("squeezenet")
-    space = find_space(graph, RULES)
-    everything = Placement((p, QType.UINT8) for p, r in space.offers.ports.items() if r is None)
+    space = find_search_space(graph, RULES)
+    everything = Placement((p, QType.UINT8) for p, r in space.rejections.ports.items() if r is None)
     assert planted_latency(space, "plain")(everything) == pytest.approx(50)
 
 
 def test_no_placement_is_asked_twice() -> None:
     graph = residual(60)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
     strategy = evolve(graph, space=space)
     seen = set()
@@ -78,7 +78,7 @@ def test_same_seed_asks_the_same_and_another_seed_does_not() -> None:
     graph = residual(60)
 
     def asked(seed: int) -> list[str]:
-        space = find_space(graph, RULES)
+        space = find_search_space(graph, RULES)
         evaluator, strategy, digests = (
             PlantedEvaluator(planted_latency(space, "mixed")),
             evolve(graph, seed, space=space),
@@ -114,8 +114,8 @@ def test_all_regions_of_a_pattern_change_together() -> None:
 def test_composites_start_from_what_their_leaves_found() -> None:
     """A leaf's choice survives every composite scheme that is not measured to be faster."""
     graph = residual(60)
-    space = find_space(graph, RULES)
-    wanted = {p for p, r in space.offers.ports.items() if r is None and graph.node(p.node).op_type == "Conv"}
+    space = find_search_space(graph, RULES)
+    wanted = {p for p, r in space.rejections.ports.items() if r is None and graph.node(p.node).op_type == "Conv"}
 
     def latency(placement: Placement) -> float:
         return 100 - 50 * sum(p in placement for p in wanted) / len(wanted)
@@ -141,7 +141,7 @@ def test_composites_start_from_what_their_leaves_found() -> None:
 
 def test_what_lies_outside_a_pattern_is_not_touched() -> None:
     graph = residual(60)
-    everything = frozenset(p for p, r in find_space(graph, RULES).offers.ports.items() if r is None)
+    everything = frozenset(p for p, r in find_search_space(graph, RULES).rejections.ports.items() if r is None)
     strategy = evolve(graph, base=Placement((p, QType.UINT8) for p in everything))
     for pattern in strategy.patterns():
         own = {p for i in pattern.instances for ports in strategy.space.tables[i.region.id].values() for p in ports}
@@ -168,7 +168,7 @@ def test_failures_and_refusals_never_become_the_incumbent() -> None:
 
 def test_threshold_decides() -> None:
     graph = residual(40)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     low, high = (
         evolve(graph, space=space, config=Config(performance_threshold=t, schemes_per_region=8)) for t in (1.0, 2.5)
     )
@@ -180,7 +180,7 @@ def test_threshold_decides() -> None:
 
 def test_seeds_from_elsewhere_are_tried_before_anything_is_drawn() -> None:
     graph = residual(40)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     strategy = evolve(
         graph, space=space, seeds=[Placement([(Port("n0", 0), QType.UINT8), (Port("n0", 1), QType.INT8)])]
     )
@@ -204,11 +204,11 @@ def test_telling_of_something_else_is_noticed() -> None:
 @pytest.mark.parametrize("kind", ["plain", "mixed", "paired"])
 def test_own_cache_brings_the_result_back_in_a_fifth_of_the_measurements(kind: Kind) -> None:
     graph = light_graph("squeezenet")
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     cold, evaluator = evolve(graph, space=space), PlantedEvaluator(planted_latency(space, kind))
     course = drive(cold, evaluator)
-    cache = PatternCache.from_data(cold.harvest().to_data())
-    warm = evolve(graph, seed=1, space=find_space(graph, RULES), cache=cache)
+    cache = PatternCache.from_data(cold.learned().to_data())
+    warm = evolve(graph, seed=1, space=find_search_space(graph, RULES), cache=cache)
     again = drive(warm, PlantedEvaluator(planted_latency(space, kind)))
     reached = next(i for i, ms in enumerate(again, 1) if ms <= course[-1] + 1e-9)
     needed = next(i for i, ms in enumerate(course, 1) if ms <= course[-1] + 1e-9)
@@ -218,20 +218,20 @@ def test_own_cache_brings_the_result_back_in_a_fifth_of_the_measurements(kind: K
 
 def test_cached_schemes_are_measured_not_believed() -> None:
     graph = residual(40)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     good = evolve(graph, space=space)
     drive(good, PlantedEvaluator(planted_latency(space, "plain")))
-    warm = evolve(graph, space=space, cache=good.harvest())
+    warm = evolve(graph, space=space, cache=good.learned())
     drive(warm, PlantedEvaluator(lambda p: 100.0 + len(p)))  # on this target every pair costs
     assert warm.incumbent == Placement()
 
 
 def test_cache_of_other_models_is_harmless() -> None:
     graph = residual(40)
-    space = find_space(graph, RULES)
+    space = find_search_space(graph, RULES)
     other = evolve(light_graph("squeezenet"))
     drive(other, PlantedEvaluator(planted_latency(other.space, "plain")), limit=50)
-    warm = evolve(graph, space=space, cache=other.harvest())
+    warm = evolve(graph, space=space, cache=other.learned())
     evaluator = PlantedEvaluator(planted_latency(space, "plain"))
     drive(warm, evaluator)
     assert evaluator.best <= 50.5

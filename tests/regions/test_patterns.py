@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from inlay.regions.canonical import LabelledDag, canonical_order
-from inlay.regions.search_space import find_space
+from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 
@@ -21,7 +21,7 @@ Build = Callable[[GraphBuilder], None]
 def root_of(build: Build) -> str:
     b = GraphBuilder()
     build(b)
-    space = find_space(b.graph(), RULES)
+    space = find_search_space(b.graph(), RULES)
     return space.pattern_of[0].signature
 
 
@@ -97,14 +97,14 @@ def test_axes_and_shapes_in_constants_count() -> None:
 
 
 def test_repeated_blocks_are_instances_of_one_pattern() -> None:
-    space = find_space(FAMILIES["residual"](200), RULES)
+    space = find_search_space(FAMILIES["residual"](200), RULES)
     counts = sorted(len(p.instances) for p in space.patterns.values())
     assert counts[-1] >= 14
     assert sum(counts) == len(space.tree.regions)
 
 
 def test_equal_parts_of_different_models_share_signatures() -> None:
-    one, two = (find_space(FAMILIES["inception"](n), RULES) for n in (60, 120))
+    one, two = (find_search_space(FAMILIES["inception"](n), RULES) for n in (60, 120))
     shared = set(one.patterns) & set(two.patterns)
     assert len(shared) >= 5
     for signature in shared:
@@ -113,7 +113,7 @@ def test_equal_parts_of_different_models_share_signatures() -> None:
 
 def test_signatures_are_stable() -> None:
     """Caches on disk name patterns by signature: a change here invalidates them, and must raise the cache's version."""
-    space = find_space(FAMILIES["residual"](10), RULES)
+    space = find_search_space(FAMILIES["residual"](10), RULES)
     assert space.pattern_of[0].signature == "9370fcee42f8284c01c2"
 
 

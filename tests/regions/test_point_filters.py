@@ -14,11 +14,11 @@ from inlay.regions.point_filters import (
     PORT_RULES,
     TINY_ELEMENTS,
     Context,
-    find_offers,
-    make_context,
+    filter_context,
+    find_rejections,
     shape_arithmetic,
 )
-from inlay.regions.search_space import find_space, select_nodes
+from inlay.regions.search_space import find_search_space, select_nodes
 from inlay.space.rules import Rules
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder
@@ -29,11 +29,11 @@ FUSING = replace(RULES, fuses_residual_add=True)
 
 
 def context_of(graph: Graph, rules: Rules = RULES, allowed: frozenset[str] | None = None) -> Context:
-    return make_context(graph, rules, allowed=allowed)
+    return filter_context(graph, rules, allowed=allowed)
 
 
 def said(rule: str, graph: Graph, node: str, slot: int = 0, rules: Rules = RULES, **more: object) -> str | None:
-    context = make_context(graph, rules, **more)  # type: ignore[arg-type]
+    context = filter_context(graph, rules, **more)  # type: ignore[arg-type]
     return PORT_RULES[rule](context, graph.node(node), slot)
 
 
@@ -177,7 +177,7 @@ def test_slots_that_are_not_activations_are_refused() -> None:
 
 
 def output_said(rule: str, graph: Graph, value: str, rules: Rules = RULES, **more: object) -> str | None:
-    context = make_context(graph, rules, **more)  # type: ignore[arg-type]
+    context = filter_context(graph, rules, **more)  # type: ignore[arg-type]
     producer = graph.producer(value)
     assert producer is not None
     return OUTPUT_RULES[rule](context, producer, value)
@@ -246,17 +246,17 @@ def test_concat_is_never_refused_for_being_a_concat() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     b.conv(b.node("Concat", [b.relu(b.conv(x, 8)), b.relu(b.conv(x, 8))], (1, 16, 4, 4), axis=1), 8)
-    offers = find_offers(context_of(b.graph()))
-    assert offers.offered(Port("n4", 0))
-    assert offers.offered(Port("n4", 1))
+    rejections = find_rejections(context_of(b.graph()))
+    assert rejections.offered(Port("n4", 0))
+    assert rejections.offered(Port("n4", 1))
 
 
 def test_first_objection_is_the_reason_given() -> None:
     b = GraphBuilder()
     b.node("Tanh", [b.input((2,), dtype=ir.DataType.INT64)])
-    refusal = find_offers(context_of(b.graph())).ports[Port("n0", 0)]
-    assert refusal is not None
-    assert refusal.rule == "dtype"
+    rejection = find_rejections(context_of(b.graph())).ports[Port("n0", 0)]
+    assert rejection is not None
+    assert rejection.rule == "dtype"
 
 
 def test_globs_select_nodes_and_idle_ones_are_named() -> None:
@@ -272,6 +272,6 @@ def test_globs_select_nodes_and_idle_ones_are_named() -> None:
 def test_restricted_space_offers_nothing_else() -> None:
     b = GraphBuilder()
     b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
-    space = find_space(b.graph(), RULES, nodes=["n2"])
-    offered = {p.node for p, r in space.offers.ports.items() if r is None}
+    space = find_search_space(b.graph(), RULES, nodes=["n2"])
+    offered = {p.node for p, r in space.rejections.ports.items() if r is None}
     assert offered == {"n2"}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.model.graph import Graph
-from inlay.regions.point_filters import find_offers, make_context
-from inlay.regions.search_space import SearchSpace, find_space
+from inlay.regions.point_filters import filter_context, find_rejections
+from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import GRAPH_OUTPUT, Port
@@ -22,7 +22,7 @@ MODERATE = settings(max_examples=80, deadline=None)
 
 
 def space_of(graph: Graph, size: int = 10) -> SearchSpace:
-    return find_space(graph, RULES, maximum_sequence_region_size=size, minimum_topdown_search_size=size)
+    return find_search_space(graph, RULES, maximum_sequence_region_size=size, minimum_topdown_search_size=size)
 
 
 @MODERATE
@@ -113,17 +113,17 @@ def _described(space: SearchSpace, region_id: int) -> list[object]:
 @given(graphs())
 def test_points_stand_for_offered_ports_only(graph: Graph) -> None:
     space = space_of(graph)
-    offers = find_offers(make_context(graph, RULES))
+    rejections = find_rejections(filter_context(graph, RULES))
     for region in space.tree.regions:
         inside = set(region.nodes)
         for point, ports in space.tables[region.id].items():
             assert ports
             if str(point).startswith("output"):
                 (value,) = {graph.value_of(p) for p in ports}
-                assert offers.outputs[value] is None
+                assert rejections.outputs[value] is None
                 assert set(ports) == set(graph.consumers(value))
             else:
-                assert all(offers.offered(p) and p.node in inside and p.node != GRAPH_OUTPUT for p in ports)
+                assert all(rejections.offered(p) and p.node in inside and p.node != GRAPH_OUTPUT for p in ports)
 
 
 @MODERATE
@@ -138,4 +138,4 @@ def test_every_offered_port_is_reached_by_its_leaf(graph: Graph) -> None:
         if not str(point).startswith("output")
         for p in ports
     }
-    assert reached == {p for p, refusal in space.offers.ports.items() if refusal is None}
+    assert reached == {p for p, rejection in space.rejections.ports.items() if rejection is None}

@@ -14,7 +14,7 @@ from inlay.autotuner import Config, QDQAutotuner
 from inlay.model.load import load
 from inlay.prepare.model import prepare
 from inlay.regions.scheme_import import import_placement
-from inlay.regions.search_space import find_space
+from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import QType
 from tests.support.branches import branches
@@ -76,7 +76,7 @@ def test_runtime_quantized_model_is_imported_whole(tmp_path: Path, per_channel: 
     quantized = onnx.load(by_the_runtime(tmp_path, per_channel))
     ready = prepare(load(tmp_path / "int8.onnx"), RULES, feed, tmp_path)
     assert ready.extraction is not None
-    report = import_placement(find_space(ready.graph, RULES), ready.extraction.placement)
+    report = import_placement(find_search_space(ready.graph, RULES), ready.extraction.placement)
     assert report.sites == len(ready.extraction.placement) > 15
     assert not ready.extraction.leftovers
     assert not report.unknown
@@ -118,6 +118,6 @@ def test_hand_made_pair_is_imported(tmp_path: Path) -> None:
     feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
     ready = prepare(load(by_hand(tmp_path)), RULES, feed, tmp_path)
     assert ready.extraction is not None
-    report = import_placement(find_space(ready.graph, RULES), ready.extraction.placement)
+    report = import_placement(find_search_space(ready.graph, RULES), ready.extraction.placement)
     assert [(str(p), q) for p, q in report.placement] == [("left[0]", QType.UINT8)]
     assert len(report.points) == report.sites == 1

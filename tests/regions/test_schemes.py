@@ -17,11 +17,11 @@ from inlay.regions.points import (
     from_data,
     to_data,
 )
-from inlay.regions.scheme_import import import_placement, lift, sites_of_values
-from inlay.regions.schemes import Completion, InsertionScheme
-from inlay.regions.search_space import SearchSpace, find_space
+from inlay.regions.scheme_import import import_placement, scheme_of_ports, sites_of_values
+from inlay.regions.schemes import InsertionScheme, SchemeCompletion
+from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
-from inlay.space.units import place
+from inlay.space.units import placement_from_labels
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
@@ -48,7 +48,7 @@ def concat_graph() -> Graph:
 
 
 def space_of(graph: Graph) -> SearchSpace:
-    return find_space(graph, RULES)
+    return find_search_space(graph, RULES)
 
 
 @given(POINTS)
@@ -106,7 +106,7 @@ def test_graph_outputs_are_reached_by_region_outputs() -> None:
 
 def test_quantizing_the_data_of_a_conv_implies_weight_and_bias() -> None:
     space = space_of(concat_graph())
-    placement = Completion(space.graph, space.units, RULES).placement([Port("n0", 0)])
+    placement = SchemeCompletion(space.graph, space.units, RULES).placement([Port("n0", 0)])
     assert dict(placement) == {
         Port("n0", 0): QType.UINT8,
         Port("n0", 1): QType.INT8,
@@ -117,14 +117,14 @@ def test_quantizing_the_data_of_a_conv_implies_weight_and_bias() -> None:
 def test_weights_are_off_zero_where_they_are_quantized() -> None:
     graph = concat_graph()
     units = space_of(graph).units
-    full = place(graph, units, RULES, lambda u: True)
+    full = placement_from_labels(graph, units, RULES, lambda u: True)
     weights = frozenset(p for u in units for p in u.weights)
     assert len(weights) == 3
     first = min(weights)
     for completion, offset in (
-        (Completion(graph, units, RULES, full, weights), weights),
-        (Completion(graph, units, RULES, full.off_zero([first])), {first}),
-        (Completion(graph, units, RULES, full), frozenset()),
+        (SchemeCompletion(graph, units, RULES, full, weights), weights),
+        (SchemeCompletion(graph, units, RULES, full.off_zero([first])), {first}),
+        (SchemeCompletion(graph, units, RULES, full), frozenset()),
     ):
         assert completion.placement(completion.activations(full)).offset == offset
         assert completion.placement(completion.activations(Placement())).offset == frozenset()
@@ -136,7 +136,7 @@ def test_constant_operand_follows_only_when_all_computed_operands_are_covered() 
     b.node("Mul", [x, b.const((8,))], name="scale")
     b.node("Add", [x, y], name="add")
     graph = b.graph()
-    completion = Completion(graph, space_of(graph).units, RULES)
+    completion = SchemeCompletion(graph, space_of(graph).units, RULES)
     assert Port("scale", 1) in completion.placement([Port("scale", 0)])
     assert set(dict(completion.placement([Port("add", 0)]))) == {Port("add", 0)}
 
@@ -147,7 +147,7 @@ def test_value_is_promoted_when_only_concats_lack_it() -> None:
     b.conv(x, 8, 3)  # n2
     b.node("Concat", [x, x], (1, 16, 4, 4), name="cat", axis=1)
     graph = b.graph()
-    completion = Completion(graph, space_of(graph).units, RULES)
+    completion = SchemeCompletion(graph, space_of(graph).units, RULES)
     assert Port("cat", 0) in completion.placement([Port("n2", 0)])
     assert Port("cat", 1) in completion.placement([Port("n2", 0)])
 
@@ -159,7 +159,7 @@ def test_value_is_not_promoted_when_another_consumer_lacks_it_or_none_has_it() -
     b.node("Tanh", [x], name="tanh")
     b.node("Concat", [x, x], (1, 16, 4, 4), name="cat", axis=1)
     graph = b.graph()
-    completion = Completion(graph, space_of(graph).units, RULES)
+    completion = SchemeCompletion(graph, space_of(graph).units, RULES)
     assert Port("cat", 0) not in completion.placement([Port("n2", 0)])
     assert len(completion.placement([])) == 0
 
@@ -167,12 +167,12 @@ def test_value_is_not_promoted_when_another_consumer_lacks_it_or_none_has_it() -
 def test_base_placement_keeps_its_types_and_its_weight_only_sites() -> None:
     space = space_of(concat_graph())
     base = Placement([(Port("n0", 0), QType.INT16), (Port("n5", 1), QType.INT4)])
-    completion = Completion(space.graph, space.units, RULES, base)
+    completion = SchemeCompletion(space.graph, space.units, RULES, base)
     placement = completion.placement(completion.activations(base))
     assert placement.qtype(Port("n0", 0)) is QType.INT16
     assert placement.qtype(Port("n5", 1)) is QType.INT4
     assert Port("n0", 1) in placement
-    assert len(Completion(space.graph, space.units, RULES).placement([])) == 0
+    assert len(SchemeCompletion(space.graph, space.units, RULES).placement([])) == 0
 
 
 @given(graphs())
@@ -187,17 +187,17 @@ def test_selecting_everything_covers_what_units_at_large_imply(graph: Graph) -> 
         for ports in space.tables[r.id].values()
         for p in ports
     }
-    placement = Completion(graph, space.units, RULES).placement(chosen)
-    missing = [p for p, _ in place(graph, space.units, RULES, lambda _: True) if p not in placement]
+    placement = SchemeCompletion(graph, space.units, RULES).placement(chosen)
+    missing = [p for p, _ in placement_from_labels(graph, space.units, RULES, lambda _: True) if p not in placement]
     for port in missing:
         value = graph.value_of(port)
-        refusal = space.offers.ports.get(port) if port.node else space.offers.outputs.get(value)
+        rejection = space.rejections.ports.get(port) if port.node else space.rejections.outputs.get(value)
         constant_follows = graph.is_constant(value) and any(
-            space.offers.ports.get(Port(port.node, i)) is not None
+            space.rejections.ports.get(Port(port.node, i)) is not None
             for i, v in enumerate(graph.node(port.node).inputs)
             if v and not graph.is_constant(v)
         )
-        assert refusal is not None or constant_follows
+        assert rejection is not None or constant_follows
 
 
 def test_concat_groups_need_every_input_to_be_selectable() -> None:
@@ -205,7 +205,7 @@ def test_concat_groups_need_every_input_to_be_selectable() -> None:
     leaf = space.tree.leaf_of["cat"]
     (group,) = space.pattern_of[leaf.id].groups
     assert space.ports(InsertionScheme(group.points), leaf.id) == {Port("cat", 0), Port("cat", 1)}
-    restricted = find_space(concat_graph(), RULES, nodes=["n*"])  # not "cat"
+    restricted = find_search_space(concat_graph(), RULES, nodes=["n*"])  # not "cat"
     assert all(not p.groups for p in restricted.patterns.values())
 
 
@@ -237,7 +237,7 @@ def test_import_of_a_scheme_gives_the_scheme_back() -> None:
     wanted = InsertionScheme(frozenset(pattern.points[:1]))
     ports = space.ports(wanted, leaf.id)
     report = import_placement(space, [(p, QType.UINT8) for p in ports])
-    assert report.schemes[pattern.signature] == wanted == lift(space, pattern, ports)
+    assert report.schemes[pattern.signature] == wanted == scheme_of_ports(space, pattern, ports)
 
 
 def test_values_stand_for_all_their_consumers() -> None:

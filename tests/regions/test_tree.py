@@ -6,7 +6,7 @@ import pytest
 
 from inlay.model.graph import Graph
 from inlay.regions.dominators import immediate_dominators
-from inlay.regions.fork_join import MAX_NESTING, find_blocks
+from inlay.regions.fork_join import MAX_NESTING, find_fork_joins
 from inlay.regions.tree import Region, RegionTree, RegionType, find_regions
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
@@ -117,7 +117,7 @@ def test_very_deep_nesting_is_cut() -> None:
     graph = b.graph()
     tree = tree_of(graph)
     assert tree.root.level <= MAX_NESTING + 1
-    assert len(find_blocks(graph).blocks) == MAX_NESTING
+    assert len(find_fork_joins(graph).blocks) == MAX_NESTING
     assert sorted(tree.root.nodes) == sorted(n.name for n in graph.nodes)
 
 

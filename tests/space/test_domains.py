@@ -19,7 +19,7 @@ from inlay.quant.observers import Histogram, Range
 from inlay.space.domains import find_clusters, find_domains
 from inlay.space.resolve import resolve
 from inlay.space.rules import OpRule
-from inlay.space.units import find_units, place
+from inlay.space.units import find_units, placement_from_labels
 from inlay.targets.ethos_u.rules import RULES
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Port, QType
@@ -430,5 +430,5 @@ def test_calibrated_numbers_follow_the_decision(tmp_path, unfold_cost) -> None:
     else:
         assert len(set(numbers)) == 1
         assert relu.zero_point[0] > QType.INT8.qmin
-    placement = place(ready.graph, ready.units, ready.rules, lambda u: True)
+    placement = placement_from_labels(ready.graph, ready.units, ready.rules, lambda u: True)
     assert ready.emitter.emit(placement, table).graph.node

@@ -18,7 +18,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
 from inlay.space.resolve import DEFAULT, recipe_of, resolve
-from inlay.space.units import find_units, place
+from inlay.space.units import find_units, placement_from_labels
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
@@ -157,12 +157,12 @@ def test_builtin_recipes_are_the_usual_placements(family) -> None:
     graph = FAMILIES[family](40)
     units = find_units(graph, RULES)
     full = resolve(BUILTIN["full-int8"], graph, units, RULES).placement
-    usual = place(graph, units, RULES, lambda u: True)
+    usual = placement_from_labels(graph, units, RULES, lambda u: True)
     assert {p for p, _ in full} <= {p for p, _ in usual}
     computing = {p for u in units if u.selectable and not u.moves for p in (*u.activations, *u.weights)}
     assert all(p in full for p in computing)
     weighted = resolve(BUILTIN["conv-matmul"], graph, units, RULES).placement
-    assert weighted == place(graph, units, RULES, lambda u: u.op_type in ("Conv", "MatMul"))
+    assert weighted == placement_from_labels(graph, units, RULES, lambda u: u.op_type in ("Conv", "MatMul"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -170,9 +170,9 @@ def test_recipe_of_any_placement_gives_it_back(family) -> None:
     graph = FAMILIES[family](30)
     units = find_units(graph, RULES)
     rng = np.random.default_rng(0)
-    full = place(graph, units, RULES, lambda u: True)
+    full = placement_from_labels(graph, units, RULES, lambda u: True)
     for share in (0.0, 0.5, 0.9, 1.0):
-        by_unit = place(graph, units, RULES, lambda u, s=share: rng.random() < s)
+        by_unit = placement_from_labels(graph, units, RULES, lambda u, s=share: rng.random() < s)
         by_port = Placement((p, q) for p, q in full if rng.random() < share)
         weights = [p for p, q in by_port if q is QType.INT8 and rng.random() < 0.5]
         for placement in (by_unit, by_port, by_unit.off_zero(weights), by_port.off_zero(weights)):
@@ -190,7 +190,7 @@ def test_names_with_brackets_and_stars() -> None:
     graph = b.graph()
     units = find_units(graph, RULES)
     for name in ("a[0]", "a0", "a*", "a?"):
-        placement = place(graph, units, RULES, lambda u, n=name: u.name == n)
+        placement = placement_from_labels(graph, units, RULES, lambda u, n=name: u.name == n)
         assert resolve(recipe_of(placement, graph, units, RULES), graph, units, RULES).placement == placement
 
 
@@ -247,8 +247,8 @@ def test_a_recipe_restricts_the_search(tmp_path) -> None:
     ready, feed = prepared(tmp_path, recipe)
     assert "left" not in {u.name for u in ready.selectable}
     assert {"right", "concat"} <= {u.name for u in ready.selectable}
-    assert not ready.space().offers.offered(Port("left", 0))
-    assert ready.space().offers.offered(Port("right", 0))
+    assert not ready.space().rejections.offered(Port("left", 0))
+    assert ready.space().rejections.offered(Port("right", 0))
     placement = ready.label(frozenset(u.name for u in ready.selectable))
     assert placement.qtype(Port("right", 0)) is QType.INT8
     numbers = table_from(ready, observe(ready, Samples((feed,), "random", "")), "minmax")

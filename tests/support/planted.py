@@ -41,8 +41,8 @@ def planted_latency(space: SearchSpace, kind: Kind) -> Callable[[Placement], flo
 def _separable(space: SearchSpace, harmful: float) -> Callable[[Placement], float]:
     graph = space.graph
     weights: dict[Port, float] = {}
-    for port, refusal in space.offers.ports.items():
-        if refusal is None:
+    for port, rejection in space.rejections.ports.items():
+        if rejection is None:
             node = graph.node(port.node)
             slot = "" if node.op_type in COMMUTATIVE or node.op_type == "Concat" else port.slot
             key = (node.op_type, slot, graph.shape(node.inputs[port.slot]))

@@ -19,7 +19,7 @@ from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve, PatternState
 from inlay.regions.scheme_import import ImportReport, import_placement, sites_of_values
 from inlay.regions.schemes import InsertionScheme
-from inlay.regions.search_space import RegionPattern, find_space
+from inlay.regions.search_space import RegionPattern, find_search_space
 from inlay.regions.tree import Region
 from inlay.space.rules import Rules
 from inlay.targets.onnxruntime.rules import rules_for
@@ -101,7 +101,7 @@ class QDQAutotuner:
         """
         config = config or Config()
         cache = PatternCache.load(pattern_cache) if isinstance(pattern_cache, (str, Path)) else pattern_cache
-        space = find_space(
+        space = find_search_space(
             self._prepared.graph,
             self._rules,
             maximum_sequence_region_size=config.maximum_sequence_region_size,
@@ -292,12 +292,12 @@ class QDQAutotuner:
         else:
             sites = sites_of_values(core.space.graph, placement, qtype or self._rules.activation)
         report = import_placement(core.space, sites)
-        core.import_seed(report.placement)
+        core.add_seed(report.placement)
         return report
 
     def pattern_cache(self) -> PatternCache:
         """What was learned so far, for ``initialize`` of a later run."""
-        return self._core.harvest()
+        return self._core.learned()
 
     def save_state(self, path: str | Path) -> None:
         """Write the incumbent and the finished patterns as YAML; the file is complete or not there at all.
@@ -314,7 +314,7 @@ class QDQAutotuner:
                 self._incumbent_ms,
                 dict(self._profiled),
                 core.incumbent,
-                core.harvest(),
+                core.learned(),
             ),
             core.config,
         )

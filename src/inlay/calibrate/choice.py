@@ -16,7 +16,7 @@ from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.tables import choose_method, classes_of, sharing, table_from
-from inlay.data import Feed, spread
+from inlay.data import Feed, evenly_spaced
 from inlay.errors import ModelError, TargetError
 from inlay.model.reference import Session
 from inlay.prepare.config import DEFAULT_BUDGET_S
@@ -234,7 +234,7 @@ def _alternating(feeds: Sequence[Feed]) -> list[Feed]:
     """Some of ``feeds``, in turn of their first and of their second half."""
     if len(feeds) < 2:
         return list(feeds)
-    parts = (spread([*half], _MOST_FEEDS // 2) for half in halves(len(feeds)))
+    parts = (evenly_spaced([*half], _MOST_FEEDS // 2) for half in halves(len(feeds)))
     return [feeds[i] for pair in zip(*parts, strict=False) for i in pair]
 
 

@@ -151,7 +151,7 @@ class Graph:
         return self.dtypes.get(value) is ir.DataType.FLOAT
 
     @cached_property
-    def amounts(self) -> tuple[str, ...]:
+    def float_outputs(self) -> tuple[str, ...]:
         """Outputs that are floating-point numbers of any precision, each once."""
         kinds = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
         return tuple(dict.fromkeys(v for v in self.outputs if self.dtypes.get(v) in kinds))

@@ -21,7 +21,7 @@ from inlay.errors import CompileFailed, RunFailed
 from inlay.model.store import WeightStore, skeleton
 
 
-def one_line(error: BaseException) -> str:
+def runtime_message(error: BaseException) -> str:
     """A runtime's message without its line breaks and error-code decoration."""
     text = " ".join(str(error).split())
     return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
@@ -53,7 +53,7 @@ class Session:
         try:
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the binding raises bare exceptions of several types
-            raise CompileFailed(f"ONNX Runtime cannot build the model: {one_line(error)}") from error
+            raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
         finally:
             path.unlink()
         self.outputs = [o.name for o in self._session.get_outputs()]
@@ -64,7 +64,7 @@ class Session:
         try:
             return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
         except Exception as error:  # as above
-            raise RunFailed(f"ONNX Runtime cannot run the model: {one_line(error)}") from error
+            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
 
 
 def _usable_cores() -> int:
@@ -77,7 +77,7 @@ def run_model(model: ir.Model, store: WeightStore, feed: Mapping[str, np.ndarray
     return Session(skeleton(model, store), store).run(feed)
 
 
-class EvaluateIn:
+class ConstantEvaluator:
     """Runs a model without inputs and returns the named values."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,17 +14,17 @@ from inlay.errors import ModelError, TargetError, UsageError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.normalize import Normalized, normalize
-from inlay.model.reference import EvaluateIn, run_model
+from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore
 from inlay.model.windows import Spread, spread_of
 from inlay.quant.calibrator import observe_shapes
 from inlay.quant.emit import Emitter, Form
 from inlay.quant.extract import Extraction, extract, is_quantized
-from inlay.regions.search_space import SearchSpace, find_space, select_nodes
+from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, find_units, place
+from inlay.space.units import Unit, find_units, placement_from_labels
 from inlay.targets.onnxruntime.rewrites.row_tiling import bands_of, compute_in_bands
 from inlay.targets.onnxruntime.rewrites.space_to_depth import blocks_of, read_blocks
 from inlay.targets.onnxruntime.rewrites.transposed_conv import spread_transposed
@@ -60,8 +60,8 @@ class PreparedModel:
     resolved: Resolved | None = None
 
     def space(self, **limits: int) -> SearchSpace:
-        """Regions, patterns and insertion points, with the limits of :func:`~inlay.regions.search_space.find_space`."""
-        return find_space(self.graph, self.rules, None, self.allowed, **limits)
+        """The region-pattern search space; ``limits`` as for :func:`~inlay.regions.search_space.find_search_space`."""
+        return find_search_space(self.graph, self.rules, None, self.allowed, **limits)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -78,7 +78,7 @@ class PreparedModel:
 
     def label(self, names: frozenset[str]) -> Placement:
         """The placement in which the named units run in low precision."""
-        return place(self.graph, self.units, self.rules, lambda u: u.name in names)
+        return placement_from_labels(self.graph, self.units, self.rules, lambda u: u.name in names)
 
 
 def prepare(
@@ -108,7 +108,7 @@ def prepare(
     scratch = WeightStore(_fresh(folder, "normalize"))
     try:
         normalized = normalize(
-            model, EvaluateIn(folder), lambda m: run_model(m, scratch, feed), rewrites=rules.rewrites
+            model, ConstantEvaluator(folder), lambda m: run_model(m, scratch, feed), rewrites=rules.rewrites
         )
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
@@ -123,7 +123,7 @@ def prepare(
     allowed = None
     if nodes:
         allowed = select_nodes(graph, nodes)
-        units = tuple(u if allowed & set(u.nodes) else replace(u, refusal="it is left out by --nodes") for u in units)
+        units = tuple(u if allowed & set(u.nodes) else replace(u, rejection="it is left out by --nodes") for u in units)
     prepared = PreparedModel(file, normalized, extraction, graph, rules, units, store, emitter, allowed)
     return prepared if recipe is None else restrict(prepared, recipe)
 
@@ -158,7 +158,7 @@ def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:
         named = ", ".join(sorted(t.value for t in types))
         raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")
     kept = resolved.kept_float
-    units = tuple(replace(u, refusal=f"{kept[u.name]} (--recipe)") if u.name in kept else u for u in prepared.units)
+    units = tuple(replace(u, rejection=f"{kept[u.name]} (--recipe)") if u.name in kept else u for u in prepared.units)
     barred = {n for u in prepared.units if u.name in kept for n in u.nodes}
     allowed = prepared.allowed if prepared.allowed is not None else frozenset(n.name for n in prepared.graph.nodes)
     rules = replace(prepared.rules, activation=types.pop()) if types else prepared.rules

@@ -203,7 +203,7 @@ class NoiseProbe:
         table: QParamsTable,
     ) -> None:
         self.switches = find_switches(graph, units, rules, table)
-        self.outputs = graph.amounts
+        self.outputs = graph.float_outputs
         self._session = Session(probe_model(base, graph, self.switches, table), store, optimize=True)
         self._feeds: tuple[Feed, ...] = ()
         self._reference: list[Mapping[str, np.ndarray]] = []

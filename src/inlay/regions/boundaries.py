@@ -15,7 +15,7 @@ from inlay.model.graph import Graph
 _NOWHERE = -1
 
 
-class Extent(NamedTuple):
+class LiveRange(NamedTuple):
     """Where a value lives; there is one for every value, hence a tuple.
 
     Attributes:
@@ -38,7 +38,7 @@ class Boundary:
     outputs: tuple[str, ...]
 
 
-def value_extents(graph: Graph, leaf_place: Mapping[str, int]) -> dict[str, Extent]:
+def find_live_ranges(graph: Graph, leaf_place: Mapping[str, int]) -> dict[str, LiveRange]:
     """The extent of every value that is not constant, given each node's leaf number. Linear time."""
     places: dict[str, list[int]] = {v: [_NOWHERE, _NOWHERE, _NOWHERE] for v in graph.inputs}
     for node in graph.nodes:  # in topological order: a value is computed before it is read
@@ -57,17 +57,17 @@ def value_extents(graph: Graph, leaf_place: Mapping[str, int]) -> dict[str, Exte
             if value:
                 places[value] = [here, _NOWHERE, _NOWHERE]
     out = set(graph.outputs)
-    return {v: Extent(produced, first, last, v in out) for v, (produced, first, last) in places.items()}
+    return {v: LiveRange(produced, first, last, v in out) for v, (produced, first, last) in places.items()}
 
 
-def leaves_region(extent: Extent, region: tuple[int, int]) -> bool:
+def leaves_region(extent: LiveRange, region: tuple[int, int]) -> bool:
     """Whether a value computed inside ``region`` is read outside of it, or is a graph output."""
     begin, end = region
     return extent.leaves_graph or (extent.last != _NOWHERE and (extent.first < begin or extent.last >= end))
 
 
 def boundary_of_leaf(
-    graph: Graph, nodes: Iterable[str], extents: Mapping[str, Extent], region: tuple[int, int]
+    graph: Graph, nodes: Iterable[str], live_ranges: Mapping[str, LiveRange], region: tuple[int, int]
 ) -> Boundary:
     """Inputs and outputs of a leaf with these ``nodes``."""
     inputs: dict[str, None] = {}
@@ -75,19 +75,21 @@ def boundary_of_leaf(
     for name in nodes:
         node = graph.node(name)
         for value in (*node.inputs, *sorted(node.captured)):
-            if value and not graph.is_constant(value) and not _inside(extents[value].produced, region):
+            if value and not graph.is_constant(value) and not _inside(live_ranges[value].produced, region):
                 inputs[value] = None
-        outputs.update(dict.fromkeys(v for v in node.outputs if v and leaves_region(extents[v], region)))
+        outputs.update(dict.fromkeys(v for v in node.outputs if v and leaves_region(live_ranges[v], region)))
     return Boundary(tuple(inputs), tuple(outputs))
 
 
-def boundary_of_parts(parts: Iterable[Boundary], extents: Mapping[str, Extent], region: tuple[int, int]) -> Boundary:
+def boundary_of_parts(
+    parts: Iterable[Boundary], live_ranges: Mapping[str, LiveRange], region: tuple[int, int]
+) -> Boundary:
     """Inputs and outputs of a region whose child regions have the boundaries ``parts``."""
     inputs: dict[str, None] = {}
     outputs: dict[str, None] = {}
     for part in parts:
-        inputs.update(dict.fromkeys(v for v in part.inputs if not _inside(extents[v].produced, region)))
-        outputs.update(dict.fromkeys(v for v in part.outputs if leaves_region(extents[v], region)))
+        inputs.update(dict.fromkeys(v for v in part.inputs if not _inside(live_ranges[v].produced, region)))
+        outputs.update(dict.fromkeys(v for v in part.outputs if leaves_region(live_ranges[v], region)))
     return Boundary(tuple(inputs), tuple(outputs))
 
 
@@ -95,4 +97,4 @@ def _inside(place: int, region: tuple[int, int]) -> bool:
     return region[0] <= place < region[1]
 
 
-__all__ = ["Boundary", "Extent", "boundary_of_leaf", "boundary_of_parts", "leaves_region", "value_extents"]
+__all__ = ["Boundary", "LiveRange", "boundary_of_leaf", "boundary_of_parts", "find_live_ranges", "leaves_region"]

@@ -45,9 +45,9 @@ def regions_json(space: SearchSpace) -> dict[str, Any]:
             for signature, pattern in space.patterns.items()
         },
         "refused": [
-            {"node": port.node, "slot": port.slot, "rule": refusal.rule, "reason": refusal.reason}
-            for port, refusal in space.offers.ports.items()
-            if refusal is not None
+            {"node": port.node, "slot": port.slot, "rule": rejection.rule, "reason": rejection.reason}
+            for port, rejection in space.rejections.ports.items()
+            if rejection is not None
         ],
     }
 
@@ -62,7 +62,7 @@ def regions_text(space: SearchSpace, every: bool = False) -> str:
     """
     lines = [
         f"{len(space.graph.nodes)} nodes, {len(space.tree.regions)} regions, {len(space.patterns)} patterns, "
-        f"{sum(r is None for r in space.offers.ports.values())} of {len(space.offers.ports)} ports offered"
+        f"{sum(r is None for r in space.rejections.ports.values())} of {len(space.rejections.ports)} ports offered"
     ]
     depth = {space.tree.root.id: 0}
     shown: set[str] = set()
@@ -91,10 +91,10 @@ def regions_text(space: SearchSpace, every: bool = False) -> str:
             ]
             for name in region.direct_nodes:
                 for port, _ in space.graph.node(name).input_ports():
-                    refusal = space.offers.ports.get(port)
-                    if refusal is not None:
-                        lines.append(f"{indent}    not offered: {port}: {refusal.reason} ({refusal.rule})")
+                    rejection = space.rejections.ports.get(port)
+                    if rejection is not None:
+                        lines.append(f"{indent}    not offered: {port}: {rejection.reason} ({rejection.rule})")
     if not every:
-        rules = Counter(r.rule for r in space.offers.ports.values() if r is not None)
+        rules = Counter(r.rule for r in space.rejections.ports.values() if r is not None)
         lines += [f"not offered, {rule}: {count} ports" for rule, count in rules.most_common()]
     return "\n".join(lines)

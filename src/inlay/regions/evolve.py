@@ -20,9 +20,9 @@ from inlay.model.graph import Graph
 from inlay.regions.cache import CacheEntry, PatternCache
 from inlay.regions.config import Config
 from inlay.regions.sampling import SchemeSampler
-from inlay.regions.scheme_import import lift
-from inlay.regions.schemes import Completion, InsertionScheme
-from inlay.regions.search_space import RegionPattern, SearchSpace, find_space
+from inlay.regions.scheme_import import scheme_of_ports
+from inlay.regions.schemes import InsertionScheme, SchemeCompletion
+from inlay.regions.search_space import RegionPattern, SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
 from inlay.space.rules import Rules
 from inlay.trial import Measured, Proposal, Trial
@@ -89,14 +89,14 @@ class Evolve:
         offset: frozenset[Port] = frozenset(),
     ) -> None:
         self.config = config or Config()
-        self.space = space or find_space(
+        self.space = space or find_search_space(
             graph,
             rules,
             maximum_sequence_region_size=self.config.maximum_sequence_region_size,
             minimum_topdown_search_size=self.config.minimum_topdown_search_size,
         )
         base = base if base is not None else Placement()
-        self.completion = Completion(graph, self.space.units, rules, base, offset)
+        self.completion = SchemeCompletion(graph, self.space.units, rules, base, offset)
         self.incumbent = base
         self.score = 1.0 if not len(base) else 0.0
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)
@@ -136,7 +136,7 @@ class Evolve:
 
     def current(self, pattern: RegionPattern) -> InsertionScheme:
         """The scheme of ``pattern`` that the incumbent amounts to, in most of its regions."""
-        return lift(self.space, pattern, self._selected)
+        return scheme_of_ports(self.space, pattern, self._selected)
 
     def resolve(self, pattern: RegionPattern, scheme: InsertionScheme) -> frozenset[Port]:
         """The incumbent's activation ports, with ``scheme`` in force in all regions of ``pattern``."""
@@ -150,7 +150,7 @@ class Evolve:
                     cleared.update(ports)
         return frozenset(self._selected - cleared | added)
 
-    def harvest(self) -> PatternCache:
+    def learned(self) -> PatternCache:
         """What was learned, for the next run: each pattern's scheme in force, then the best ones measured."""
         made = PatternCache(
             minimum_distance=self.config.pattern_cache_minimum_distance,
@@ -188,7 +188,7 @@ class Evolve:
         if state is None:
             fitting = set(pattern.points)
             given = [(e.scheme, "cached") for e in self._cache.entries(pattern.signature) if e.scheme.points <= fitting]
-            given += [(lift(self.space, pattern, seed), "imported") for seed in self._seeds]
+            given += [(scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds]
             sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
             state = self._states[pattern.signature] = PatternState(pattern, sampler, given)
         start = self.current(pattern)
@@ -235,7 +235,7 @@ class Evolve:
         self._pending = (proposal, selected, state, scheme)
         return proposal
 
-    def import_seed(self, placement: Placement) -> None:
+    def add_seed(self, placement: Placement) -> None:
         """Add a seed after the fact: it is tried in every pattern that was not opened yet."""
         self._seeds.append(self.completion.activations(placement))
 

@@ -56,7 +56,7 @@ class Blocks:
     side: frozenset[str]
 
 
-def find_blocks(graph: Graph) -> Blocks:
+def find_fork_joins(graph: Graph) -> Blocks:
     """Find all fork/join blocks of ``graph``. O(edges · log nodes)."""
     names, before = _float_dag(graph)
     count = len(before)  # vertex 0 is the virtual source

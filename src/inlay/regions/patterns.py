@@ -19,9 +19,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.regions.boundaries import Extent, leaves_region
+from inlay.regions.boundaries import LiveRange, leaves_region
 from inlay.regions.canonical import LabelledDag, canonical_order, mix
-from inlay.regions.point_filters import Offers
+from inlay.regions.point_filters import Rejections
 from inlay.regions.tree import Region, RegionType
 from inlay.types import Port
 
@@ -96,10 +96,10 @@ class PatternMaker:
         extents: where each value is computed and read, by leaf.
     """
 
-    def __init__(self, graph: Graph, offers: Offers, extents: Mapping[str, Extent]) -> None:
+    def __init__(self, graph: Graph, rejections: Rejections, live_ranges: Mapping[str, LiveRange]) -> None:
         self._graph = graph
-        self._offers = offers
-        self._extents = extents
+        self._offers = rejections
+        self._extents = live_ranges
         self._values: dict[str, str] = {}
         self._numbers_of: dict[str, str] = {}
         self._facts = {node.name: self._gather(node) for node in graph.nodes}

@@ -23,7 +23,7 @@ TINY_ELEMENTS = 8
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """Why something is not offered: the rule's name, and its reason in words."""
 
     rule: str
@@ -49,7 +49,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Offers:
+class Rejections:
     """Verdict on every port that reads a value computed at run time, and on every computed value as an output.
 
     Attributes:
@@ -57,8 +57,8 @@ class Offers:
         outputs: None where the value may be offered as a region's output.
     """
 
-    ports: Mapping[Port, Refusal | None]
-    outputs: Mapping[str, Refusal | None]
+    ports: Mapping[Port, Rejection | None]
+    outputs: Mapping[str, Rejection | None]
 
     def offered(self, port: Port) -> bool:
         """Whether ``port`` is offered."""
@@ -69,7 +69,7 @@ PortRule = Callable[[Context, Node, int], str | None]
 OutputRule = Callable[[Context, Node, str], str | None]
 
 
-def make_context(
+def filter_context(
     graph: Graph, rules: Rules, units: tuple[Unit, ...] | None = None, allowed: frozenset[str] | None = None
 ) -> Context:
     """Gather what the rules look at."""
@@ -78,11 +78,11 @@ def make_context(
     return Context(graph, rules, MappingProxyType(unit_of), shape_arithmetic(graph), allowed)
 
 
-def find_offers(context: Context) -> Offers:
+def find_rejections(context: Context) -> Rejections:
     """Apply all rules to all ports and outputs. Linear time."""
     graph = context.graph
-    ports: dict[Port, Refusal | None] = {}
-    outputs: dict[str, Refusal | None] = {}
+    ports: dict[Port, Rejection | None] = {}
+    outputs: dict[str, Rejection | None] = {}
     for node in graph.nodes:
         for port, value in node.input_ports():
             if not graph.is_constant(value):
@@ -90,7 +90,7 @@ def find_offers(context: Context) -> Offers:
         for value in node.outputs:
             if value:
                 outputs[value] = _output_refusal(context, node, value)
-    return Offers(MappingProxyType(ports), MappingProxyType(outputs))
+    return Rejections(MappingProxyType(ports), MappingProxyType(outputs))
 
 
 def shape_arithmetic(graph: Graph) -> frozenset[str]:
@@ -186,7 +186,7 @@ def no_kernel(context: Context, node: Node, slot: int) -> str | None:
         return None
     if _producer_needs_quantized(context, node.inputs[slot]):
         return None
-    return unit.refusal or f"input {slot} of {node.op_type} is not an activation"
+    return unit.rejection or f"input {slot} of {node.op_type} is not an activation"
 
 
 def output_of_subgraph(context: Context, node: Node, value: str) -> str | None:
@@ -226,7 +226,7 @@ def output_of_float_kernel(context: Context, node: Node, value: str) -> str | No
     """Quantizing what a float operator hands out pays only at consumers, which have ports of their own."""
     unit = context.unit_of[node.name]
     if not unit.selectable:
-        return unit.refusal
+        return unit.rejection
     assert unit.rule is not None
     return f"{unit.op_type} hands out float" if unit.rule.output is Needs.FLOAT else None
 
@@ -267,19 +267,19 @@ OUTPUT_RULES: Mapping[str, OutputRule] = MappingProxyType(
 _CONVS = frozenset({"Conv", "ConvTranspose"})
 
 
-def _port_refusal(context: Context, node: Node, slot: int) -> Refusal | None:
+def _port_refusal(context: Context, node: Node, slot: int) -> Rejection | None:
     for name, rule in PORT_RULES.items():
         reason = rule(context, node, slot)
         if reason:
-            return Refusal(name, reason)
+            return Rejection(name, reason)
     return None
 
 
-def _output_refusal(context: Context, node: Node, value: str) -> Refusal | None:
+def _output_refusal(context: Context, node: Node, value: str) -> Rejection | None:
     for name, rule in OUTPUT_RULES.items():
         reason = rule(context, node, value)
         if reason:
-            return Refusal(name, reason)
+            return Rejection(name, reason)
     return None
 
 

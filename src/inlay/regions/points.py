@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
-from inlay.regions.boundaries import Extent, leaves_region
+from inlay.regions.boundaries import LiveRange, leaves_region
 from inlay.regions.patterns import Instance
-from inlay.regions.point_filters import Offers
+from inlay.regions.point_filters import Rejections
 from inlay.regions.tree import RegionType
 from inlay.types import Port
 
@@ -123,7 +123,7 @@ def resolve(point: InsertionPoint, table: Mapping[InsertionPoint, tuple[Port, ..
 
 
 def legal_points(
-    graph: Graph, instance: Instance, offers: Offers, extents: Mapping[str, Extent]
+    graph: Graph, instance: Instance, rejections: Rejections, live_ranges: Mapping[str, LiveRange]
 ) -> Mapping[InsertionPoint, tuple[Port, ...]]:
     """Every point that ``instance``'s region offers, in order, with its ports. Linear in the region's size."""
     found: dict[InsertionPoint, tuple[Port, ...]] = {}
@@ -131,23 +131,23 @@ def legal_points(
         for node_index, name in enumerate(instance.nodes):
             for input_index, slot in enumerate(instance.slots[node_index]):
                 port = Port(name, slot)
-                if offers.offered(port):
+                if rejections.offered(port):
                     found[NodeInputInsertionPoint(node_index, input_index)] = (port,)
     else:
         reads = instance.reads
         for child_index, values in enumerate(instance.child_inputs):
             for input_index, value in enumerate(values):
-                ports = tuple(p for p in reads.get((child_index, value), ()) if offers.offered(p))
+                ports = tuple(p for p in reads.get((child_index, value), ()) if rejections.offered(p))
                 if ports:
                     found[ChildRegionInputInsertionPoint(child_index, input_index)] = ports
-    for output, value in _outputs(graph, instance, extents):
-        if offers.outputs[value] is None:
+    for output, value in _outputs(graph, instance, live_ranges):
+        if rejections.outputs[value] is None:
             found[output] = graph.consumers(value)
     return MappingProxyType(found)
 
 
 def _outputs(
-    graph: Graph, instance: Instance, extents: Mapping[str, Extent]
+    graph: Graph, instance: Instance, live_ranges: Mapping[str, LiveRange]
 ) -> Iterator[tuple[RegionOutputInsertionPoint, str]]:
     """Outputs of the region that some port reads."""
     region = instance.region
@@ -164,4 +164,4 @@ def _outputs(
             for c, values in enumerate(instance.child_outputs)
             for i, value in enumerate(values)
         ]
-    return ((p, v) for p, v in held if leaves_region(extents[v], region.extent) and graph.consumers(v))
+    return ((p, v) for p, v in held if leaves_region(live_ranges[v], region.extent) and graph.consumers(v))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph
-from inlay.regions.schemes import Completion, InsertionScheme
+from inlay.regions.schemes import InsertionScheme, SchemeCompletion
 from inlay.regions.search_space import RegionPattern, SearchSpace
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
@@ -75,8 +75,8 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
             continue
         usable[port] = qtype
     placement = Placement(usable.items())
-    chosen = Completion(graph, space.units, space.rules, placement).activations(placement)
-    schemes = {p.signature: lift(space, p, chosen) for p in space.patterns.values() if p.points}
+    chosen = SchemeCompletion(graph, space.units, space.rules, placement).activations(placement)
+    schemes = {p.signature: scheme_of_ports(space, p, chosen) for p in space.patterns.values() if p.points}
     return ImportReport(placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes)
 
 
@@ -89,7 +89,7 @@ def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[t
     return sites
 
 
-def lift(space: SearchSpace, pattern: RegionPattern, selected: Collection[Port]) -> InsertionScheme:
+def scheme_of_ports(space: SearchSpace, pattern: RegionPattern, selected: Collection[Port]) -> InsertionScheme:
     """The scheme of ``pattern`` that a choice of ports amounts to, in most of its regions.
 
     A point counts as set where all its ports are selected.
@@ -116,9 +116,9 @@ def _why(space: SearchSpace, port: Port) -> str:
     graph = space.graph
     value = graph.value_of(port)
     if port.node == GRAPH_OUTPUT:
-        refusal = space.offers.outputs.get(value)
-        return f"graph output: {refusal.reason}" if refusal else "graph output that no region hands out"
+        rejection = space.rejections.outputs.get(value)
+        return f"graph output: {rejection.reason}" if rejection else "graph output that no region hands out"
     if graph.is_constant(value):
         return "a constant of an operator that runs in float on this target"
-    refusal = space.offers.ports.get(port)
-    return refusal.reason if refusal is not None else "no insertion point reaches it"
+    rejection = space.rejections.ports.get(port)
+    return rejection.reason if rejection is not None else "no insertion point reaches it"

@@ -101,7 +101,7 @@ def concat_groups(
     return tuple(groups.values())
 
 
-class Completion:
+class SchemeCompletion:
     """Turns a choice of activation ports into a placement that means something to the target.
 
     * A unit whose computed activations all read Q/DQ gets its weight, its bias and its constant operands

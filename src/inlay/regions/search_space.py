@@ -12,7 +12,7 @@ from types import MappingProxyType
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.patterns import Instance, PatternMaker, summary
-from inlay.regions.point_filters import Offers, find_offers, make_context
+from inlay.regions.point_filters import Rejections, filter_context, find_rejections
 from inlay.regions.points import InsertionPoint, legal_points
 from inlay.regions.schemes import ConcatGroup, InsertionScheme, concat_groups
 from inlay.regions.tree import RegionTree, RegionType, find_regions
@@ -66,7 +66,7 @@ class SearchSpace:
     graph: Graph
     rules: Rules
     units: tuple[Unit, ...]
-    offers: Offers
+    rejections: Rejections
     tree: RegionTree
     patterns: Mapping[str, RegionPattern]
     pattern_of: Mapping[int, RegionPattern]
@@ -77,7 +77,7 @@ class SearchSpace:
         return scheme.ports(self.tables[region_id])
 
 
-def find_space(
+def find_search_space(
     graph: Graph,
     rules: Rules,
     nodes: Iterable[str] | None = None,
@@ -120,7 +120,7 @@ def _no_collector() -> Iterator[None]:
 
 def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozenset[str] | None) -> SearchSpace:
     units = find_units(graph, rules)
-    offers = find_offers(make_context(graph, rules, units, allowed))
+    rejections = find_rejections(filter_context(graph, rules, units, allowed))
     tree = find_regions(
         graph,
         rules,
@@ -128,7 +128,7 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         minimum_topdown_search_size=least,
         units=units,
     )
-    maker = PatternMaker(graph, offers, tree.extents)
+    maker = PatternMaker(graph, rejections, tree.live_ranges)
     signatures: dict[int, str] = {}
     instances: dict[str, list[Instance]] = {}
     tables: dict[int, PointTable] = {}
@@ -136,7 +136,7 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         instance = maker.instance(region, signatures)
         signatures[region.id] = instance.signature
         instances.setdefault(instance.signature, []).append(instance)
-        tables[region.id] = legal_points(graph, instance, offers, tree.extents)
+        tables[region.id] = legal_points(graph, instance, rejections, tree.live_ranges)
     patterns = {}
     for region in tree.regions:
         signature = signatures[region.id]
@@ -149,7 +149,7 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         graph,
         rules,
         units,
-        offers,
+        rejections,
         tree,
         MappingProxyType(patterns),
         MappingProxyType(pattern_of),

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from inlay.model.graph import Graph
-from inlay.regions.boundaries import Boundary, Extent, boundary_of_leaf, boundary_of_parts, value_extents
-from inlay.regions.fork_join import NO_BLOCK, find_blocks
+from inlay.regions.boundaries import Boundary, LiveRange, boundary_of_leaf, boundary_of_parts, find_live_ranges
+from inlay.regions.fork_join import NO_BLOCK, find_fork_joins
 from inlay.regions.leaves import Leaf, Sequence, find_sequences
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units
@@ -92,7 +92,7 @@ class RegionTree:
     root: Region
     regions: tuple[Region, ...]
     leaf_of: Mapping[str, Region]
-    extents: Mapping[str, Extent] = field(repr=False)
+    live_ranges: Mapping[str, LiveRange] = field(repr=False)
 
 
 def find_regions(
@@ -114,7 +114,7 @@ def find_regions(
     """
     units = find_units(graph, rules) if units is None else units
     folded = {name: unit.nodes[0] for unit in units for name in unit.nodes[1:]}
-    blocks = find_blocks(graph)
+    blocks = find_fork_joins(graph)
     sequences = find_sequences(graph, rules, blocks, folded, max(1, maximum_sequence_region_size))
     order = {node.name: node.index for node in graph.nodes}
 
@@ -174,24 +174,24 @@ def _build(graph: Graph, top: _Part) -> RegionTree:
             places += 1
         part.children.sort(key=lambda p: p.first)
         stack.extend((child, here) for child in reversed(part.children))
-    extents = value_extents(graph, leaf_place)
+    live_ranges = find_live_ranges(graph, leaf_place)
     made: dict[int, Region] = {}
     children_of: list[list[Region]] = [[] for _ in numbered]
     for here in range(len(numbered) - 1, -1, -1):
         part, parent = numbered[here]
         children = tuple(reversed(children_of[here]))
-        region = _region(graph, extents, part, here, parent, begins[here], children)
+        region = _region(graph, live_ranges, part, here, parent, begins[here], children)
         made[here] = region
         if parent is not None:
             children_of[parent].append(region)
     regions = tuple(made[i] for i in range(len(made)))
     leaf_of = {n: r for r in regions for n in r.direct_nodes}
-    return RegionTree(regions[0], regions, MappingProxyType(leaf_of), extents)
+    return RegionTree(regions[0], regions, MappingProxyType(leaf_of), live_ranges)
 
 
 def _region(
     graph: Graph,
-    extents: Mapping[str, Extent],
+    live_ranges: Mapping[str, LiveRange],
     part: _Part,
     here: int,
     parent: int | None,
@@ -201,9 +201,9 @@ def _region(
     end = children[-1].extent[1] if children else begin + (part.leaf is not None)
     nodes = part.leaf.nodes if part.leaf is not None else ()
     if part.leaf is not None:
-        edge = boundary_of_leaf(graph, nodes, extents, (begin, end))
+        edge = boundary_of_leaf(graph, nodes, live_ranges, (begin, end))
     else:
-        edge = boundary_of_parts([Boundary(c.inputs, c.outputs) for c in children], extents, (begin, end))
+        edge = boundary_of_parts([Boundary(c.inputs, c.outputs) for c in children], live_ranges, (begin, end))
     return Region(
         id=here,
         type=part.type,

@@ -12,7 +12,7 @@ from inlay.measure.client import Worker
 from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import Imported
 from inlay.run.confirm import Confirmed
-from inlay.space.units import Unit, summary
+from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Failed, Trial
 from inlay.types import Placement
@@ -93,7 +93,7 @@ def _float_notes(
         return
     selectable = [u for u in units if u.selectable]
     if not selectable:
-        reasons = "; ".join(f"{n} x {reason}" for reason, n in summary(units).most_common(3))
+        reasons = "; ".join(f"{n} x {reason}" for reason, n in rejection_counts(units).most_common(3))
         yield f"float is best: no operator of the model runs in 8 bits here ({reasons})"
         return
     yield "float is best: no Q/DQ placement that keeps the bound was measurably faster"

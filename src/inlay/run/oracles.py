@@ -83,7 +83,7 @@ class Guide:
             Oracles(self._profile, sensitivity, probes.noise, self.prepared.label, hurried, self.prepared.offsets),
             anchors,
             chosen,
-            graph.amounts,
+            graph.float_outputs,
             None if least is None else noise_of(least),
             self._baseline_ns,
             np.random.default_rng([self.config.seed, 1]),

@@ -117,8 +117,8 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
     accuracy = accuracies[-1] if real else None
     refusals: dict[str, int] = {}
     for unit in prepared.units:
-        if unit.refusal:
-            refusals[unit.refusal] = refusals.get(unit.refusal, 0) + 1
+        if unit.rejection:
+            refusals[unit.rejection] = refusals.get(unit.rejection, 0) + 1
     return Quantized(
         out,
         file_sha256(out),

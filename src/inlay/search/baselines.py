@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inlay.model.graph import Graph
 from inlay.search.base import Dialogue, Scripted
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, place
+from inlay.space.units import Unit, placement_from_labels
 from inlay.trial import Proposal, Trial
 from inlay.types import Placement
 
@@ -39,8 +39,8 @@ def anchor_placements(
     """Every anchor by name, without repetitions."""
     wishes = [
         ("float", Placement()),
-        ("full-int8", place(graph, units, rules, lambda u: True)),
-        ("conv-matmul", place(graph, units, rules, lambda u: u.op_type in WEIGHTED)),
+        ("full-int8", placement_from_labels(graph, units, rules, lambda u: True)),
+        ("conv-matmul", placement_from_labels(graph, units, rules, lambda u: u.op_type in WEIGHTED)),
         *imported,
     ]
     seen: set[Placement] = set()

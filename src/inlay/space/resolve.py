@@ -11,7 +11,7 @@ from inlay.model.graph import Graph
 from inlay.space.domains import find_clusters, is_shared
 from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
 from inlay.space.rules import Needs, Rules
-from inlay.space.units import Unit, place
+from inlay.space.units import Unit, placement_from_labels
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 DEFAULT = "the target's usual"
@@ -87,7 +87,7 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     kept = {u.name: v.reason for u in units for v in [verdicts[u.name]] if u.selectable and not v.open and not v.qtype}
     _settle_clusters(recipe, found, graph, units, rules, verdicts)
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
-    placement = place(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
+    placement = placement_from_labels(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
     placement = placement.off_zero(
         p for u in units for c in [verdicts[u.name].config] if c is not None and c.off_zero for p in u.weights
     )
@@ -161,7 +161,7 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     rule = recipe.rules[index] if index >= 0 else None
     config = OpConfig() if rule is None else rule.config
     if not unit.selectable:
-        return _Verdict(rule, None, unit.refusal)
+        return _Verdict(rule, None, unit.rejection)
     if config is None:
         return _Verdict(rule, None, "the recipe keeps it float")
     bare = _bare_boundary(unit, recipe, found, graph)

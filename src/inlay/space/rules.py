@@ -113,7 +113,7 @@ class Rules:
         """The row for ``node``, or None when its operator has none."""
         return self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
 
-    def refusal(self, graph: Graph, node: Node) -> str | None:
+    def rejection(self, graph: Graph, node: Node) -> str | None:
         """Why ``node`` cannot run in low precision here, or None when it can."""
         rule = self.rule(node)
         if rule is None:

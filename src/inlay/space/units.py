@@ -1,7 +1,7 @@
 """Units: what a target runs as one kernel, and the ports that running it in low precision implies.
 
 A unit is a node, or a node with the activation that the target folds into it (Conv+Relu). Labelling units
-{float, int8} is the coarse way to describe a placement; :func:`place` translates the labels to ports.
+{float, int8} is the coarse way to describe a placement; :func:`placement_from_labels` translates the labels to ports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Unit:
     nodes: tuple[str, ...]
     op_type: str
     rule: OpRule | None
-    refusal: str
+    rejection: str
     activations: tuple[Port, ...] = ()
     weights: tuple[Port, ...] = ()
     biases: tuple[Port, ...] = ()
@@ -44,7 +44,7 @@ class Unit:
     @property
     def selectable(self) -> bool:
         """Whether it can run in low precision."""
-        return self.rule is not None and not self.refusal
+        return self.rule is not None and not self.rejection
 
     @property
     def moves(self) -> bool:
@@ -67,7 +67,7 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def place(
+def placement_from_labels(
     graph: Graph,
     units: Collection[Unit],
     rules: Rules,
@@ -115,9 +115,9 @@ def _unit(graph: Graph, rules: Rules, node: Node, follower: Node | None) -> Unit
     nodes = (node.name,) if follower is None else (node.name, follower.name)
     outputs = tuple(v for v in (follower or node).outputs if v)
     rule = rules.rule(node)
-    refusal = rules.refusal(graph, node) or ""
-    if rule is None or refusal:
-        return Unit(node.name, nodes, node.op_type, rule, refusal, outputs=outputs)
+    rejection = rules.rejection(graph, node) or ""
+    if rule is None or rejection:
+        return Unit(node.name, nodes, node.op_type, rule, rejection, outputs=outputs)
     weight = rule.weight
     if weight is not None and (weight >= len(node.inputs) or not graph.is_constant(node.inputs[weight])):
         weight = None
@@ -127,15 +127,15 @@ def _unit(graph: Graph, rules: Rules, node: Node, follower: Node | None) -> Unit
         activations.append(rule.weight)
     bias = rule.bias if rule.bias is not None and len(node.inputs) > rule.bias and node.inputs[rule.bias] else None
     values = [node.inputs[i] for i in (*activations, *(s for s in (weight, bias) if s is not None))]
-    refusal = next(_value_refusals(graph, [*values, *outputs], outputs), "")
-    if not refusal and all(graph.is_constant(node.inputs[i]) for i in activations):
-        refusal = "all that it reads is constant"
+    rejection = next(_value_rejections(graph, [*values, *outputs], outputs), "")
+    if not rejection and all(graph.is_constant(node.inputs[i]) for i in activations):
+        rejection = "all that it reads is constant"
     return Unit(
         name=node.name,
         nodes=nodes,
         op_type=node.op_type,
         rule=rule,
-        refusal=refusal,
+        rejection=rejection,
         activations=tuple(Port(node.name, i) for i in activations),
         weights=() if weight is None else (Port(node.name, weight),),
         biases=() if bias is None else (Port(node.name, bias),),
@@ -143,7 +143,7 @@ def _unit(graph: Graph, rules: Rules, node: Node, follower: Node | None) -> Unit
     )
 
 
-def _value_refusals(graph: Graph, values: list[str], outputs: tuple[str, ...]) -> Iterator[str]:
+def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...]) -> Iterator[str]:
     for value in values:
         if not graph.is_float(value):
             dtype = graph.dtypes.get(value)
@@ -153,6 +153,6 @@ def _value_refusals(graph: Graph, values: list[str], outputs: tuple[str, ...]) -
             yield f"a subgraph reads its output {value}, which therefore must stay float"
 
 
-def summary(units: Collection[Unit]) -> Counter[str]:
+def rejection_counts(units: Collection[Unit]) -> Counter[str]:
     """How many units stay float, by reason."""
-    return Counter(u.refusal for u in units if u.refusal)
+    return Counter(u.rejection for u in units if u.rejection)

@@ -18,7 +18,7 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
-from inlay.model.reference import one_line
+from inlay.model.reference import runtime_message
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.onnxruntime.rules import OPS
@@ -83,7 +83,7 @@ class NullExecutable:
             onnx.checker.check_model(str(model.path))
             proto = onnx.load(str(model.path), load_external_data=False)
         except Exception as error:  # the checker and protobuf raise several types
-            raise CompileFailed(f"{model.path.name} is not valid: {one_line(error)}") from error
+            raise CompileFailed(f"{model.path.name} is not valid: {runtime_message(error)}") from error
         self._kernels = [replace(k, ns=k.ns * target.scale) for k in price(proto, target.effect)]
         self._ns = sum(k.ns for k in self._kernels)
         self._own = [target.seed, *hashlib.sha256(model.digest.encode()).digest()]
@@ -104,7 +104,7 @@ class NullExecutable:
             self._session = self._session or _session(self._path)
             outputs = self._session.run(None, dict(feed))
         except Exception as error:  # the binding raises bare exceptions of several types
-            raise RunFailed(one_line(error)) from error
+            raise RunFailed(runtime_message(error)) from error
         return dict(zip((o.name for o in self._session.get_outputs()), outputs, strict=True))
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:

@@ -223,7 +223,7 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
     model = build(CASES[op_type][variant])
     space = Workspace(model, tmp_path)
     unit = next(u for u in space.prepared.units if u.name == "op")
-    assert unit.selectable, unit.refusal
+    assert unit.selectable, unit.rejection
     graph = optimized(space.emit(space.label("op")), tmp_path)
     assert float_forms(graph, op_type) == []
     assert any(n.op_type == op_type or op_type in n.op_type for n in graph.graph.node) or op_type in (
@@ -257,7 +257,7 @@ def test_operators_without_a_row_stay_float(name: str, tmp_path: Path) -> None:
     if f"spell {op_type} out" in space.prepared.rules.rewrites:
         assert op_type not in [n.op_type for n in space.prepared.graph.nodes]
         op_type = unit.op_type
-    assert op_type in unit.refusal or "its " in unit.refusal or "it " in unit.refusal
+    assert op_type in unit.rejection or "its " in unit.rejection or "it " in unit.rejection
 
 
 @pytest.mark.parametrize("op_type", ["Add", "Mul", "Sigmoid", "Concat", "MaxPool", "Transpose"])

@@ -126,7 +126,7 @@ def test_others_keep_their_form_and_say_why(model: onnx.ModelProto, reason: str,
     space = Workspace(model, tmp_path)
     assert not space.prepared.selectable
     (unit,) = space.prepared.units
-    assert found in unit.refusal
+    assert found in unit.rejection
 
 
 def decoder(relu: bool, channels: int = 16, tail: str = "") -> onnx.ModelProto:

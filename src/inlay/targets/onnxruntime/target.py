@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.model.reference import one_line
+from inlay.model.reference import runtime_message
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
@@ -113,7 +113,7 @@ def _session(model: Artifact, options: Any) -> Any:
     try:
         return ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the binding raises bare exceptions of several types
-        raise CompileFailed(f"ONNX Runtime cannot build {model.path.name}: {one_line(error)}") from error
+        raise CompileFailed(f"ONNX Runtime cannot build {model.path.name}: {runtime_message(error)}") from error
 
 
 class OrtExecutable:
@@ -173,7 +173,7 @@ def _run(session: Any, feed: Feed) -> list[np.ndarray]:
     try:
         return list(session.run(None, dict(feed)))
     except Exception as error:  # as in _session
-        raise RunFailed(f"ONNX Runtime cannot run the model: {one_line(error)}") from error
+        raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
 
 
 def _cpu_name() -> str:
