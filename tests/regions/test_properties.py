@@ -123,7 +123,7 @@ def test_points_stand_for_offered_ports_only(graph: Graph) -> None:
                 assert rejections.outputs[value] is None
                 assert set(ports) == set(graph.consumers(value))
             else:
-                assert all(rejections.offered(p) and p.node in inside and p.node != GRAPH_OUTPUT for p in ports)
+                assert all(rejections.allows(p) and p.node in inside and p.node != GRAPH_OUTPUT for p in ports)
 
 
 @MODERATE

@@ -247,8 +247,8 @@ def test_a_recipe_restricts_the_search(tmp_path) -> None:
     ready, feed = prepared(tmp_path, recipe)
     assert "left" not in {u.name for u in ready.selectable}
     assert {"right", "concat"} <= {u.name for u in ready.selectable}
-    assert not ready.space().rejections.offered(Port("left", 0))
-    assert ready.space().rejections.offered(Port("right", 0))
+    assert not ready.space().rejections.allows(Port("left", 0))
+    assert ready.space().rejections.allows(Port("right", 0))
     placement = ready.label(frozenset(u.name for u in ready.selectable))
     assert placement.qtype(Port("right", 0)) is QType.INT8
     numbers = table_from(ready, observe(ready, Samples((feed,), "random", "")), "minmax")

@@ -60,7 +60,7 @@ class Rejections:
     ports: Mapping[Port, Rejection | None]
     outputs: Mapping[str, Rejection | None]
 
-    def offered(self, port: Port) -> bool:
+    def allows(self, port: Port) -> bool:
         """Whether ``port`` is offered."""
         return port in self.ports and self.ports[port] is None
 

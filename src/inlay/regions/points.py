@@ -131,13 +131,13 @@ def legal_points(
         for node_index, name in enumerate(instance.nodes):
             for input_index, slot in enumerate(instance.slots[node_index]):
                 port = Port(name, slot)
-                if rejections.offered(port):
+                if rejections.allows(port):
                     found[NodeInputInsertionPoint(node_index, input_index)] = (port,)
     else:
         reads = instance.reads
         for child_index, values in enumerate(instance.child_inputs):
             for input_index, value in enumerate(values):
-                ports = tuple(p for p in reads.get((child_index, value), ()) if rejections.offered(p))
+                ports = tuple(p for p in reads.get((child_index, value), ()) if rejections.allows(p))
                 if ports:
                     found[ChildRegionInputInsertionPoint(child_index, input_index)] = ports
     for output, value in _outputs(graph, instance, live_ranges):
