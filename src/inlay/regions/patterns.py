@@ -98,7 +98,7 @@ class PatternMaker:
 
     def __init__(self, graph: Graph, rejections: Rejections, live_ranges: Mapping[str, LiveRange]) -> None:
         self._graph = graph
-        self._offers = rejections
+        self._rejections = rejections
         self._extents = live_ranges
         self._values: dict[str, str] = {}
         self._numbers_of: dict[str, str] = {}
@@ -190,7 +190,7 @@ class PatternMaker:
                 continue
             producer = graph.producer(value)
             output = 0 if producer is None else producer.outputs.index(value)
-            offered = self._offers.offered(Port(node.name, slot))
+            offered = self._rejections.allows(Port(node.name, slot))
             label = mix(mix(0 if exchangeable else slot + 1, offered), output)
             name = "" if producer is None else producer.name
             reads.append(_Read(slot, value, graph.is_constant(value), name, output, offered, label, inputs[slot]))
@@ -246,7 +246,7 @@ class PatternMaker:
             if not value or not leaves_region(self._extents[value], region.extent):
                 marks += "."
             else:
-                marks += "O" if self._offers.outputs.get(value) is None else "o"
+                marks += "O" if self._rejections.outputs.get(value) is None else "o"
         return marks
 
 
