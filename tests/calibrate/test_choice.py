@@ -18,6 +18,7 @@ from inlay.model.reference import Session
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
 from inlay.run import calibration
+from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import small_model, sqnr
 from inlay.types import Placement
 from tests.support.fixtures import MakeWorkspace
@@ -99,14 +100,14 @@ def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
     assert "dB" in str(found)
 
 
-def test_it_is_made_for_the_part_inside_the_bound(workspace: MakeWorkspace) -> None:
+@pytest.mark.parametrize("flags", [frozenset[str](), frozenset({"avx512_vnni"})], ids=["7-bit", "8-bit"])
+def test_it_is_made_for_the_part_inside_the_bound(workspace: MakeWorkspace, flags: frozenset[str]) -> None:
     """A unit that ruins everything is left out before the choice; with a bound that all keeps, nothing is."""
-    space = workspace(model(outliers=True), feeds=feeds(12))
+    space = workspace(model(outliers=True), rules_for("x86_64", flags), feeds=feeds(12))
     whole, judge = choose(space)
     assert set(judge.asked) == {space.full()}
     assert whole.report["whole"]
-    least = whole.scores[whole.method] + 3.0
-    part, judge = choose(space, least)
+    part, _ = choose(space, max(whole.report["before_db"], whole.report["after_db"]) + 3.0)  # correction reaches less
     assert not part.report["whole"]
     assert 0 < part.report["ports"] < len(space.full())
     assert part.report["after_db"] >= part.report["before_db"]
@@ -135,7 +136,7 @@ def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     assert str(found) == f"ranges by {found.method}"
 
 
-def test_a_run_that_is_continued_keeps_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_continued_run_keeps_its_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(), path)
     options = {"target": "null", "min_sqnr": 10.0, "data": list(feeds(12)), "out": tmp_path / "out"}
@@ -147,9 +148,11 @@ def test_a_run_that_is_continued_keeps_its_numbers(tmp_path: Path, monkeypatch: 
     def never(*_: object, **__: object) -> CalibrationChoice:
         raise AssertionError("decided twice")
 
-    monkeypatch.setattr(calibration, "choose_numbers", never)
+    monkeypatch.setattr(calibration, "choose_calibration", never)
     again = inlay.tune(path, max_measurements=8, **options)
     assert again.search["replayed"] >= first.search["measurements"]
+    with pytest.raises(AssertionError, match="decided twice"):
+        inlay.tune(path, max_measurements=8, restart=True, **options)
 
 
 def test_random_inputs_decide_nothing(tmp_path: Path) -> None:

@@ -139,7 +139,10 @@ def test_weights_that_are_not_finite_do_not_spoil_the_scale() -> None:
     assert params.scale == pytest.approx((1 / 127, 2 / 127))
 
 
-def test_a_bias_that_would_overflow_raises_the_weight_scale(workspace: MakeWorkspace) -> None:
+@pytest.mark.parametrize("flags", [None, frozenset[str]()], ids=["this processor's weights", "7-bit weights"])
+def test_a_bias_that_would_overflow_raises_the_weight_scale(
+    workspace: MakeWorkspace, flags: frozenset[str] | None
+) -> None:
     """A channel of tiny weights and a large bias: round(b / (sx * sw)) must fit int32, and does."""
     b = Builder()
     x = b.input("x", (1, 2, 4, 4))
@@ -147,10 +150,10 @@ def test_a_bias_that_would_overflow_raises_the_weight_scale(workspace: MakeWorks
     w[1] = 1e-9
     bias = np.array([0.1, 50.0, -0.2], np.float32)
     b.output(b.node("conv", "Conv", [x, b.constant("w", w), b.constant("b", bias)], channels=3))
-    space = workspace(b.model())
-    scales = space.table.params("w", QType.INT8).scale
-    assert scales[0] == pytest.approx(1 / 127)
-    assert scales[1] > 1e-9 / 127
+    space = workspace(b.model(), rules_for("x86_64", flags))
+    scales, limit = space.table.params("w", QType.INT8).scale, space.prepared.rules.weight_limit
+    assert scales[0] == pytest.approx(1 / limit)
+    assert scales[1] > 1e-9 / limit
     placement = space.full()
     params = space.table.bias_params(Port("conv", 2), placement)
     stored = quantize(bias, params)
