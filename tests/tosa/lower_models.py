@@ -79,7 +79,10 @@ def ranges(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> dict[s
     return found
 
 
-def quantize(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], qtype: str = "int8") -> onnx.ModelProto:
+def quantize(
+    model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], qtype: str = "int8", weight_limit: int = 127
+) -> onnx.ModelProto:
+    """``model`` with Q/DQ everywhere; weights are int8 in ``[-weight_limit, weight_limit]``."""
     model_ranges = ranges(model, feeds)
     graph = model.graph
     constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
@@ -124,7 +127,7 @@ def quantize(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], qtype: 
         if f"{name}_w" not in {t.name for t in initializers}:
             w = constants[name]
             others = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
-            scale = np.maximum(np.abs(w).max(axis=others), 1e-8) / 127
+            scale = np.maximum(np.abs(w).max(axis=others), 1e-8) / weight_limit
             along = [1] * w.ndim
             along[axis % w.ndim] = -1
             initializers.append(numpy_helper.from_array(np.rint(w / scale.reshape(along)).astype(np.int8), f"{name}_w"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -92,6 +94,23 @@ def run_ort(model: onnx.ModelProto, feed: dict[str, np.ndarray], optimize: bool 
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, feed)
+
+
+@functools.cache
+def exact_weight_limit() -> int:
+    """Largest weight magnitude at which ONNX Runtime's integer kernels are exact on this processor: 127 or 63.
+
+    On x86 without VNNI they add pairs of 8-bit products in 16 bits (VPMADDUBSW), which saturates for weights that use
+    all 8 bits. The known remedy is ``reduce_range``: 7-bit weights. Measured, not derived from the processor's flags: a
+    convolution whose every product is the largest one.
+    """
+    net = Net(qtype="uint8")
+    x = net.qdq(net.input([1, 32, 4, 4]), 1.0, 0)
+    weight = net.weight(np.full((8, 32, 1, 1), 127, np.int8), 1.0)
+    net.output(net.qdq(net.op("Conv", [x, weight]), float(32 * 127), 0))
+    model, feed = net.model(), {"in1": np.full((1, 32, 4, 4), 255, np.float32)}
+    exact = np.array_equal(run_ort(model, feed, optimize=True)[0], run_ort(model, feed)[0])
+    return 127 if exact else 63
 
 
 def three_ways(
