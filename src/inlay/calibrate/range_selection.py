@@ -8,17 +8,16 @@ where it lessens the error of the worst output, by more than the samples disagre
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.data import Feed
 from inlay.quant.accuracy import EXACT_DB
+from inlay.quant.group_split import Group, GroupQueue
 from inlay.quant.observers import Method
 from inlay.trial import decibels
 from inlay.types import QParams
@@ -28,7 +27,6 @@ Outputs = Mapping[str, np.ndarray]
 _SAMPLES = (4, 8)  # that choices rest on: fewer of models that take long
 _HELD_BACK = 4  # further samples that must agree with the whole of the choice
 _MOVES = 100  # that should be possible in the time given, before more samples are taken
-_PARTS = 4
 _LEAST_GAIN_DB = 0.02
 _LEAST_EFFECT_DB = 0.02  # of a group of classes on one sample, below which none of them is looked at alone
 _SINGLE_GAIN_DB = 0.2  # where one sample alone decides
@@ -117,14 +115,14 @@ def _descend(
     """Rounds of best-first division, until one changes nothing or time is over."""
     while True:
         begun = errors
-        waiting = [_Group(-math.inf, 0.0, 0, tuple(state))]
-        while waiting:
-            group = heapq.heappop(waiting)
+        queue = GroupQueue([Group((-math.inf,), tuple(state))])
+        while queue:
+            group = queue.pop()
             effect = 0.0
             for method in search.methods:
                 if search.over():
                     return state, errors, False
-                changed = search.changed(state, group.classes, method)
+                changed = search.changed(state, group.members, method)
                 if changed is None:
                     continue
                 tried = search.errors(changed, count, errors)
@@ -133,27 +131,11 @@ def _descend(
                 if _better(tried, errors):
                     state, errors = changed, tried
             if effect >= _LEAST_EFFECT_DB:
-                for part in _parts(group.classes):
+                for part in group.split():
                     promise = sum(_promise(local[c], state[c]) for c in part)
-                    heapq.heappush(waiting, _Group(-effect, -promise, len(waiting), part))
+                    queue.push(Group((-effect, -promise, len(queue), part), part))
         if errors is begun:
             return state, errors, True
-
-
-class _Group(NamedTuple):
-    """Classes that are moved together; the least one is next: where the whole had the largest effect."""
-
-    negative_effect: float
-    negative_promise: float
-    number: int
-    classes: tuple[str, ...]
-
-
-def _parts(classes: tuple[str, ...]) -> list[tuple[str, ...]]:
-    if len(classes) == 1:
-        return []
-    size = math.ceil(len(classes) / _PARTS)
-    return [classes[i : i + size] for i in range(0, len(classes), size)]
 
 
 class _Search:

@@ -7,7 +7,6 @@ where it matters, and what is never split makes little noise, so that sharing it
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,11 @@ import numpy as np
 
 from inlay.data import Feed
 from inlay.model.graph import Graph
+from inlay.quant.group_split import Group, GroupQueue
 from inlay.quant.noise_probe import NoiseProbe, Switch
 from inlay.space.units import Unit
 from inlay.types import Placement
 
-_FAN = 4  # parts that a group is split into
 _LEAST_QUESTIONS = 16
 _MOST_SAMPLES = 8
 _MOST_LOUD = 4
@@ -54,16 +53,6 @@ class _Source:
     kind: str
     name: str
     switches: tuple[Switch, ...]
-
-
-@dataclass(order=True)
-class _Group:
-    """Sources with their noise together; ``priority`` is the negated loudest: the heap gives the noisiest first."""
-
-    priority: float
-    first: int
-    sources: tuple[_Source, ...] = field(compare=False)
-    noise: Powers = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,8 +104,8 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
     groups = _single(sources, ask) if len(sources) <= most else _split(sources, ask, most)
     found: dict[str, dict[str, Powers]] = {"value": {}, "unit": {}}
     for group in groups:
-        share = tuple(x / len(group.sources) for x in group.noise)
-        for source in group.sources:
+        share = tuple(x / len(group.members) for x in group.answer)
+        for source in group.members:
             found[source.kind][source.name] = share
     return Sensitivity(found["value"], found["unit"])
 
@@ -136,34 +125,34 @@ def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]
     return found + [_Source("unit", n, tuple(constants[n])) for n in sorted(constants, key=lambda n: order[n])]
 
 
-def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> _Group:
+def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> Group[_Source]:
+    """The group of ``sources`` with its noise; ``first``, the position of the first of them, decides between equals."""
     sites = ((port, switch.qtype) for s in sources for switch in s.switches for port in switch.ports)
     noise = ask(Placement(sites))
-    return _Group(-max(noise, default=0.0), first, tuple(sources), noise)
+    return Group((-max(noise, default=0.0), first), tuple(sources), noise)
 
 
-def _single(sources: Sequence[_Source], ask: Ask) -> list[_Group]:
+def _single(sources: Sequence[_Source], ask: Ask) -> list[Group[_Source]]:
     return [_measured([source], i, ask) for i, source in enumerate(sources)]
 
 
-def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[_Group]:
+def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Source]]:
     values = sum(s.kind == "value" for s in sources)
     parts = [(0, sources[:values]), (values, sources[values:])]
-    heap = [_measured(part, first, ask) for first, part in parts if part]
-    floor = _NEGLIGIBLE * max(-group.priority for group in heap)
-    heapq.heapify(heap)
-    done: list[_Group] = []
-    asked = len(heap)
-    while heap and asked < most and -heap[0].priority > floor:
-        group = heapq.heappop(heap)
-        size = -(-len(group.sources) // _FAN)
-        if len(group.sources) == 1:
-            done.append(group)
-            continue
-        for start in range(0, len(group.sources), size):
-            heapq.heappush(heap, _measured(group.sources[start : start + size], group.first + start, ask))
+    queue = GroupQueue([_measured(part, first, ask) for first, part in parts if part])
+    negligible = _NEGLIGIBLE * queue.first.key[0]
+    single: list[Group[_Source]] = []
+    asked = len(queue)
+    while queue and asked < most and queue.first.key[0] < negligible:
+        group = queue.pop()
+        if len(group.members) == 1:
+            single.append(group)
+        first = group.key[1]
+        for part in group.split():
+            queue.push(_measured(part, first, ask))
+            first += len(part)
             asked += 1
-    return done + heap
+    return [*single, *queue]
 
 
 def quiet_units(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:

@@ -6,10 +6,9 @@ so what floating a group of units gains tells what they contribute. Groups are s
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from inlay.quant.group_split import Group, GroupQueue
 from inlay.search.base import Dialogue, Scripted
 from inlay.search.neighborhood import named
 from inlay.space.units import Unit
@@ -19,8 +18,9 @@ from inlay.types import Placement
 Label = Callable[[frozenset[str]], Placement]
 """The placement in which the named units run in low precision."""
 
-_FAN = 4  # parts that a group is split into
-_MOST_FLOATED = 0.5  # share of the units beyond which repairing is given up
+_MOST_FLOATED = 0.5  # share of the units: with more of them in float, little of an anchor's speed is left to repair
+_FINEST_SHARE = 1 / 32  # of the units, the shortest segment that is flipped: a round of flips doubles with each halving
+_NOISE_OF_FAILURE = 1e3  # noise power over signal power that a failed trial is taken to have: nothing but noise
 
 
 class Refine(Scripted):
@@ -73,18 +73,18 @@ class Refine(Scripted):
         """Float units, most harmful first, until the placement is feasible; None when it never is."""
         units = start
         noise = _noise(trial)
-        groups = [_Group(-noise, tuple(u for u in self._order if u in units))]
+        queue = GroupQueue([Group((-noise,), tuple(u for u in self._order if u in units))])
         floated = 0
-        while groups and floated <= _MOST_FLOATED * len(start):
-            group = heapq.heappop(groups)
-            if len(group.units) > 1:
-                for part in _split(group.units):
+        while queue and floated <= _MOST_FLOATED * len(start):
+            group = queue.pop()
+            if len(group.members) > 1:
+                for part in group.split():
                     answer = yield Proposal(self._label(units - set(part)), f"probe: {named(part)} in float")
                     if answer.feasible:
                         return units - set(part), answer
-                    heapq.heappush(groups, _Group(-max(0.0, noise - _noise(answer)), part))
+                    queue.push(Group((-max(0.0, noise - _noise(answer)),), part))
                 continue
-            units = units - set(group.units)
+            units = units - set(group.members)
             floated += 1
             answer = yield Proposal(self._label(units), f"repair: {floated} units in float")
             if answer.feasible:
@@ -95,7 +95,7 @@ class Refine(Scripted):
     def _flip(self, units: frozenset[str]) -> Dialogue:
         """Flip ever smaller segments, in topological order, keeping what is accepted."""
         size = (len(self._order) + 1) // 2
-        while size >= max(1, len(self._order) // 32):
+        while size >= max(1, int(len(self._order) * _FINEST_SHARE)):
             for start in range(0, len(self._order), size):
                 segment = frozenset(self._order[start : start + size])
                 for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
@@ -109,20 +109,7 @@ class Refine(Scripted):
             size //= 2
 
 
-@dataclass(order=True)
-class _Group:
-    """Units with their (negated) estimated noise power: the heap gives the noisiest first."""
-
-    priority: float
-    units: tuple[str, ...] = field(compare=False)
-
-
-def _split(units: tuple[str, ...]) -> list[tuple[str, ...]]:
-    size = -(-len(units) // _FAN)
-    return [units[i : i + size] for i in range(0, len(units), size)]
-
-
 def _noise(trial: Trial) -> float:
-    """Noise power relative to the signal's, at the worst output; a failure counts as pure noise."""
+    """Noise power over signal power at the worst output."""
     accuracy = trial.accuracy
-    return noise_of(accuracy.sqnr_db if accuracy is not None else -30.0)
+    return _NOISE_OF_FAILURE if accuracy is None else noise_of(accuracy.sqnr_db)
