@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from inlay.errors import JournalError
-from inlay.measure.journal import Journal
+from inlay.measure.journal import Fact, Journal, Record
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
 from inlay.types import Placement, Port, QType
 
 IDENTITY = {"model": "abc", "seed": "0"}
+METHOD = Fact("method", str)
 OUTCOMES: list[Outcome] = [
     Failed("compile", "refused: 'quoted' \n text"),
     Infeasible(Accuracy(False, 3.5, (OutputError("y", 3.5, 0.9),), reason="below 20 dB")),
@@ -40,12 +41,16 @@ def journal(path: Path, identity: dict[str, str] | None = None, restart: bool = 
         opened.close()
 
 
+def recorded(number: int, outcome: Outcome) -> Record:
+    return Record(f"key{number}", f"origin {number}", "placement", outcome, number == 2, Interval(1.1, 1.0, 1.2))
+
+
 def fill(path: Path) -> None:
     with journal(path) as j:
         for number, outcome in enumerate(OUTCOMES):
-            j.record(f"key{number}", f"origin {number}", "placement", outcome, number == 2, Interval(1.1, 1.0, 1.2))
+            j.record(recorded(number, outcome))
         j.record_blocks("race", ["a", "b"], np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.0, 0.01]))
-        j.record_fact("method", "mse")
+        j.record_fact(METHOD, "mse")
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
@@ -54,14 +59,14 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     with journal(path) as j:
         assert j.resumed
         for number, outcome in enumerate(OUTCOMES):
-            assert j.trial(f"key{number}") == (outcome, number == 2, Interval(1.1, 1.0, 1.2))
+            assert j.trial(f"key{number}") == recorded(number, outcome)
         assert j.trial("unknown") is None
         assert j.blocks("race", ["a", "b"]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
         assert j.blocks("race", ["b", "a"]).shape == (0, 2), "blocks belong to their models in their order"
         assert j.blocks("confirm", ["a", "b"]).shape == (0, 2)
-        assert j.fact("method") == "mse"
-        assert j.fact("nothing") is None
-        assert [t["origin"] for t in j.trials()] == ["origin 0", "origin 1", "origin 2"]
+        assert j.fact(METHOD) == "mse"
+        assert j.fact(METHOD.of("nothing")) is None
+        assert j.trials() == [recorded(number, outcome) for number, outcome in enumerate(OUTCOMES)]
 
 
 def test_a_placement_comes_back_with_what_is_off_zero(tmp_path: Path) -> None:
@@ -81,12 +86,20 @@ def test_a_placement_comes_back_with_what_is_off_zero(tmp_path: Path) -> None:
         Placement.from_json([["a", 1, "int8", "upside down"]])
 
 
+def test_a_fact_is_decided_once(tmp_path: Path) -> None:
+    with journal(tmp_path / "run.sqlite") as j:
+        assert j.once(METHOD, lambda: "mse") == "mse"
+        assert j.once(METHOD, lambda: "entropy") == "mse"
+        assert j.once(METHOD.of("value"), lambda: "entropy") == "entropy", "one of many is another fact"
+
+
 def test_the_first_record_of_a_candidate_stands(tmp_path: Path) -> None:
     with journal(tmp_path / "run.sqlite") as j:
         assert not j.resumed
-        j.record("key", "first", "p", OUTCOMES[0], False, None)
-        j.record("key", "second", "p", OUTCOMES[2], True, None)
-        assert j.trial("key") == (OUTCOMES[0], False, None)
+        first = Record("key", "first", "p", OUTCOMES[0])
+        j.record(first)
+        j.record(Record("key", "second", "p", OUTCOMES[2], True))
+        assert j.trial("key") == first
 
 
 @pytest.mark.parametrize(
@@ -114,9 +127,9 @@ def test_a_run_that_measured_nothing_may_be_replaced(tmp_path: Path) -> None:
     """Otherwise a mistyped option would occupy the folder."""
     path = tmp_path / "run.sqlite"
     with journal(path, {"model": "mistyped"}) as j:
-        j.record_fact("method", "mse")
+        j.record_fact(METHOD, "mse")
     with journal(path) as j:
-        assert j.fact("method") is None
+        assert j.fact(METHOD) is None
         j.record_blocks("baseline", ["a"], np.ones((1, 1)), np.zeros(1))
     with pytest.raises(JournalError, match="model"), journal(path, {"model": "mistyped"}):
         pass
@@ -137,9 +150,9 @@ def test_a_journal_cut_anywhere_is_whole_or_refused(tmp_path: Path) -> None:
             with journal(cut / "run.sqlite") as j:
                 for number, outcome in enumerate(OUTCOMES):
                     found = j.trial(f"key{number}")
-                    assert found is None or found[0] == outcome
+                    assert found is None or found.outcome == outcome
                 j.blocks("race", ["a", "b"])
-                j.fact("method")
+                j.fact(METHOD)
                 j.trials()
         except JournalError:
             refused += 1
@@ -152,7 +165,7 @@ def test_a_write_ahead_log_cut_anywhere_gives_a_prefix(tmp_path: Path) -> None:
     path.parent.mkdir()
     with journal(path) as j:
         for number in range(8):
-            j.record(f"key{number}", "o", "p", OUTCOMES[number % 3], False, None)
+            j.record(Record(f"key{number}", "o", "p", OUTCOMES[number % 3]))
         log = path.with_name("run.sqlite-wal")
         whole = log.read_bytes()
         lengths = sorted({0, 31, 32, 1000, *range(0, len(whole), 3001), len(whole)})
@@ -164,10 +177,10 @@ def test_a_write_ahead_log_cut_anywhere_gives_a_prefix(tmp_path: Path) -> None:
     counts = []
     for length in lengths:
         with journal(tmp_path / f"at{length}" / "run.sqlite") as j:
-            keys = [t["candidate"] for t in j.trials()]
+            keys = [t.candidate for t in j.trials()]
             assert keys == [f"key{n}" for n in range(len(keys))]
             counts.append(len(keys))
-            j.record("after", "o", "p", OUTCOMES[0], False, None)
+            j.record(Record("after", "o", "p", OUTCOMES[0]))
             assert j.trial("after") is not None
     assert counts == sorted(counts)
     assert counts[-1] == 8
@@ -177,11 +190,11 @@ def test_a_write_ahead_log_cut_anywhere_gives_a_prefix(tmp_path: Path) -> None:
 def test_a_killed_writer_loses_nothing_that_was_recorded(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     code = (
-        "import sys; from pathlib import Path; from inlay.measure.journal import Journal\n"
+        "import sys; from pathlib import Path; from inlay.measure.journal import Journal, Record\n"
         "from inlay.trial import Failed\n"
         f"j = Journal(Path({str(path)!r}), {IDENTITY!r})\n"
         "for n in range(10**6):\n"
-        "    j.record(f'key{n}', 'o', 'p', Failed('run', 'x'), False, None); print(n, flush=True)\n"
+        "    j.record(Record(f'key{n}', 'o', 'p', Failed('run', 'x'))); print(n, flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -193,7 +206,7 @@ def test_a_killed_writer_loses_nothing_that_was_recorded(tmp_path: Path) -> None
         said = [20, *map(int, lines.read().split())]
     process.wait()
     with journal(path) as j:
-        keys = [t["candidate"] for t in j.trials()]
+        keys = [t.candidate for t in j.trials()]
     assert keys == [f"key{n}" for n in range(len(keys))]
     assert len(keys) > max(said)
 
@@ -207,7 +220,7 @@ def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
         finally:
             other.close()
         with pytest.raises(JournalError, match="cannot be written"):
-            j.record("key", "o", "p", OUTCOMES[0], False, None)
+            j.record(Record("key", "o", "p", OUTCOMES[0]))
 
 
 def test_a_journal_in_a_missing_folder(tmp_path: Path) -> None:

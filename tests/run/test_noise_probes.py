@@ -18,7 +18,7 @@ from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import Plan
+from inlay.run.facts import PROBE_PLAN
 from inlay.run.noise_probes import Probes
 from inlay.targets.onnxruntime.rules import rules_for
 
@@ -87,7 +87,8 @@ def test_a_long_budget_takes_every_source_on_several_samples(
     prepared, table, feeds = made
     clock = _Counted(monkeypatch)
     Probes(prepared, table, feeds, journal, 150.0, clock).sensitivity()
-    fits = Plan(**journal.fact("probing"))
+    fits = journal.fact(PROBE_PLAN)
+    assert fits is not None
     assert (fits.samples, fits.whole, fits.loud) == (5, 5, 3)
     assert clock.runs == 1 + 5 + 3 * 41
 

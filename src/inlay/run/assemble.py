@@ -8,6 +8,7 @@ from typing import Any
 from inlay.measure.journal import Journal
 from inlay.run.confirm import Confirmed
 from inlay.run.evaluate import Candidate, Evaluator
+from inlay.run.facts import CHOICE
 from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.targets.base import Fingerprint
@@ -44,7 +45,8 @@ def assemble(
         AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in evaluator.judged if c.source is not None
     ]
     named = [AnchorResult(name, trial.outcome) for name, trial in anchors.items()]
-    numbers = journal.fact("numbers")
+    choice = journal.fact(CHOICE)
+    assert choice is not None, "a run that ended has calibrated"
     return TuneResult(
         folder=setting.out,
         model=(str(setting.file.path), setting.file.sha256),
@@ -56,9 +58,9 @@ def assemble(
             "calibration_samples": len(parts.calibration),
             "selection_samples": len(parts.selection),
             "validation_samples": len(parts.verification) if parts.verified else 0,
-            "ranges": numbers["method"],
-            "ranges_sqnr_db": numbers["scores"],
-            "numbers": numbers["report"],
+            "ranges": choice.method,
+            "ranges_sqnr_db": choice.scores,
+            "numbers": choice.report,
         },
         baseline_ms=confirmed.baseline_ms,
         best=confirmed.best,

@@ -8,6 +8,7 @@ from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Evaluator
+from inlay.run.facts import HURRIED, SEARCH_S
 from inlay.trial import Measured, Proposal
 from inlay.types import Placement
 
@@ -34,7 +35,7 @@ class Budget:
 
     def __init__(self, config: TuneConfig, journal: Journal, worker: Worker, clock: Callable[[], float]) -> None:
         self._config, self._journal, self._worker, self._clock = config, journal, worker, clock
-        self._before = float(journal.fact("search_s") or 0.0)
+        self._before = journal.fact(SEARCH_S) or 0.0
         self._begun: float | None = None
         self._late = 0  # proposals past the budget
 
@@ -44,7 +45,7 @@ class Budget:
 
     def end(self) -> None:
         """Keep the seconds spent so far."""
-        self._journal.record_fact("search_s", self.seconds)
+        self._journal.record_fact(SEARCH_S, self.seconds)
 
     @property
     def seconds(self) -> float:
@@ -53,11 +54,7 @@ class Budget:
 
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first: a run that is resumed hears the same."""
-        known = self._journal.fact("hurried")
-        if known is None:
-            known = self._over(_HURRIED)
-            self._journal.record_fact("hurried", known)
-        return bool(known)
+        return self._journal.once(HURRIED, lambda: self._over(_HURRIED))
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """Why ``proposal`` is not judged any more; empty where it is. What an earlier session judged costs nothing.

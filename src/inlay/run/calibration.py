@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.calibrate.choice import DEFAULT_S, SHARE, CalibrationChoice, Fixed, Ticks, choose_calibration, flip
@@ -20,6 +20,7 @@ from inlay.prepare.qdq_import import Imported
 from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
 from inlay.quant.qparams import QParamsTable
+from inlay.run.facts import CALIBRATION, CHOICE, CalibrationRecord
 from inlay.run.progress import Progress
 from inlay.search.baselines import anchor_placements
 from inlay.types import Placement
@@ -79,12 +80,10 @@ class Calibration:
             f"{observed.digest} {numbers.identity} {sorted(map(str, fixed.items()))}".encode()
         ).hexdigest()
         table = numbers.table(prepared, observed, fixed)
-        origin = {
-            "digest": calibration[:16],
-            "target": self.worker.fingerprint.digest,
-            "spec": asdict(self.config.target),
-        }
-        self.journal.record_fact("calibration", {**origin, "table": table.as_json()})
+        record = CalibrationRecord(
+            calibration[:16], self.worker.fingerprint.digest, self.config.target, table.as_json()
+        )
+        self.journal.record_fact(CALIBRATION, record)
         self.journal.record_feed("shapes", self.parts.calibration.feeds[0])
         return CandidateWriter(prepared, table, calibration[:16], self.worker.fingerprint.digest)
 
@@ -97,9 +96,9 @@ class Calibration:
         fixed: Fixed,
     ) -> CalibrationChoice:
         """How ranges are made; decided once in a run, however often that is continued."""
-        known = self.journal.fact("numbers")
+        known = self.journal.fact(CHOICE)
         if known is not None:
-            return CalibrationChoice.from_json(known)
+            return known
         timed = not self.worker.deterministic and self.clock is time.monotonic
         numbers = choose_calibration(
             prepared,
@@ -115,6 +114,6 @@ class Calibration:
         )
         if self.worker.deterministic and len(placement) and not fixed:
             numbers = flip(numbers, prepared, observed, lambda table: probe(table, placement, timed=True))
-        self.journal.record_fact("numbers", numbers.as_json())
+        self.journal.record_fact(CHOICE, numbers)
         self.progress.stage(str(numbers))
         return numbers

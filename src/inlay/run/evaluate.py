@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError, TimedOut
-from inlay.measure.client import Worker, kernel_times
-from inlay.measure.journal import Journal
+from inlay.measure.client import Worker
+from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
 from inlay.quant.accuracy import Judge
+from inlay.run.facts import GRAPH, PROFILE
 from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
 from inlay.types import Placement
@@ -115,21 +116,19 @@ class Evaluator:
         known = self._journal.trial(key)
         if known is not None:
             self.tally.replayed += 1
-            outcome, accepted, versus = known
-            trial = Trial(proposal, outcome, accepted, versus)
+            trial = Trial(proposal, known.outcome, known.accepted, known.versus_incumbent)
         else:
             trial = self._judge_new(proposal, key, write)
             if source is None:
                 self._journal.record_placement(key, proposal.placement)
-            self._journal.record(
-                key, proposal.origin, proposal.placement.digest, trial.outcome, trial.accepted, trial.versus_incumbent
-            )
+            digest, versus = proposal.placement.digest, trial.versus_incumbent
+            self._journal.record(Record(key, proposal.origin, digest, trial.outcome, trial.accepted, versus))
         if isinstance(trial.outcome, Failed):
             self.tally.failed += 1
         candidate = Candidate(key, trial, write, None if source else proposal.placement, source)
         if not isinstance(trial.outcome, Failed):
             self.tally.equal_graphs += bool(trial.outcome.equal_to)
-            self._remember(candidate, self._journal.fact(f"graph {key}") or "")
+            self._remember(candidate, self._journal.fact(GRAPH.of(key)) or "")
         self.judged.append(candidate)
         self._by_key[key] = candidate
         if trial.accepted:
@@ -138,19 +137,19 @@ class Evaluator:
 
     def profile(self, key: str, write: Callable[[], Artifact], feed: Path, latency_ns: float) -> list[KernelTime]:
         """Kernel times of a model, from the journal where they are known; none when it cannot be profiled."""
-        known = self._journal.fact(f"profile {key}")
-        if known is None:
+
+        def ask() -> list[KernelTime]:
             repeats = int(np.clip(_PROFILE_NS / max(latency_ns, 1.0), *_PROFILE_REPEATS))
             artifact = write()
             try:
                 self.tally.compiles += 1
-                known = [list(astuple(k)) for k in self._worker.profile(artifact, feed, repeats)]
+                return self._worker.profile(artifact, feed, repeats)
             except TargetError:
-                known = []
+                return []
             finally:
                 self._keep(artifact)
-            self._journal.record_fact(f"profile {key}", known)
-        return kernel_times(known)
+
+        return self._journal.once(PROFILE.of(key), ask)
 
     def _remember(self, candidate: Candidate, graph: str) -> None:
         if graph:
@@ -191,7 +190,7 @@ class Evaluator:
         try:
             graph = self._worker.load(artifact, identify=True)
             self.tally.compiles += 1
-            self._journal.record_fact(f"graph {key}", graph)
+            self._journal.record_fact(GRAPH.of(key), graph)
             equal = self._equal(proposal, graph)
             if equal is not None:
                 return equal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 
 from inlay.data import Feed
@@ -14,6 +14,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Plan, Powers, Sensitivity, plan, sensitivity
+from inlay.run.facts import NOISE, PROBE_PLAN, SENSITIVITY
 from inlay.types import Placement
 
 SHARE = 0.1
@@ -51,40 +52,38 @@ class Probes:
 
     def noise(self, placement: Placement) -> Powers | None:
         """Noise of a placement at each float output, or None where the probe model does not run."""
-        key = f"noise {placement.digest}"
-        known = self.journal.fact(key)
-        if known is None:
-            begun = self.clock()
-            try:
-                probe = self._built()
-                known = list(probe.noise(placement, self._fits.whole))
-            except TargetError:
-                known = []
+        return self.journal.once(NOISE.of(placement.digest), lambda: self._noise(placement)) or None
+
+    def _noise(self, placement: Placement) -> Powers:
+        begun = self.clock()
+        try:
+            return self._built().noise(placement, self._fits.whole)
+        except TargetError:
+            return ()
+        finally:
             self.spent.append(self.clock() - begun)
-            self.journal.record_fact(key, known)
-        return tuple(known) or None
 
     def sensitivity(self) -> Sensitivity:
         """Noise of every source alone; of none where the probe model does not run."""
-        known = self.journal.fact("sensitivity")
-        if known is None:
-            begun = self.clock()
-            try:
-                probe = self._built()
-                units = [u for u in self.prepared.units if u.selectable]
-                ask = partial(probe.noise, samples=self._fits.loud)
-                found = sensitivity(probe.switches, units, ask, self._fits.questions)
-            except TargetError:
-                found = Sensitivity()
+        return self.journal.once(SENSITIVITY, self._sensitivity)
+
+    def _sensitivity(self) -> Sensitivity:
+        begun = self.clock()
+        try:
+            probe = self._built()
+            units = [u for u in self.prepared.units if u.selectable]
+            ask = partial(probe.noise, samples=self._fits.loud)
+            return sensitivity(probe.switches, units, ask, self._fits.questions)
+        except TargetError:
+            return Sensitivity()
+        finally:
             self.spent.append(self.clock() - begun)
-            known = {"values": found.values, "constants": found.constants}
-            self.journal.record_fact("sensitivity", known)
-        values, constants = ({n: tuple(x) for n, x in known[kind].items()} for kind in ("values", "constants"))
-        return Sensitivity(values, constants)
 
     @property
     def _fits(self) -> Plan:
-        return Plan(**self.journal.fact("probing"))
+        decided = self.journal.fact(PROBE_PLAN)
+        assert decided is not None, "it is decided when the probe model is built"
+        return decided
 
     def _built(self) -> NoiseProbe:
         """The probe model. Raises TargetError where it does not run."""
@@ -102,15 +101,12 @@ class Probes:
                 prepared.rules,
                 self.table,
             )
-            decided = self.journal.fact("probing")
-            if decided is None:
-                decided = self._plan(probe, self.clock() - begun)
-                self.journal.record_fact("probing", decided)
-            probe.use(self.feeds[: decided["samples"]])
+            decided = self.journal.once(PROBE_PLAN, lambda: self._plan(probe, self.clock() - begun))
+            probe.use(self.feeds[: decided.samples])
             self._probe, self._broken = probe, False
         return self._probe
 
-    def _plan(self, probe: NoiseProbe, built: float) -> dict[str, int]:
+    def _plan(self, probe: NoiseProbe, built: float) -> Plan:
         """Samples and questions for the time that building leaves."""
         seconds = max(self.seconds - built, (1.0 - _BUILD_SHARE) * self.seconds)
-        return asdict(plan(probe, self.feeds, seconds, self.clock))
+        return plan(probe, self.feeds, seconds, self.clock)

@@ -18,6 +18,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
+from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, SENSITIVITY
 from inlay.run.noise_probes import SHARE, Probes
 from inlay.run.progress import Progress
 from inlay.search.baselines import WEIGHTED
@@ -73,7 +74,7 @@ class Guide:
         probes = Probes(self.prepared, self.candidates.table, selection, self.journal, seconds, spent=self.probing)
 
         def sensitivity() -> Sensitivity:
-            if self.journal.fact("sensitivity") is None:
+            if self.journal.fact(SENSITIVITY) is None:
                 progress.stage("probe how much noise each value's quantization makes")
             return probes.sensitivity()
 
@@ -97,15 +98,16 @@ class Guide:
 
     @property
     def _baseline_ns(self) -> float:
-        return float(self.journal.fact("baseline_ns"))
+        known = self.journal.fact(BASELINE_NS)
+        assert known is not None, "the baseline is measured before anything else"
+        return known
 
     def _known(self, structure: UnitGraph) -> dict[str, float]:
-        known = self.journal.fact("known_costs")
-        if known is None:
+        def read() -> dict[str, float]:
             wanted = CostModel(structure).signatures()
-            known = CostDatabase(self.fingerprint).read(wanted) if self.config.cost_db else {}
-            self.journal.record_fact("known_costs", known)
-        return dict(known)
+            return CostDatabase(self.fingerprint).read(wanted) if self.config.cost_db else {}
+
+        return self.journal.once(KNOWN_COSTS, read)
 
     def _profile(self, placement: Placement) -> list[KernelTime]:
         write = partial(self.candidates.write, placement)

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import JournalError, UsageError
-from inlay.measure.journal import Journal
+from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
 from inlay.quant.qparams import QParamsTable
+from inlay.run.facts import CALIBRATION
 from inlay.run.result import replacing
-from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
+from inlay.trial import Accuracy, Measured
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class Wish:
         parts = [] if self.min_sqnr_db is None else [f"SQNR at least {self.min_sqnr_db:g} dB"]
         parts += [] if self.max_drop is None else [f"a drop of at most {self.max_drop:g}"]
         return " and ".join(parts) or "no bound"
+
+    def kept_by(self, accuracy: Accuracy) -> bool:
+        """Whether a model of this accuracy is wished for."""
+        if self.min_sqnr_db is not None and accuracy.sqnr_db < self.min_sqnr_db:
+            return False
+        return self.max_drop is None or (accuracy.drop is not None and accuracy.drop <= self.max_drop + 1e-12)
 
 
 @dataclass(frozen=True)
@@ -80,21 +87,21 @@ def _result(folder: Path) -> dict[str, Any]:
 
 
 def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> Selected:
-    trial = _fastest(journal, wish)
+    trial, measured = _fastest(journal, wish)
     path = Path(result["model"]["path"])
     file = load(path)
     if file.sha256 != result["model"]["sha256"]:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
-    known, feed = journal.fact("calibration"), journal.feed("shapes")
-    placement = journal.placement(trial["candidate"])
+    known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
+    placement = journal.placement(trial.candidate)
     if known is None or feed is None or placement is None:
         raise JournalError(f"{journal.path} was written by an older version, which did not keep what is needed")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        rules = create(TargetSpec(**known["spec"])).rules()
+        rules = create(known.spec).rules()
         prepared = prepare(file, rules, feed, work)
-        table = QParamsTable.from_json(prepared.graph, prepared.rules, known["table"])
-        candidates = CandidateWriter(prepared, table, known["digest"], known["target"])
+        table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
+        candidates = CandidateWriter(prepared, table, known.digest, known.target)
         made = candidates.deliver(placement, work / out.name)
         data = made.path.with_name(made.path.name + ".data")
         if data.exists():
@@ -102,34 +109,27 @@ def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> 
                 shutil.copyfile(data, fresh)
         with replacing(out) as fresh:
             shutil.copyfile(made.path, fresh)
-    latency, accuracy = trial["outcome"]["latency"], trial["outcome"]["accuracy"]
     return Selected(
         out,
         file_sha256(out),
-        trial["origin"],
-        trial["placement"],
-        latency["speedup"]["value"],
-        latency["ns"] / 1e6,
-        accuracy["sqnr_db"],
-        accuracy["metric"],
+        trial.origin,
+        trial.placement_digest,
+        measured.latency.speedup.value,
+        measured.latency.ns / 1e6,
+        measured.accuracy.sqnr_db,
+        measured.accuracy.metric,
     )
 
 
-def _fastest(journal: Journal, wish: Wish) -> dict[str, Any]:
+def _fastest(journal: Journal, wish: Wish) -> tuple[Record, Measured]:
     measured = [
-        t
-        for t in journal.trials()
-        if t["outcome"]["kind"] == "Measured" and journal.placement(t["candidate"]) is not None
+        (trial, trial.outcome)
+        for trial in journal.trials()
+        if isinstance(trial.outcome, Measured) and journal.placement(trial.candidate) is not None
     ]
-    kept = [t for t in measured if _keeps(t["outcome"]["accuracy"], wish)]
+    kept = [(trial, outcome) for trial, outcome in measured if wish.kept_by(outcome.accuracy)]
     if not kept:
-        best = max((t["outcome"]["accuracy"]["sqnr_db"] for t in measured), default=None)
+        best = max((outcome.accuracy.sqnr_db for _, outcome in measured), default=None)
         note = "nothing was measured" if best is None else f"the most accurate one has {best:.1f} dB"
         raise UsageError(f"no measured model keeps {wish}: {note}")
-    return max(kept, key=lambda t: t["outcome"]["latency"]["speedup"]["value"])
-
-
-def _keeps(accuracy: dict[str, Any], wish: Wish) -> bool:
-    if wish.min_sqnr_db is not None and accuracy["sqnr_db"] < wish.min_sqnr_db:
-        return False
-    return wish.max_drop is None or (accuracy["drop"] is not None and accuracy["drop"] <= wish.max_drop + 1e-12)
+    return max(kept, key=lambda found: found[1].latency.speedup.value)

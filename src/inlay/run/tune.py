@@ -31,6 +31,7 @@ from inlay.run.budget import Budget
 from inlay.run.calibration import Calibration
 from inlay.run.confirm import Confirmed, confirm
 from inlay.run.evaluate import Candidate, Evaluator
+from inlay.run.facts import BASELINE_NS
 from inlay.run.inputs import RunInputs
 from inlay.run.notes import compare_profiles, notes_for
 from inlay.run.oracles import Guide, learned
@@ -281,10 +282,8 @@ class Run:
 
     def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
         """The baseline is the first incumbent: by definition as fast as itself, and exact."""
-        ns = self.journal.fact("baseline_ns")
-        if ns is None:
-            ns = float(np.median(meter.measure("baseline", [baseline], self.config.protocol.first_blocks)))
-            self.journal.record_fact("baseline_ns", ns)
+        blocks = self.config.protocol.first_blocks
+        ns = self.journal.once(BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [baseline], blocks))))
         exact = Accuracy(True, EXACT_DB, metric=judge.float_metric, drop=None if judge.float_metric is None else 0.0)
         outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
         trial = Trial(Proposal(Placement(), "original", anchor=True), outcome, accepted=True)

@@ -1,0 +1,79 @@
+"""The facts of a run: what the journal keeps besides trials and blocks, each declared once with its type.
+
+A run decides them once. A resumed run reads them back, so that it repeats the decisions and the search of the first
+session; :mod:`inlay.run.select` reads the calibration to write a candidate of a finished run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+from inlay.calibrate.choice import CalibrationChoice
+from inlay.measure.client import kernel_times
+from inlay.measure.journal import Fact
+from inlay.quant.sensitivity import Plan, Powers, Sensitivity
+from inlay.targets.base import KernelTime, TargetSpec
+
+
+@dataclass(frozen=True)
+class CalibrationRecord:
+    """The quantization parameters that a run's candidates were written with.
+
+    Attributes:
+        digest: of the calibration.
+        target: digest of the target's fingerprint.
+        spec: the target.
+        table: the quantization parameters, for :meth:`inlay.quant.qparams.QParamsTable.from_json`.
+    """
+
+    digest: str
+    target: str
+    spec: TargetSpec
+    table: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data; see :meth:`from_json`."""
+        return {**vars(self), "spec": asdict(self.spec)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CalibrationRecord:
+        """The record that gave ``data``."""
+        return cls(data["digest"], data["target"], TargetSpec(**data["spec"]), data["table"])
+
+
+def _sensitivity(data: Mapping[str, Mapping[str, list[float]]]) -> Sensitivity:
+    return Sensitivity(*({name: tuple(p) for name, p in data[kind].items()} for kind in ("values", "constants")))
+
+
+def _powers(data: list[float]) -> Powers:
+    return tuple(data)
+
+
+def _kernels_as_json(kernels: list[KernelTime]) -> list[list[Any]]:
+    return [list(astuple(k)) for k in kernels]
+
+
+BASELINE_NS = Fact("baseline_ns", float)
+"""Median latency of the given model, nanoseconds."""
+SEARCH_S = Fact("search_s", float)
+"""Seconds that the search took so far, over all sessions."""
+HURRIED = Fact("hurried", bool)
+"""Whether the anchors took half of the budget."""
+KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", dict)
+"""Nanoseconds by signature that the cost database knew when the run began."""
+CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
+"""How ranges are chosen and biases corrected."""
+CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)
+"""The quantization parameters themselves."""
+PROBE_PLAN = Fact("probing", lambda data: Plan(**data), asdict)
+"""How many noise probes fit into their share of the budget."""
+SENSITIVITY = Fact("sensitivity", _sensitivity, asdict)
+"""Noise of every source alone; empty where the probe model does not run."""
+NOISE = Fact("noise", _powers)
+"""Noise of one placement, by its digest; empty where the probe model does not run."""
+GRAPH = Fact("graph", str)
+"""Digest of the graph that the runtime makes of one candidate, by its key; empty where the target cannot tell."""
+PROFILE = Fact("profile", kernel_times, _kernels_as_json)
+"""Kernel times of one candidate, by its key; empty where it cannot be profiled."""
