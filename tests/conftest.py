@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from inlay.space.rules import Rules
 from inlay.targets.base import Feed
-from tests.support.fixtures import MakeWorkspace, SaveModel
+from tests.support.fixtures import MakeWorkspace, NormalizeModel, RewriteModel, SaveModel
+from tests.support.normalizing import normalize_gated, rewrite
 from tests.support.workspace import Workspace
 
 # Examples are whole models: no per-example deadline on a shared machine, and the same examples in every run of CI.
@@ -61,3 +62,15 @@ def workspace(tmp_path: Path) -> MakeWorkspace:
         return Workspace(model, tmp_path / "workspace", rules, samples, feeds)
 
     return make
+
+
+@pytest.fixture
+def normalized(tmp_path: Path) -> NormalizeModel:
+    """Normalizes with the gate on, and checks that the outputs are the same."""
+    return lambda model: normalize_gated(model, tmp_path)
+
+
+@pytest.fixture
+def rewritten(tmp_path: Path) -> RewriteModel:
+    """Normalizes without the gate, with one of the rewrites that only some targets ask for."""
+    return lambda model, step, feed=None: rewrite(model, tmp_path, step, feed)

@@ -7,8 +7,10 @@ from typing import Protocol
 
 import onnx
 
+from inlay.model.normalize import Normalized, Pass
 from inlay.space.rules import Rules
 from inlay.targets.base import Feed
+from tests.support.normalizing import Rewritten
 from tests.support.workspace import Workspace
 
 
@@ -24,3 +26,15 @@ class MakeWorkspace(Protocol):
     def __call__(
         self, model: onnx.ModelProto, rules: Rules | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
     ) -> Workspace: ...
+
+
+class NormalizeModel(Protocol):
+    """``normalize_gated`` in the test's folder."""
+
+    def __call__(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, Normalized]: ...
+
+
+class RewriteModel(Protocol):
+    """``rewrite`` in the test's folder."""
+
+    def __call__(self, model: onnx.ModelProto, step: Pass | None, feed: Feed | None = None) -> Rewritten: ...

@@ -1,0 +1,38 @@
+"""MatMul and Add become one Gemm."""
+
+from __future__ import annotations
+
+import pytest
+
+from inlay.model.passes.gemm import gather_gemm
+from inlay.testing import Builder
+from tests.support.fixtures import RewriteModel
+
+
+def dense(rank: int = 2, bias: tuple[int, ...] = (5,), swapped: bool = False, twice: bool = False) -> Builder:
+    b = Builder()
+    x = b.input("x", (3, 4)[:rank] if rank < 3 else (2, 3, 4))
+    product = b.node("dense", "MatMul", [x, b.constant("w", b.rng.standard_normal((4, 5)))])
+    inputs = [product, b.constant("row", b.rng.standard_normal(bias))]
+    b.output(b.node("sum", "Add", inputs[::-1] if swapped else inputs))
+    if twice:
+        b.output(b.node("again", "Relu", [product]))
+    return b
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("bias", [(5,), (1, 5)])
+def test_matmul_and_add_are_one_gemm(bias: tuple[int, ...], swapped: bool, rewritten: RewriteModel) -> None:
+    done = rewritten(dense(bias=bias, swapped=swapped).model(), gather_gemm)
+    assert done.operators == ["Gemm"]
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [dense(rank=3), dense(bias=(3, 5)), dense(bias=(1,)), dense(twice=True)],
+    ids=["rank 3", "a bias per row", "one bias", "read elsewhere"],
+)
+def test_other_sums_of_products_stay(other: Builder, rewritten: RewriteModel) -> None:
+    done = rewritten(other.model(), gather_gemm)
+    assert "MatMul" in done.operators
