@@ -100,8 +100,8 @@ def test_05_regions_are_a_partition_and_fork_join_blocks_are_found(name: str) ->
     counted = Counter(n for r in space.tree.regions for n in r.direct_nodes)
     assert counted == Counter(n.name for n in space.graph.nodes)
     blocks = [r for r in space.tree.regions if r.type is RegionType.COMPOSITE]
-    side = find_fork_joins(space.graph).side  # shape arithmetic and weights made at run time join nothing
-    joins = [n for n in space.graph.nodes if len({p.name for p in space.graph.predecessors(n)} - side) > 1]
+    auxiliary = find_fork_joins(space.graph).auxiliary  # shape arithmetic and weights made at run time join nothing
+    joins = [n for n in space.graph.nodes if len({p.name for p in space.graph.predecessors(n)} - auxiliary) > 1]
     closed = {n for r in blocks for n in r.nodes} & {n.name for n in joins}
     assert len(closed) >= 0.9 * len(joins) > 0
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from inlay.regions.patterns import COMMUTATIVE
+from inlay.regions.node_facts import COMMUTATIVE
 from inlay.regions.search_space import SearchSpace
 from inlay.search.base import Strategy
 from inlay.space.rules import Needs

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from hypothesis import strategies as st
 
 from inlay.model.graph import Graph, Node
-from inlay.regions.patterns import COMMUTATIVE
+from inlay.regions.node_facts import COMMUTATIVE
 from inlay.testing.generated_graphs import GraphBuilder
 
 SHAPE = (1, 8, 4, 4)

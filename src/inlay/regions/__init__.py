@@ -1,1 +1,44 @@
-"""The region-pattern wing: regions, patterns, insertion points, schemes and how they evolve. Readers may skip it."""
+"""The region-pattern wing: search Q/DQ schemes for structural patterns of the graph instead of for single nodes.
+
+``tune`` uses it as one strategy among others (``--strategy evolve``), and :mod:`inlay.autotuner` offers it step by
+step; whoever follows a model from the command line to the result may skip it whole. It may import ``space``,
+``model`` and the frozen values (``types``, ``trial``, ``errors``): no target, and no part of the run.
+
+Vocabulary:
+
+* *region*: a node of the region tree. LEAF regions partition the graph's nodes, COMPOSITE regions hold child regions,
+  one ROOT holds all.
+* *pattern*: the structural signature that isomorphic regions share; such a region is an *instance* of its pattern.
+* *insertion point*: a slot of a pattern at which Q/DQ may be inserted. It stands for ports in every instance.
+* *scheme*: a frozen set of insertion points of one pattern.
+
+Files, in the order of the flow::
+
+    dominators, fork_join, leaves, boundaries ─▶ tree              regions
+    canonical, point_filters ─▶ node_facts ─▶ patterns             patterns
+    points ─▶ schemes                                              insertion points and schemes
+    search_space, describe                                         all of it for one model; as text and JSON
+    scheme_import                                                  an existing placement as schemes
+    config, sampling, cache ─▶ evolve                              the search
+"""
+
+__all__ = [
+    "boundaries",
+    "cache",
+    "canonical",
+    "config",
+    "describe",
+    "dominators",
+    "evolve",
+    "fork_join",
+    "leaves",
+    "node_facts",
+    "patterns",
+    "point_filters",
+    "points",
+    "sampling",
+    "scheme_import",
+    "schemes",
+    "search_space",
+    "tree",
+]

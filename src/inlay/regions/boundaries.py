@@ -1,7 +1,8 @@
-"""Inputs and outputs of regions.
+"""Inputs and outputs of regions, by live ranges.
 
-Leaves are numbered in tree order, so a region is a range of leaf numbers. A value's extent says in which leaf it is
-computed and in which range of leaves it is read; whether it crosses the border of a region is then two comparisons.
+Leaves are numbered in tree order, so that every region is a contiguous range of leaves. A value's live range says in
+which leaf it is computed and in which range of leaves it is read; whether it crosses the border of a region then
+takes two comparisons.
 """
 
 from __future__ import annotations
@@ -12,22 +13,25 @@ from typing import NamedTuple
 
 from inlay.model.graph import Graph
 
-_NOWHERE = -1
+LeafRange = tuple[int, int]
+"""Half-open range of leaf indices."""
+
+_NONE = -1  # in place of a leaf index
 
 
 class LiveRange(NamedTuple):
-    """Where a value lives; there is one for every value, hence a tuple.
+    """Where a value is computed and read; a tuple, since there is one for every value of the graph.
 
     Attributes:
-        produced: number of the leaf that computes it; -1 for a graph input.
-        first, last: smallest and largest number of the leaves that read it.
-        leaves_graph: it is a graph output.
+        defined: index of the leaf that computes it; -1 for a graph input.
+        first_use, last_use: smallest and largest index of the leaves that read it; -1 if none does.
+        is_graph_output: whether it is a graph output.
     """
 
-    produced: int
-    first: int
-    last: int
-    leaves_graph: bool
+    defined: int
+    first_use: int
+    last_use: int
+    is_graph_output: bool
 
 
 @dataclass(frozen=True)
@@ -38,63 +42,65 @@ class Boundary:
     outputs: tuple[str, ...]
 
 
-def find_live_ranges(graph: Graph, leaf_place: Mapping[str, int]) -> dict[str, LiveRange]:
-    """The extent of every value that is not constant, given each node's leaf number. Linear time."""
-    places: dict[str, list[int]] = {v: [_NOWHERE, _NOWHERE, _NOWHERE] for v in graph.inputs}
+def find_live_ranges(graph: Graph, leaf_index: Mapping[str, int]) -> dict[str, LiveRange]:
+    """The live range of every value that is not constant. Linear time.
+
+    Args:
+        graph: the model.
+        leaf_index: index of each node's leaf, by node name.
+    """
+    found: dict[str, list[int]] = {v: [_NONE, _NONE, _NONE] for v in graph.inputs}
     for node in graph.nodes:  # in topological order: a value is computed before it is read
-        here = leaf_place[node.name]
+        leaf = leaf_index[node.name]
         for value in (*node.inputs, *node.captured) if node.captured else node.inputs:
-            place = places.get(value)
-            if place is None:
-                continue  # a constant, or an input that is absent
-            if place[1] == _NOWHERE:
-                place[1] = place[2] = here
-            elif here < place[1]:
-                place[1] = here
-            elif here > place[2]:
-                place[2] = here
+            live = found.get(value)
+            if live is None:
+                continue  # a constant, or an absent optional input
+            if live[1] == _NONE:
+                live[1] = live[2] = leaf
+            elif leaf < live[1]:
+                live[1] = leaf
+            elif leaf > live[2]:
+                live[2] = leaf
         for value in node.outputs:
             if value:
-                places[value] = [here, _NOWHERE, _NOWHERE]
-    out = set(graph.outputs)
-    return {v: LiveRange(produced, first, last, v in out) for v, (produced, first, last) in places.items()}
+                found[value] = [leaf, _NONE, _NONE]
+    outputs = set(graph.outputs)
+    return {v: LiveRange(defined, first, last, v in outputs) for v, (defined, first, last) in found.items()}
 
 
-def leaves_region(extent: LiveRange, region: tuple[int, int]) -> bool:
-    """Whether a value computed inside ``region`` is read outside of it, or is a graph output."""
+def leaves_region(live: LiveRange, region: LeafRange) -> bool:
+    """Whether a value computed inside ``region`` is read outside it or is a graph output."""
     begin, end = region
-    return extent.leaves_graph or (extent.last != _NOWHERE and (extent.first < begin or extent.last >= end))
+    return live.is_graph_output or (live.last_use != _NONE and (live.first_use < begin or live.last_use >= end))
 
 
-def boundary_of_leaf(
-    graph: Graph, nodes: Iterable[str], live_ranges: Mapping[str, LiveRange], region: tuple[int, int]
+def leaf_boundary(
+    graph: Graph, nodes: Iterable[str], live_ranges: Mapping[str, LiveRange], region: LeafRange
 ) -> Boundary:
-    """Inputs and outputs of a leaf with these ``nodes``."""
+    """Inputs and outputs of the leaf ``region``, which consists of ``nodes``."""
     inputs: dict[str, None] = {}
     outputs: dict[str, None] = {}
     for name in nodes:
         node = graph.node(name)
         for value in (*node.inputs, *sorted(node.captured)):
-            if value and not graph.is_constant(value) and not _inside(live_ranges[value].produced, region):
+            if value and not graph.is_constant(value) and not _inside(live_ranges[value], region):
                 inputs[value] = None
         outputs.update(dict.fromkeys(v for v in node.outputs if v and leaves_region(live_ranges[v], region)))
     return Boundary(tuple(inputs), tuple(outputs))
 
 
-def boundary_of_parts(
-    parts: Iterable[Boundary], live_ranges: Mapping[str, LiveRange], region: tuple[int, int]
+def composite_boundary(
+    children: Iterable[Boundary], live_ranges: Mapping[str, LiveRange], region: LeafRange
 ) -> Boundary:
-    """Inputs and outputs of a region whose child regions have the boundaries ``parts``."""
+    """Inputs and outputs of ``region``, whose child regions have the boundaries ``children``."""
     inputs: dict[str, None] = {}
     outputs: dict[str, None] = {}
-    for part in parts:
-        inputs.update(dict.fromkeys(v for v in part.inputs if not _inside(live_ranges[v].produced, region)))
-        outputs.update(dict.fromkeys(v for v in part.outputs if leaves_region(live_ranges[v], region)))
+    for child in children:
+        inputs.update(dict.fromkeys(v for v in child.inputs if not _inside(live_ranges[v], region)))
+        outputs.update(dict.fromkeys(v for v in child.outputs if leaves_region(live_ranges[v], region)))
     return Boundary(tuple(inputs), tuple(outputs))
 
 
-def _inside(place: int, region: tuple[int, int]) -> bool:
-    return region[0] <= place < region[1]
-
-
-__all__ = ["Boundary", "LiveRange", "boundary_of_leaf", "boundary_of_parts", "find_live_ranges", "leaves_region"]
+def _inside(live: LiveRange, region: LeafRange) -> bool:
+    return region[0] <= live.defined < region[1]

@@ -1,36 +1,43 @@
-"""A canonical order of the vertices of a labelled acyclic graph: the same for every isomorphic copy of it.
+"""Canonical labeling: an order of the vertices of a labelled DAG that is the same for every isomorphic copy of it.
 
-Three steps, each invariant under renumbering:
+Three steps, each invariant under renumbering (the scheme of McKay's *nauty*, without its search tree):
 
-1. *Refine*: a vertex's colour is hashed from its label, its depth, and its neighbours' colours, in sweeps along
-   and against the edges, until no sweep parts any more vertices.
-2. *Set apart*: vertices that still share a colour form a cell. Where the tied vertices fall into components with
-   at most one vertex of each cell, exchanging two such components is an automorphism, so any order of them is as
-   good as another. Where one component holds several vertices of a cell, one of them is individualized (its colour
-   is changed) and the change is carried on, along tied vertices only.
+1. *Colour refinement*: a vertex's colour is hashed from its label, its depth and its neighbours' colours, in passes
+   along and against the edges, until a pass splits no colour class any more.
+2. *Individualization*: vertices that still share a colour form a cell. Where the tied vertices fall into components
+   with at most one vertex of each cell, exchanging two such components is an automorphism, and any order of them will
+   do. Where one component holds several vertices of a cell, one of them is individualized (gets a colour of its own)
+   and its component is refined again.
 3. Sort by depth and colour.
 
-When the members of a cell cannot be exchanged for one another although refinement does not tell them apart (which
-takes regular structures that neural networks do not have), the candidate whose individualization leads to the
-smallest trace is taken. This one-step look-ahead may miss a match in contrived graphs. It never makes a wrong one,
-since patterns are compared by their whole serialized structure.
+If the vertices of a cell are not exchangeable although refinement cannot tell them apart (which takes regular
+structures that neural networks do not have), the candidate whose individualization leads to the smallest trace is
+taken. This one-step look-ahead may miss a match in contrived graphs. It never makes a wrong one, since patterns are
+compared by their whole serialized structure.
 
-Hashes are 64-bit, and computed with fixed arithmetic, so that the order is the same in every Python and every run.
+Hashes have 64 bits and use fixed arithmetic, so that the order is the same in every Python and every run.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _MASK = (1 << 64) - 1
-_LOOKAHEAD = 4096
-"""Largest product of candidates and component size for which all candidates are tried."""
 
-_MARK = 0x5851F42D4C957F2D
+_LOOKAHEAD = 4096
+"""Work limit of the look-ahead: with more candidates times vertices in the component, the first candidate is taken."""
+
+# Salts that keep hashes of different meaning apart; their values are part of every cached signature.
+_INDIVIDUALIZED = 0x5851F42D4C957F2D
+_ALONG, _AGAINST, _TRACE = 1, 2, 3
 
 Neighbours = list[list[tuple[int, int]]]
+"""For each vertex its neighbours with the labels of the edges to them."""
+
+Cells = dict[int, list[int]]
+"""The vertices of each colour that more than one vertex has."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ class LabelledDag:
     edges: Sequence[tuple[int, int, int]]
 
 
-def mix(seed: int, number: int) -> int:
-    """Hash ``number`` into ``seed``: the finalizer of SplitMix64, on 64 bits."""
+def hash_combine(seed: int, number: int) -> int:
+    """Hash ``number`` into ``seed`` with the finalizer of SplitMix64 (Steele, Lea, Flood 2014); 64 bits."""
     x = (seed * 0x9E3779B97F4A7C15 + number + 0x7F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -66,102 +73,102 @@ def canonical_order(dag: LabelledDag) -> list[int]:
     for vertex in range(count):
         for earlier, _ in before[vertex]:
             depth[vertex] = max(depth[vertex], depth[earlier] + 1)
-    colour = [mix(dag.labels[v], depth[v]) for v in range(count)]
-    _sweep(colour, before, after)
+    colour = [hash_combine(dag.labels[v], depth[v]) for v in range(count)]
+    _refine_all(colour, before, after)
     cells = _cells(colour, range(count))
     if cells:
         around = [
-            [(u, mix(lab, 1)) for u, lab in b] + [(w, mix(lab, 2)) for w, lab in a]
+            [(u, hash_combine(lab, _ALONG)) for u, lab in b] + [(w, hash_combine(lab, _AGAINST)) for w, lab in a]
             for b, a in zip(before, after, strict=True)
         ]
-        _refine(colour, cells, around, [])
+        _refine_cells(colour, cells, around, set(cells))
         while cells:
-            _set_apart(colour, cells, around)
+            _individualize(colour, cells, around)
     return sorted(range(count), key=lambda v: (depth[v], colour[v]))
 
 
-def _sweep(colour: list[int], before: Neighbours, after: Neighbours) -> None:
-    """Hash colours along and against the edges until that parts no more vertices."""
+def _refine_all(colour: list[int], before: Neighbours, after: Neighbours) -> None:
+    """Refine all colours along and against the edges until the number of colours no longer grows."""
     count = len(colour)
     distinct = len(set(colour))
     while distinct < count:
-        for vertex in range(count):
-            around = sum(mix(label, colour[u]) for u, label in before[vertex])
-            colour[vertex] = mix(colour[vertex], around & _MASK)
-        for vertex in range(count - 1, -1, -1):
-            around = sum(mix(label, colour[u]) for u, label in after[vertex])
-            colour[vertex] = mix(colour[vertex], around & _MASK)
+        for vertices, neighbours in ((range(count), before), (range(count - 1, -1, -1), after)):
+            for vertex in vertices:
+                around = _hash_neighbours(colour, neighbours[vertex])
+                colour[vertex] = hash_combine(colour[vertex], around)
         now = len(set(colour))
         if now == distinct:
             return
         distinct = now
 
 
-def _cells(colour: Sequence[int], vertices: Sequence[int] | range) -> dict[int, list[int]]:
+def _hash_neighbours(colour: list[int], neighbours: list[tuple[int, int]]) -> int:
+    """A hash of the multiset of neighbours' colours and edge labels."""
+    return sum(hash_combine(label, colour[u]) for u, label in neighbours) & _MASK
+
+
+def _cells(colour: Sequence[int], vertices: Iterable[int]) -> Cells:
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for vertex in vertices:
         groups[colour[vertex]].append(vertex)
     return {c: members for c, members in groups.items() if len(members) > 1}
 
 
-def _refine(colour: list[int], cells: dict[int, list[int]], around: Neighbours, changed: list[int]) -> None:
-    """Part cells by their neighbours' colours until nothing changes; an empty ``changed`` looks at every cell."""
-    touched = set(cells) if not changed else _touched(colour, cells, around, changed)
-    while touched:
-        parted = []
-        for cell in touched:
+def _refine_cells(colour: list[int], cells: Cells, around: Neighbours, affected: set[int]) -> None:
+    """Split the ``affected`` cells by their neighbours' colours, and then those beside them, until nothing changes."""
+    while affected:
+        splits = []
+        for cell in affected:
             groups: defaultdict[int, list[int]] = defaultdict(list)
             for vertex in cells[cell]:
-                sight = sum(mix(label, colour[u]) for u, label in around[vertex])
-                groups[mix(cell, sight & _MASK)].append(vertex)
+                groups[hash_combine(cell, _hash_neighbours(colour, around[vertex]))].append(vertex)
             if len(groups) > 1:
-                parted.append((cell, groups))
-        moved: list[int] = []
-        for cell, groups in parted:  # after all were looked at: the outcome must not depend on the order of cells
+                splits.append((cell, groups))
+        recoloured: list[int] = []
+        for cell, groups in splits:  # only now: the result must not depend on the order of the cells
             del cells[cell]
             for fresh, members in groups.items():
                 for vertex in members:
                     colour[vertex] = fresh
                 if len(members) > 1:
                     cells[fresh] = members
-                moved.extend(members)
-        touched = _touched(colour, cells, around, moved)
+                recoloured.extend(members)
+        affected = _beside(colour, cells, around, recoloured)
 
 
-def _touched(colour: list[int], cells: dict[int, list[int]], around: Neighbours, changed: list[int]) -> set[int]:
-    return {colour[u] for v in changed for u, _ in around[v] if colour[u] in cells}
+def _beside(colour: list[int], cells: Cells, around: Neighbours, recoloured: Iterable[int]) -> set[int]:
+    """The cells with neighbours of ``recoloured`` vertices."""
+    return {colour[u] for v in recoloured for u, _ in around[v] if colour[u] in cells}
 
 
-def _set_apart(colour: list[int], cells: dict[int, list[int]], around: Neighbours) -> None:
-    """Break ties once in every component of tied vertices, and carry the change on."""
-    changed: list[int] = []
-    twins: list[tuple[int, int, list[int]]] = []
+def _individualize(colour: list[int], cells: Cells, around: Neighbours) -> None:
+    """Break ties once in every component of tied vertices, and refine what that affects."""
+    recoloured: list[int] = []
+    exchangeable: list[tuple[int, int, list[int]]] = []
     for component in _components(colour, cells, around):
         inner = _cells(colour, component)
         if not inner:
             lead = min(component, key=lambda v: (colour[v], v))
-            twins.append((colour[lead], lead, component))
+            exchangeable.append((colour[lead], lead, component))
             continue
         target = min(inner, key=lambda c: (len(inner[c]), c))
-        chosen = _pick(colour, component, inner[target], around)
-        colour[chosen] = mix(target, _MARK)
-        changed.append(chosen)
-    twins.sort()
+        chosen = _look_ahead(colour, component, inner[target], around)
+        colour[chosen] = hash_combine(target, _INDIVIDUALIZED)
+        recoloured.append(chosen)
+    exchangeable.sort()
     rank: defaultdict[int, int] = defaultdict(int)
-    for kind, _, component in twins:
-        # interchangeable, so the order at hand will do
+    for kind, _, component in exchangeable:  # in any order: here by the smallest vertex
         rank[kind] += 1
         for vertex in component:
-            colour[vertex] = mix(colour[vertex], rank[kind])
-        changed.extend(component)
+            colour[vertex] = hash_combine(colour[vertex], rank[kind])
+        recoloured.extend(component)
     tied = [v for members in cells.values() for v in members]
     cells.clear()
     cells.update(_cells(colour, tied))
-    if cells:
-        _refine(colour, cells, around, changed)
+    _refine_cells(colour, cells, around, _beside(colour, cells, around, recoloured))
 
 
-def _components(colour: list[int], cells: dict[int, list[int]], around: Neighbours) -> list[list[int]]:
+def _components(colour: list[int], cells: Cells, around: Neighbours) -> list[list[int]]:
     """Connected components of the tied vertices."""
     seen: set[int] = set()
     found = []
@@ -182,33 +189,27 @@ def _components(colour: list[int], cells: dict[int, list[int]], around: Neighbou
     return found
 
 
-def _pick(colour: list[int], component: list[int], candidates: list[int], around: Neighbours) -> int:
-    """The candidate whose individualization parts the component with the smallest trace."""
+def _look_ahead(colour: list[int], component: list[int], candidates: list[int], around: Neighbours) -> int:
+    """The candidate whose individualization refines the component to the smallest trace (the sum of its colours)."""
     if len(candidates) * len(component) > _LOOKAHEAD:
         return candidates[0]
-    local = {v: i for i, v in enumerate(component)}
-    outside: dict[int, int] = {}
+    local = {v: i for i, v in enumerate(component)}  # vertices outside the component follow, with fixed colours
     colours = [colour[v] for v in component]
-    near: Neighbours = []
+    neighbours: Neighbours = []
     for vertex in component:
-        row = []
-        for other, label in around[vertex]:
-            if other not in local and other not in outside:
-                outside[other] = len(colours)
+        for other, _ in around[vertex]:
+            if other not in local:
+                local[other] = len(colours)
                 colours.append(colour[other])
-            row.append((local[other] if other in local else outside[other], label))
-        near.append(row)
-    near.extend([] for _ in outside)
-    best: tuple[int, int] | None = None
-    for candidate in candidates:
+        neighbours.append([(local[other], label) for other, label in around[vertex]])
+    neighbours.extend([] for _ in range(len(colours) - len(component)))
+
+    def trace(candidate: int) -> int:
         trial = list(colours)
-        mark = local[candidate]
-        trial[mark] = mix(trial[mark], _MARK)
+        vertex = local[candidate]
+        trial[vertex] = hash_combine(trial[vertex], _INDIVIDUALIZED)
         cells = _cells(trial, range(len(component)))
-        if cells:
-            _refine(trial, cells, near, [mark])
-        trace = sum(mix(c, 3) for c in trial[: len(component)]) & _MASK
-        if best is None or trace < best[0]:
-            best = (trace, candidate)
-    assert best is not None
-    return best[1]
+        _refine_cells(trial, cells, neighbours, _beside(trial, cells, neighbours, [vertex]))
+        return sum(hash_combine(c, _TRACE) for c in trial[: len(component)]) & _MASK
+
+    return min(candidates, key=trace)

@@ -1,8 +1,9 @@
 """Immediate dominators of a directed acyclic graph, in O(edges · log nodes).
 
 In topological order, the immediate dominator of a vertex is the lowest common ancestor of its predecessors in the
-dominator tree built so far. One extra "jump" pointer per vertex makes that ancestor a logarithmic search.
-Post-dominators are the dominators of the reversed graph.
+dominator tree built so far. One extra "jump" pointer per vertex (skew-binary jump pointers: Myers, *An applicative
+random-access stack*, 1983) makes the search for that ancestor logarithmic. Post-dominators are the dominators of the
+reversed graph.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ def immediate_dominators(predecessors: Sequence[Sequence[int]]) -> list[int]:
     """Immediate dominator of each vertex.
 
     Args:
-        predecessors: for each vertex, in topological order, the vertices before it. Vertex 0 is the root; a vertex
-            without predecessors counts as its direct successor.
+        predecessors: of each vertex, in topological order. Vertex 0 is the root; a vertex without predecessors counts
+            as its direct successor.
 
     Returns:
-        One vertex for each vertex; the root's own entry is itself.
+        One vertex for each vertex; the root's entry is the root itself.
     """
     count = len(predecessors)
     parent, jump, depth = [0] * count, [0] * count, [0] * count
@@ -30,8 +31,8 @@ def immediate_dominators(predecessors: Sequence[Sequence[int]]) -> list[int]:
         parent[vertex] = dominator
         depth[vertex] = depth[dominator] + 1
         far = jump[dominator]
-        even = depth[dominator] - depth[far] == depth[far] - depth[jump[far]]
-        jump[vertex] = jump[far] if even else dominator
+        equal_jumps = depth[dominator] - depth[far] == depth[far] - depth[jump[far]]
+        jump[vertex] = jump[far] if equal_jumps else dominator
     return parent
 
 

@@ -1,13 +1,12 @@
-"""Fork/join blocks: parts of the graph that one node opens and one node closes.
+"""Fork/join blocks: single-entry, single-exit parts of the graph in which parallel paths meet again.
 
-A residual Add, a Concat of branches, a squeeze-excite Mul, an attention head: all are a fork ``f`` whose paths meet
-again in a join ``j``, where ``f`` is the immediate dominator of ``j`` and ``j`` the immediate post-dominator of
-``f``. The block is all that ``f`` strictly dominates and ``j`` does not, and so includes ``j`` but not ``f``. Blocks
+A residual Add, a Concat of branches, a squeeze-excite Mul, an attention head: each is a fork ``f`` whose paths meet
+again in a join ``j``, where ``f`` is the immediate dominator of ``j`` and ``j`` the immediate post-dominator of ``f``.
+The block is everything that ``f`` strictly dominates and ``j`` does not, and so includes ``j`` but not ``f``. Blocks
 are nested or disjoint.
 
-Two kinds of nodes are left out, because they would tie together parts that have nothing to do with each other: those
-that do not depend on a graph input, and those that compute no float tensor (shape arithmetic). They belong to no
-block.
+*Auxiliary* nodes are in no block, since they would tie unrelated parts together: nodes that do not depend on a graph
+input, and nodes that compute no float tensor (shape arithmetic).
 """
 
 from __future__ import annotations
@@ -21,19 +20,24 @@ from inlay.model.graph import Graph
 from inlay.regions.dominators import immediate_dominators
 
 MAX_NESTING = 8
-"""Blocks that hold more levels of blocks than this are dissolved, so that a node is in a bounded number of regions."""
+"""Blocks with more levels of blocks inside are dissolved: this bounds the number of regions that a node is in."""
 
 NO_BLOCK = -1
+"""In place of a block's index."""
+
+_FLOATS = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.UNDEFINED}
+)
 
 
 @dataclass(frozen=True)
-class Block:
+class ForkJoin:
     """A fork/join block.
 
     Attributes:
-        fork: node whose outputs the branches start from; ``""`` where they start from the graph's inputs.
-        join: node where they meet, which is part of the block.
-        parent: index of the block that holds this one, or ``NO_BLOCK``.
+        fork: node at whose outputs the branches start; ``""`` if they start at the graph's inputs.
+        join: node where they meet; it is part of the block.
+        parent: index of the innermost block around this one, or ``NO_BLOCK``.
     """
 
     fork: str
@@ -42,67 +46,99 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ForkJoins:
     """All fork/join blocks of a graph.
 
     Attributes:
         blocks: parents stand before their children.
         innermost: index of the innermost block that holds a node, or ``NO_BLOCK``, by node name.
-        side: names of nodes that were left out (see the module's text).
+        auxiliary: names of auxiliary nodes (see the module's docstring).
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[ForkJoin, ...]
     innermost: Mapping[str, int]
-    side: frozenset[str]
+    auxiliary: frozenset[str]
 
 
-def find_fork_joins(graph: Graph) -> Blocks:
+def find_fork_joins(graph: Graph) -> ForkJoins:
     """Find all fork/join blocks of ``graph``. O(edges · log nodes)."""
-    names, before = _float_dag(graph)
-    count = len(before)  # vertex 0 is the virtual source
-    reverse: list[list[int]] = [[] for _ in range(count + 1)]  # 0 is the virtual sink, count the source
+    names, predecessors = _float_dag(graph)
+    count = len(predecessors)  # vertex 0 is the virtual source
+    # the reversed graph: vertex 0 is the virtual sink, and vertex v becomes count - v
+    successors: list[list[int]] = [[] for _ in range(count + 1)]
     for vertex in range(1, count):
-        for earlier in before[vertex] or (0,):
-            reverse[count - earlier].append(count - vertex)
-    dominator = immediate_dominators(before)
-    backward = immediate_dominators(reverse)
-    closes = [count - backward[count - v] for v in range(count)]  # count: only the sink does
+        for predecessor in predecessors[vertex] or (0,):
+            successors[count - predecessor].append(count - vertex)
+    dominator = immediate_dominators(predecessors)
+    reversed_dominator = immediate_dominators(successors)
+    post_dominator = [count - reversed_dominator[count - v] for v in range(count)]  # count stands for the sink
 
-    raw: list[tuple[int, int, int]] = []  # (fork, join, parent)
-    inner, outside, opened = [NO_BLOCK] * count, [NO_BLOCK] * count, [NO_BLOCK] * count
-    joins: dict[int, int] = {}  # join -> its block
+    found: list[tuple[int, int, int]] = []  # (fork, join, parent)
+    innermost, after, opened_by = [NO_BLOCK] * count, [NO_BLOCK] * count, [NO_BLOCK] * count
+    block_of_join: dict[int, int] = {}
     for vertex in range(count):
         if vertex:
             fork = dominator[vertex]
-            inner[vertex] = opened[fork] if opened[fork] != NO_BLOCK else outside[fork]
-        block = joins.get(vertex, NO_BLOCK)
-        outside[vertex] = raw[block][2] if block != NO_BLOCK else inner[vertex]
-        join = closes[vertex]
-        if join < count and dominator[join] == vertex and len(before[join]) > 1:
-            opened[vertex] = joins[join] = len(raw)
-            raw.append((vertex, join, outside[vertex]))
-    return _shallow(graph, names, raw, inner)
+            innermost[vertex] = opened_by[fork] if opened_by[fork] != NO_BLOCK else after[fork]
+        closed = block_of_join.get(vertex, NO_BLOCK)
+        after[vertex] = found[closed][2] if closed != NO_BLOCK else innermost[vertex]
+        join = post_dominator[vertex]
+        if join < count and dominator[join] == vertex and len(predecessors[join]) > 1:
+            opened_by[vertex] = block_of_join[join] = len(found)
+            found.append((vertex, join, after[vertex]))
+    return _limit_nesting(graph, names, found, innermost)
 
 
-def _shallow(graph: Graph, names: list[str], raw: list[tuple[int, int, int]], inner: list[int]) -> Blocks:
-    """Dissolve blocks that hold too many levels, and number the rest anew."""
-    height = [1] * len(raw)
-    for index in range(len(raw) - 1, -1, -1):
-        parent = raw[index][2]
+def _limit_nesting(
+    graph: Graph, names: list[str], found: list[tuple[int, int, int]], innermost: list[int]
+) -> ForkJoins:
+    """Dissolve blocks that hold too many levels of blocks, and number the others anew."""
+    levels = [1] * len(found)
+    for index in range(len(found) - 1, -1, -1):
+        parent = found[index][2]
         if parent != NO_BLOCK:
-            height[parent] = max(height[parent], height[index] + 1)
-    kept: dict[int, int] = {NO_BLOCK: NO_BLOCK}
-    blocks: list[Block] = []
-    for index, (fork, join, parent) in enumerate(raw):
-        if height[index] <= MAX_NESTING:
-            kept[index] = len(blocks)
-            blocks.append(Block(names[fork], names[join], kept[parent]))
+            levels[parent] = max(levels[parent], levels[index] + 1)
+    renumbered: dict[int, int] = {NO_BLOCK: NO_BLOCK}
+    blocks: list[ForkJoin] = []
+    for index, (fork, join, parent) in enumerate(found):
+        if levels[index] <= MAX_NESTING:
+            renumbered[index] = len(blocks)
+            blocks.append(ForkJoin(names[fork], names[join], renumbered[parent]))
         else:
-            kept[index] = NO_BLOCK  # its parents are higher still, so they are gone as well
-    innermost = {name: kept[inner[i]] for i, name in enumerate(names) if name}
-    side = frozenset(n.name for n in graph.nodes if n.name not in innermost)
-    innermost.update(dict.fromkeys(side, NO_BLOCK))
-    return Blocks(tuple(blocks), innermost, side)
+            renumbered[index] = NO_BLOCK  # all blocks around it have more levels still, and are dissolved as well
+    block_of = {name: renumbered[innermost[i]] for i, name in enumerate(names) if name}
+    auxiliary = frozenset(n.name for n in graph.nodes if n.name not in block_of)
+    block_of.update(dict.fromkeys(auxiliary, NO_BLOCK))
+    return ForkJoins(tuple(blocks), block_of, auxiliary)
+
+
+def _float_dag(graph: Graph) -> tuple[list[str], list[list[int]]]:
+    """The float data path as a DAG in topological order: a name (``""`` for inputs) and predecessors per vertex.
+
+    A *side input* (an attention mask) is read in many places but feeds no weighted operator of its own. Its edges into
+    the main path are left out, since it would otherwise tie all the layers that read it together.
+    """
+    names = [""]  # the virtual source
+    predecessors: list[list[int]] = [[]]
+    vertex_of: dict[str, int] = {}  # by value
+    for value in graph.inputs:
+        vertex_of[value] = len(names)
+        names.append("")
+        predecessors.append([])
+    feeds_weights = _values_before_weights(graph)
+    for node in graph.nodes:
+        floats = dict.fromkeys(v for v in node.inputs if v in vertex_of and _may_be_float(graph, v))
+        reads = floats or dict.fromkeys(v for v in (*node.inputs, *node.captured) if v in vertex_of)
+        outputs = [v for v in node.outputs if v and _may_be_float(graph, v)]
+        main = [v for v in reads if feeds_weights.get(v, True)]
+        edges = dict.fromkeys(vertex_of[v] for v in (main or reads) if vertex_of[v])
+        if not edges or not outputs:
+            vertex_of.update(dict.fromkeys(node.outputs if reads else (), 0))  # auxiliary: no vertex of its own
+            continue
+        vertex_of.update(dict.fromkeys(outputs, len(names)))
+        names.append(node.name)
+        predecessors.append(list(edges))
+    return names, predecessors
 
 
 def _may_be_float(graph: Graph, value: str) -> bool:
@@ -110,44 +146,10 @@ def _may_be_float(graph: Graph, value: str) -> bool:
     return dtype is None or dtype in _FLOATS
 
 
-_FLOATS = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, ir.DataType.UNDEFINED}
-)
-
-
-def _float_dag(graph: Graph) -> tuple[list[str], list[list[int]]]:
-    """Graph inputs and main nodes as a DAG in topological order: node names (``""`` for inputs) and predecessors.
-
-    A *side input* (an attention mask) feeds many places but starts no weighted operator of its own. Its edges into
-    the main path are left out, since otherwise it would hold together all the layers that read it.
-    """
-    names = [""]  # the virtual source
-    before: list[list[int]] = [[]]
-    vertex: dict[str, int] = {}  # value -> the vertex that hands it out
-    for value in graph.inputs:
-        vertex[value] = len(names)
-        names.append("")
-        before.append([])
-    starts = _starting_values(graph)
-    for node in graph.nodes:
-        floats = dict.fromkeys(v for v in node.inputs if v in vertex and _may_be_float(graph, v))
-        reads = floats or dict.fromkeys(v for v in (*node.inputs, *node.captured) if v in vertex)
-        hands_out = [v for v in node.outputs if v and _may_be_float(graph, v)]
-        deep = [v for v in reads if v not in starts or starts[v]]
-        edges = dict.fromkeys(vertex[v] for v in (deep or reads) if vertex[v])
-        if not edges or not hands_out:
-            vertex.update(dict.fromkeys(node.outputs if reads else (), 0))  # shape arithmetic: no vertex of its own
-            continue
-        vertex.update(dict.fromkeys(hands_out, len(names)))
-        names.append(node.name)
-        before.append(list(edges))
-    return names, before
-
-
-def _starting_values(graph: Graph) -> dict[str, bool]:
-    """Values with no weighted operator before them, and whether they come from an input that starts one."""
+def _values_before_weights(graph: Graph) -> dict[str, bool]:
+    """For values before any weighted operator: whether a graph input behind them feeds one."""
     origins: dict[str, frozenset[str]] = {v: frozenset((v,)) for v in graph.inputs}
-    starting: set[str] = set()
+    feeding: set[str] = set()
     for node in graph.nodes:
         reads = [v for v in node.inputs if v and not graph.is_constant(v)]
         if not reads or any(v not in origins for v in reads):
@@ -155,7 +157,7 @@ def _starting_values(graph: Graph) -> dict[str, bool]:
         origin = frozenset().union(*(origins[v] for v in reads))
         weights = [v for v in node.inputs if v and graph.is_constant(v) and graph.is_float(v)]
         if any(len(graph.shape(v) or ()) > 1 for v in weights):
-            starting |= origin
+            feeding |= origin
         else:
             origins.update(dict.fromkeys((v for v in node.outputs if v), origin))
-    return {v: bool(origin & starting) for v, origin in origins.items()}
+    return {v: bool(origin & feeding) for v, origin in origins.items()}

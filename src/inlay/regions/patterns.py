@@ -1,10 +1,9 @@
-"""Patterns: what regions have in common, and the canonical order that makes a slot mean the same in all of them.
+"""Patterns: what isomorphic regions share, and the canonical order in which a slot means the same in all of them.
 
-A pattern holds operators, their attributes, shapes and types, the edges between them, which inputs may be exchanged,
-which values come from outside and which leave, how nodes are dealt out to child regions, and which ports are offered.
-Names and the order of nodes in the file play no part. Two regions have the same signature iff an isomorphism maps one
-to the other; equal signatures mean equal serializations of the whole structure in canonical order
-(:mod:`inlay.regions.canonical`), so unequal regions never share one.
+A pattern holds the facts of its nodes (:mod:`inlay.regions.node_facts`), the edges between them, which values come
+from outside and which leave, and how nodes are distributed over child regions. Two regions have the same signature
+iff an isomorphism maps one to the other: equal signatures mean equal serializations of the whole structure in
+canonical order (:mod:`inlay.regions.canonical`), so that unequal regions never share one.
 """
 
 from __future__ import annotations
@@ -12,26 +11,22 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.regions.boundaries import LiveRange, leaves_region
-from inlay.regions.canonical import LabelledDag, canonical_order, mix
+from inlay.regions.canonical import LabelledDag, canonical_order
+from inlay.regions.node_facts import NodeDescriber, NodeFacts, Read, hash_bytes, hash_text
 from inlay.regions.point_filters import Rejections
 from inlay.regions.tree import Region, RegionType
 from inlay.types import Port
 
-COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Mean", "Max", "Min", "And", "Or", "Xor", "Equal", "BitwiseAnd"})
-"""Operators whose inputs may be exchanged."""
-
-_SMALL = 64
-_WORDS = 12
 _IN_CHILD = 0xC411D
-_CAPTURED = -1  # in place of a slot
+"""Label of the edge from a node to its child region; part of every cached signature."""
+
+_SUMMARY_NODES, _SUMMARY_WORDS = 64, 12
+"""Most nodes that a summary looks at, and most operators that it names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +41,7 @@ class Instance:
         children: ids of its child regions in canonical order.
         child_inputs: for each child (same order), its input values in canonical order.
         child_outputs: likewise, its output values.
-        reads: ports in a child (by canonical index) that read a value.
+        reads: the ports that read a value in a child, by canonical index of the child and value name.
     """
 
     region: Region
@@ -59,253 +54,174 @@ class Instance:
     reads: Mapping[tuple[int, str], tuple[Port, ...]] = field(default_factory=dict, repr=False)
 
 
-class _Read(NamedTuple):
-    """One present input slot of a node.
-
-    ``label`` tells it from the node's other slots, unless they may be exchanged; ``text`` describes a constant.
-    """
-
-    slot: int
-    value: str
-    constant: bool
-    producer: str
-    output: int
-    offered: bool
-    label: int
-    text: str
-
-
-class _Facts(NamedTuple):
-    """What all regions that hold a node need to know of it, names aside.
-
-    ``captured`` are the values that its subgraphs read, which have no slot and therefore no point.
-    """
-
-    digest: bytes
-    exchangeable: bool
-    reads: tuple[_Read, ...]
-    captured: tuple[_Read, ...] = ()
-
-
-class PatternMaker:
-    """Finds the signature and the canonical order of regions; facts about nodes are gathered once and kept.
+class PatternFinder:
+    """Finds the signature and the canonical order of regions.
 
     Args:
         graph: the model.
-        offers: which ports are offered; this is part of a pattern, so that a scheme fits every instance.
-        extents: where each value is computed and read, by leaf.
+        rejections: which ports and outputs are legal insertion points.
+        live_ranges: where each value is computed and read, by leaf.
     """
 
     def __init__(self, graph: Graph, rejections: Rejections, live_ranges: Mapping[str, LiveRange]) -> None:
         self._graph = graph
         self._rejections = rejections
-        self._extents = live_ranges
-        self._values: dict[str, str] = {}
-        self._numbers_of: dict[str, str] = {}
-        self._facts = {node.name: self._gather(node) for node in graph.nodes}
+        self._live_ranges = live_ranges
+        self._describer = NodeDescriber(graph, rejections)
 
     def instance(self, region: Region, signatures: Mapping[int, str]) -> Instance:
-        """``region`` as an instance of its pattern; ``signatures`` has those of its children, by id."""
+        """``region`` as an instance of its pattern; ``signatures`` holds those of its children, by region id."""
         nodes = sorted((self._graph.node(name) for name in region.nodes), key=lambda n: n.index)
-        facts = [self._facts[n.name] for n in nodes]
-        marks = [self._marks(n, region) for n in nodes]
-        drawing = _Drawing(nodes, facts, marks, self._describe)
-        first_child = len(drawing.labels)
-        drawing.labels.extend(_number(signatures[c.id].encode()) for c in region.children)
-        child_of = {n: i for i, c in enumerate(region.children) for n in c.nodes}
-        drawing.edges.extend((drawing.vertex[n], first_child + child, _IN_CHILD) for n, child in child_of.items())
-
-        rank = [0] * len(drawing.labels)
-        for position, vertex in enumerate(canonical_order(LabelledDag(drawing.labels, drawing.edges))):
-            rank[vertex] = position
-        order = sorted(range(len(nodes)), key=lambda i: rank[drawing.vertex[nodes[i].name]])
-        children = sorted(range(len(region.children)), key=lambda c: rank[first_child + c])
-        slots = [tuple(r.slot for r in _in_order(facts[i], drawing, rank)) for i in order]
-        ordinal = {c: i for i, c in enumerate(children)}
-        lines = self._serialize(drawing, rank, [(nodes[i], facts[i], marks[i]) for i in order], child_of, ordinal)
-        lines.extend(f"child {signatures[region.children[c].id]}" for c in children)
-        text = "\n".join((region.type.value, *lines))
+        described = [_Described(n, self._describer.facts(n), self._output_marks(n, region)) for n in nodes]
+        dag = _RegionDag(region, described, [signatures[c.id] for c in region.children], self._describer)
+        text = "\n".join((region.type.value, *dag.serialize()))
         signature = hashlib.sha256(text.encode()).hexdigest()[:20]
-        names = tuple(nodes[i].name for i in order)
+        ordered = [described[i] for i in dag.order]
+        names = tuple(d.node.name for d in ordered)
+        slots = tuple(tuple(r.slot for r in dag.canonical_reads(d.facts)) for d in ordered)
         if not region.children:
-            return Instance(region, signature, names, tuple(slots))
+            return Instance(region, signature, names, slots)
 
         reads: defaultdict[tuple[int, str], list[Port]] = defaultdict(list)
-        for node, known in zip(nodes, facts, strict=True):
-            for read in known.reads:
+        for d in described:
+            for read in d.facts.reads:
                 if not read.constant:
-                    reads[ordinal[child_of[node.name]], read.value].append(Port(node.name, read.slot))
-        kids = [region.children[c] for c in children]
+                    reads[dag.child_of[d.node.name], read.value].append(Port(d.node.name, read.slot))
+        children = [region.children[c] for c in dag.child_order]
 
         def key(value: str) -> tuple[int, int]:
             producer = self._graph.producer(value)
-            if producer is not None and producer.name in drawing.vertex:
-                return rank[drawing.vertex[producer.name]], producer.outputs.index(value)
-            return rank[drawing.outside[value]], 0
+            if producer is not None and producer.name in dag.vertex:
+                return dag.rank[dag.vertex[producer.name]], producer.outputs.index(value)
+            return dag.rank[dag.outside[value]], 0
 
         return Instance(
             region,
             signature,
             names,
-            tuple(slots),
-            tuple(k.id for k in kids),
-            tuple(tuple(sorted(k.inputs, key=key)) for k in kids),
-            tuple(tuple(sorted(k.outputs, key=key)) for k in kids),
+            slots,
+            tuple(c.id for c in children),
+            tuple(tuple(sorted(c.inputs, key=key)) for c in children),
+            tuple(tuple(sorted(c.outputs, key=key)) for c in children),
             {pair: tuple(ports) for pair, ports in reads.items()},
         )
 
-    def _serialize(
-        self,
-        drawing: _Drawing,
-        rank: Sequence[int],
-        nodes: Sequence[tuple[Node, _Facts, str]],
-        child_of: Mapping[str, int],
-        ordinal: Mapping[int, int],
-    ) -> list[str]:
-        """The whole structure in canonical order, names left out."""
-        number = {node.name: i for i, (node, _, _) in enumerate(nodes)}
-        outside = sorted(drawing.outside, key=lambda v: rank[drawing.outside[v]])
-        place = {v: i for i, v in enumerate(outside)}
-        lines = [f"x {self._describe(v)}" for v in outside]
-        for node, facts, marks in nodes:
-            refs = []
-            for read in _in_order(facts, drawing, rank):
-                flag = "!" if read.offered else ""
-                if read.producer in number:
-                    refs.append(f"{number[read.producer]}.{read.output}{flag}")
-                else:
-                    refs.append(f"x{place[read.value]}{flag}" if read.value in place else "c")
-            child = ordinal[child_of[node.name]] if child_of else "-"
-            refs.extend(sorted(f"~{place.get(r.value, number.get(r.producer, '-'))}" for r in facts.captured))
-            lines.append(f"{facts.digest.hex()} {marks} {child} {' '.join(refs)}")
-        return lines
-
-    def _gather(self, node: Node) -> _Facts:
-        graph = self._graph
-        exchangeable = node.op_type in COMMUTATIVE
-        inputs = [self._describe_input(node, i) for i in range(len(node.inputs))]
-        reads = []
-        for slot, value in enumerate(node.inputs):
-            if not value:
-                continue
-            producer = graph.producer(value)
-            output = 0 if producer is None else producer.outputs.index(value)
-            offered = self._rejections.allows(Port(node.name, slot))
-            label = mix(mix(0 if exchangeable else slot + 1, offered), output)
-            name = "" if producer is None else producer.name
-            reads.append(_Read(slot, value, graph.is_constant(value), name, output, offered, label, inputs[slot]))
-        if exchangeable:
-            inputs.sort()
-        outputs = [self._describe(v) if v else "-" for v in node.outputs]
-        text = f"{node.domain}|{node.op_type}|{sorted(node.attributes.items())!r}|{inputs}|{outputs}"
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        return _Facts(digest, exchangeable, tuple(reads), tuple(self._gather_captured(node)))
-
-    def _gather_captured(self, node: Node) -> Iterator[_Read]:
-        for value in sorted(node.captured):
-            producer = self._graph.producer(value)
-            output = 0 if producer is None else producer.outputs.index(value)
-            name = "" if producer is None else producer.name
-            label = mix(_number(self._describe(value).encode()), output)
-            yield _Read(_CAPTURED, value, self._graph.is_constant(value), name, output, False, label, "")
-
-    def _describe_input(self, node: Node, slot: int) -> str:
-        """Shape and type of an input; whether it is constant; and its numbers where they are part of the operator."""
-        value = node.inputs[slot]
-        if not value:
-            return "-"
-        if not self._graph.is_constant(value):
-            return self._describe(value)
-        return f"const {self._describe(value)} {self._numbers(node, value)}"
-
-    def _numbers(self, node: Node, value: str) -> str:
-        """Numbers of small integer constants (shapes, axes) and of an activation's bounds."""
-        if self._graph.dtypes.get(value) not in _INTEGERS and node.op_type != "Clip":
-            return ""
-        if value not in self._numbers_of:
-            size = self._graph.size(value)
-            array = self._graph.constant(value) if size is not None and size <= _SMALL else None
-            self._numbers_of[value] = "" if array is None else repr(array.ravel().tolist())
-        return self._numbers_of[value]
-
-    def _describe(self, value: str) -> str:
-        """Type and shape of a value, and whether it is constant."""
-        found = self._values.get(value)
-        if found is None:
-            dtype = self._graph.dtypes.get(value)
-            shape = self._graph.shape(value)
-            known = "?" if shape is None else ",".join("?" if d is None else str(d) for d in shape)
-            kind = "=" if self._graph.is_constant(value) else ""
-            found = self._values[value] = f"{kind}{'?' if dtype is None else dtype.name}[{known}]"
-        return found
-
-    def _marks(self, node: Node, region: Region) -> str:
-        """For each output: stays inside (``.``), leaves the region (``o``), leaves and is offered (``O``)."""
+    def _output_marks(self, node: Node, region: Region) -> str:
+        """For each output: stays inside (``.``), leaves the region (``o``), leaves and is a legal point (``O``)."""
         marks = ""
         for value in node.outputs:
-            if not value or not leaves_region(self._extents[value], region.extent):
+            if not value or not leaves_region(self._live_ranges[value], region.leaf_range):
                 marks += "."
             else:
                 marks += "O" if self._rejections.outputs.get(value) is None else "o"
         return marks
 
 
-class _Drawing:
-    """A region as a labelled DAG: values from outside and shared constants first, then its nodes."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Described:
+    node: Node
+    facts: NodeFacts
+    marks: str
+
+
+class _RegionDag:
+    """A region as a labelled DAG in canonical order: values from outside and shared constants, nodes, child regions.
+
+    Attributes:
+        outside: vertex of each value from outside and of each shared constant.
+        vertex: vertex of each node, by name.
+        rank: position of each vertex in canonical order.
+        order: indices of the nodes in canonical order.
+        child_order: indices of the child regions in canonical order.
+        child_of: canonical index of the child region that holds a node; empty for leaves.
+    """
 
     def __init__(
-        self, nodes: Sequence[Node], facts: Sequence[_Facts], marks: Sequence[str], describe: Callable[[str], str]
+        self, region: Region, nodes: Sequence[_Described], child_signatures: Sequence[str], describer: NodeDescriber
     ) -> None:
+        self._nodes = nodes
+        self._child_signatures = child_signatures
+        self._describer = describer
         self.outside: dict[str, int] = {}
-        self.labels: list[int] = []
-        self.vertex = {node.name: 0 for node in nodes}
-        once: set[str] = set()
-        for known in facts:
-            for read in (*known.reads, *known.captured):
-                # a constant that one port reads is part of that port; a shared one ties its readers together
-                if read.constant and read.value not in once:
-                    once.add(read.value)
+        self.vertex = {d.node.name: 0 for d in nodes}
+        labels: list[int] = []
+        read_once: set[str] = set()
+        for d in nodes:
+            for read in (*d.facts.reads, *d.facts.captured):
+                # a constant with one reader is part of its port; a shared one ties its readers together
+                if read.constant and read.value not in read_once:
+                    read_once.add(read.value)
                 elif (read.constant or read.producer not in self.vertex) and read.value not in self.outside:
-                    self.outside[read.value] = len(self.labels)
-                    self.labels.append(_number(describe(read.value).encode()))
-        self.edges: list[tuple[int, int, int]] = []
-        for node, known, mark in zip(nodes, facts, marks, strict=True):
-            here = self.vertex[node.name] = len(self.labels)
-            self.labels.append(_number(known.digest + mark.encode()))
-            for read in (*known.reads, *known.captured):
-                start = self.vertex.get(read.producer, self.outside.get(read.value))
+                    self.outside[read.value] = len(labels)
+                    labels.append(hash_text(describer.describe(read.value)))
+        edges: list[tuple[int, int, int]] = []
+        for d in nodes:
+            here = self.vertex[d.node.name] = len(labels)
+            labels.append(hash_bytes(d.facts.digest + d.marks.encode()))
+            for read in (*d.facts.reads, *d.facts.captured):
+                start = self._source(read)
                 if start is not None:
-                    self.edges.append((start, here, read.label))
+                    edges.append((start, here, read.label))
+        first_child = len(labels)
+        labels.extend(map(hash_text, child_signatures))
+        child_of = {name: i for i, child in enumerate(region.children) for name in child.nodes}
+        edges.extend((self.vertex[name], first_child + child, _IN_CHILD) for name, child in child_of.items())
+
+        self.rank = [0] * len(labels)
+        for position, vertex in enumerate(canonical_order(LabelledDag(labels, edges))):
+            self.rank[vertex] = position
+        self.order = sorted(range(len(nodes)), key=lambda i: self.rank[self.vertex[nodes[i].node.name]])
+        self.child_order = sorted(range(len(child_signatures)), key=lambda c: self.rank[first_child + c])
+        position_of = {child: position for position, child in enumerate(self.child_order)}
+        self.child_of = {name: position_of[child] for name, child in child_of.items()}
+
+    def canonical_reads(self, facts: NodeFacts) -> Sequence[Read]:
+        """A node's reads in canonical order: as written, unless they may be exchanged."""
+        if not facts.commutative:
+            return facts.reads
+
+        def key(read: Read) -> tuple[bool, str, int, int, bool, int]:
+            vertex = self._source(read)
+            if vertex is None:
+                return True, read.text, 0, 0, False, read.slot
+            return False, "", self.rank[vertex], read.output, read.legal, read.slot
+
+        return sorted(facts.reads, key=key)
+
+    def serialize(self) -> list[str]:
+        """The whole structure in canonical order, without names."""
+        ordered = [self._nodes[i] for i in self.order]
+        number = {d.node.name: i for i, d in enumerate(ordered)}
+        outside = sorted(self.outside, key=lambda v: self.rank[self.outside[v]])
+        place = {v: i for i, v in enumerate(outside)}
+        lines = [f"x {self._describer.describe(v)}" for v in outside]
+        for d in ordered:
+            refs = []
+            for read in self.canonical_reads(d.facts):
+                flag = "!" if read.legal else ""
+                if read.producer in number:
+                    refs.append(f"{number[read.producer]}.{read.output}{flag}")
+                else:
+                    refs.append(f"x{place[read.value]}{flag}" if read.value in place else "c")
+            refs.extend(sorted(f"~{place.get(r.value, number.get(r.producer, '-'))}" for r in d.facts.captured))
+            child = self.child_of.get(d.node.name, "-")
+            lines.append(f"{d.facts.digest.hex()} {d.marks} {child} {' '.join(refs)}")
+        lines.extend(f"child {self._child_signatures[c]}" for c in self.child_order)
+        return lines
+
+    def _source(self, read: Read) -> int | None:
+        """The vertex that a value comes from; None for a constant with one reader."""
+        return self.vertex.get(read.producer, self.outside.get(read.value))
 
 
-def _in_order(facts: _Facts, drawing: _Drawing, rank: Sequence[int]) -> Sequence[_Read]:
-    """Inputs in canonical order: as written, unless they may be exchanged."""
-    if not facts.exchangeable:
-        return facts.reads
-
-    def key(read: _Read) -> tuple[bool, str, int, int, bool, int]:
-        vertex = drawing.vertex.get(read.producer, drawing.outside.get(read.value))
-        if vertex is None:
-            return True, read.text, 0, 0, False, read.slot
-        return False, "", rank[vertex], read.output, read.offered, read.slot
-
-    return sorted(facts.reads, key=key)
-
-
-def summary(graph: Graph, instance: Instance) -> str:
-    """A pattern in a few words, for people: its operators, in topological order."""
+def summarize(graph: Graph, instance: Instance) -> str:
+    """A pattern in a few words, for people: its operators in topological order."""
     region = instance.region
-    names = [graph.node(n).op_type for n in (region.direct_nodes or region.nodes[:_SMALL])]
+    operators = [graph.node(n).op_type for n in (region.direct_nodes or region.nodes[:_SUMMARY_NODES])]
     words = []
-    for name, run in itertools.groupby(names):
+    for operator, run in itertools.groupby(operators):
         count = len(list(run))
-        words.append(name if count == 1 else f"{count}*{name}")
-    more = "" if len(words) <= _WORDS and len(names) == region.size else f" … ({region.size} nodes)"
-    return ("→" if region.type is RegionType.LEAF else " ").join(words[:_WORDS]) + more
-
-
-def _number(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
-
-
-_INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
+        words.append(operator if count == 1 else f"{count}*{operator}")
+    complete = len(words) <= _SUMMARY_WORDS and len(operators) == region.size
+    rest = "" if complete else f" … ({region.size} nodes)"
+    return ("→" if region.type is RegionType.LEAF else " ").join(words[:_SUMMARY_WORDS]) + rest

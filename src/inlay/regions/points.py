@@ -164,4 +164,4 @@ def _outputs(
             for c, values in enumerate(instance.child_outputs)
             for i, value in enumerate(values)
         ]
-    return ((p, v) for p, v in held if leaves_region(live_ranges[v], region.extent) and graph.consumers(v))
+    return ((p, v) for p, v in held if leaves_region(live_ranges[v], region.leaf_range) and graph.consumers(v))

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
-from inlay.regions.patterns import Instance, PatternMaker, summary
+from inlay.regions.patterns import Instance, PatternFinder, summarize
 from inlay.regions.point_filters import Rejections, filter_context, find_rejections
 from inlay.regions.points import InsertionPoint, legal_points
 from inlay.regions.schemes import ConcatGroup, InsertionScheme, concat_groups
@@ -128,12 +128,12 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         minimum_topdown_search_size=least,
         units=units,
     )
-    maker = PatternMaker(graph, rejections, tree.live_ranges)
+    finder = PatternFinder(graph, rejections, tree.live_ranges)
     signatures: dict[int, str] = {}
     instances: dict[str, list[Instance]] = {}
     tables: dict[int, PointTable] = {}
     for region in reversed(tree.regions):  # children before their parents
-        instance = maker.instance(region, signatures)
+        instance = finder.instance(region, signatures)
         signatures[region.id] = instance.signature
         instances.setdefault(instance.signature, []).append(instance)
         tables[region.id] = legal_points(graph, instance, rejections, tree.live_ranges)
@@ -165,7 +165,7 @@ def _pattern(
     return RegionPattern(
         signature,
         first.region.type,
-        summary(graph, first),
+        summarize(graph, first),
         first.region.size,
         tuple(table),
         tuple(instances),

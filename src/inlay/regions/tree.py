@@ -2,11 +2,11 @@
 
 ::
 
-    fork/join blocks (forkjoin) ─┐
-    leaves, sequences (leaves) ──┴─▶ tree ─▶ inputs and outputs of every region (boundaries)
+    fork/join blocks (fork_join) ─┐
+    sequences of leaves (leaves) ─┴─▶ tree ─▶ inputs and outputs of every region (boundaries)
 
-A block becomes a COMPOSITE. A sequence of leaves that is too long for one leaf becomes a COMPOSITE of its pieces when
-it has at least ``minimum_topdown_search_size`` nodes and is not all that its parent holds.
+A fork/join block becomes a COMPOSITE. So does a sequence that is too long for one leaf, if it has at least
+``minimum_topdown_search_size`` nodes and its parent holds something else besides.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from inlay.model.graph import Graph
-from inlay.regions.boundaries import Boundary, LiveRange, boundary_of_leaf, boundary_of_parts, find_live_ranges
+from inlay.regions.boundaries import (
+    Boundary,
+    LeafRange,
+    LiveRange,
+    composite_boundary,
+    find_live_ranges,
+    leaf_boundary,
+)
 from inlay.regions.fork_join import NO_BLOCK, find_fork_joins
-from inlay.regions.leaves import Leaf, Sequence, find_sequences
+from inlay.regions.leaves import LeafSequence, find_sequences
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units
 
@@ -37,16 +44,16 @@ class Region:
     """One region of the tree.
 
     Attributes:
-        id: number in the tree; parents have smaller numbers than their children. ROOT is 0.
+        id: index in :attr:`RegionTree.regions`; a parent's is smaller than its children's. ROOT is 0.
         type: LEAF, COMPOSITE or ROOT.
-        level: height in the tree: 0 for leaves, one more than the highest child otherwise.
+        level: 0 for leaves, otherwise one more than the highest level among the children.
         parent: id of the parent; None for ROOT.
         children: child regions in topological order of their first nodes; empty for leaves.
         direct_nodes: names of a leaf's nodes in topological order; empty for the others.
-        inputs: values that the region reads and does not compute, constants excluded, in order of the first read.
-        outputs: values that it computes and that are read outside, or are graph outputs.
-        size: how many nodes it holds, children's included.
-        extent: its leaves' places in the order of all leaves, as a half-open range.
+        inputs: values that the region reads but does not compute, constants excluded, in order of the first read.
+        outputs: values that it computes and that are read outside or are graph outputs.
+        size: number of nodes, including those of child regions.
+        leaf_range: half-open range of its leaves, counted in tree order.
     """
 
     id: int
@@ -58,7 +65,7 @@ class Region:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     size: int
-    extent: tuple[int, int] = field(repr=False)
+    leaf_range: LeafRange = field(repr=False)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -85,8 +92,8 @@ class RegionTree:
     Attributes:
         root: the ROOT region.
         regions: every region, by id.
-        leaf_of: leaf that a node is in, by node name.
-        extents: in which leaves each value is computed and read.
+        leaf_of: the leaf that holds a node, by node name.
+        live_ranges: the leaves in which each value is computed and read, by value name.
     """
 
     root: Region
@@ -103,116 +110,114 @@ def find_regions(
     minimum_topdown_search_size: int = 10,
     units: tuple[Unit, ...] | None = None,
 ) -> RegionTree:
-    """Cut ``graph`` into a tree of regions. O(edges · log nodes).
+    """Partition ``graph`` into a tree of regions. O(edges · log nodes).
 
     Args:
         graph: the model.
-        rules: what the target runs in low precision: its computing operators are the anchors of leaves.
+        rules: the target's table; operators with a row in it that compute are the anchors of leaves.
         maximum_sequence_region_size: most nodes of a leaf.
-        minimum_topdown_search_size: fewest nodes of a sequence that gets a COMPOSITE of its own.
-        units: ``find_units(graph, rules)``, where the caller has them already.
+        minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE of its own.
+        units: ``find_units(graph, rules)``, if the caller has it already.
     """
     units = find_units(graph, rules) if units is None else units
-    folded = {name: unit.nodes[0] for unit in units for name in unit.nodes[1:]}
+    anchor_of = {name: unit.nodes[0] for unit in units for name in unit.nodes[1:]}
     blocks = find_fork_joins(graph)
-    sequences = find_sequences(graph, rules, blocks, folded, max(1, maximum_sequence_region_size))
+    sequences = find_sequences(graph, rules, blocks, anchor_of, max(1, maximum_sequence_region_size))
     order = {node.name: node.index for node in graph.nodes}
 
-    # ``parts[b]`` holds what lies directly in block b; index -1 is the root's
-    parts: list[list[_Part]] = [[] for _ in range(len(blocks.blocks) + 1)]
+    # content[b] is what lies directly in block b; the last entry (index NO_BLOCK) is the root's
+    content: list[list[_Draft]] = [[] for _ in range(len(blocks.blocks) + 1)]
     for sequence in sequences:
-        parts[sequence.block].extend(_parts_of(sequence, order, minimum_topdown_search_size))
+        content[sequence.block].extend(_drafts(sequence, order, minimum_topdown_search_size))
     for index in range(len(blocks.blocks) - 1, -1, -1):  # children before their parents
-        parent = blocks.blocks[index].parent
-        content = _unwrapped(parts[index])
-        if len(content) > 1:
-            parts[parent].append(_Part(min(p.first for p in content), RegionType.COMPOSITE, content))
+        parent = content[blocks.blocks[index].parent]
+        inner = _flatten(content[index])
+        if len(inner) > 1:
+            parent.append(_Draft(min(d.first for d in inner), RegionType.COMPOSITE, inner))
         else:
-            parts[parent].extend(content)
-    top = _Part(0, RegionType.ROOT, _unwrapped(parts[NO_BLOCK]))
-    return _build(graph, top)
+            parent.extend(inner)
+    return _build(graph, _Draft(0, RegionType.ROOT, _flatten(content[NO_BLOCK])))
 
 
 @dataclass
-class _Part:
-    """A region in the making."""
+class _Draft:
+    """A region before ids are assigned; ``first`` is the topological index of its first node."""
 
     first: int
     type: RegionType
-    children: list[_Part]
-    leaf: Leaf | None = None
+    children: list[_Draft]
+    nodes: tuple[str, ...] = ()
 
 
-def _parts_of(sequence: Sequence, order: Mapping[str, int], least: int) -> list[_Part]:
-    leaves = [_Part(order[leaf.nodes[0]], RegionType.LEAF, [], leaf) for leaf in sequence.leaves]
+def _drafts(sequence: LeafSequence, order: Mapping[str, int], least: int) -> list[_Draft]:
+    leaves = [_Draft(order[nodes[0]], RegionType.LEAF, [], nodes) for nodes in sequence.leaves]
     if len(leaves) > 1 and sequence.size >= least:
-        return [_Part(leaves[0].first, RegionType.COMPOSITE, leaves)]
+        return [_Draft(leaves[0].first, RegionType.COMPOSITE, leaves)]
     return leaves
 
 
-def _unwrapped(content: list[_Part]) -> list[_Part]:
-    """A sequence that is all there is needs no region of its own beside its parent's."""
+def _flatten(content: list[_Draft]) -> list[_Draft]:
+    """A composite that is its parent's only content would repeat it: its children take its place."""
     if len(content) == 1 and content[0].type is RegionType.COMPOSITE:
         return content[0].children
     return content
 
 
-def _build(graph: Graph, top: _Part) -> RegionTree:
-    """Number the regions parents first, then make them children first."""
-    numbered: list[tuple[_Part, int | None]] = []
-    leaf_place: dict[str, int] = {}
-    begins: list[int] = []
-    stack: list[tuple[_Part, int | None]] = [(top, None)]
-    places = 0
+def _build(graph: Graph, root: _Draft) -> RegionTree:
+    """Assign ids parents first, then build the regions children first."""
+    drafts: list[tuple[_Draft, int | None, int]] = []  # by id, with the parent's id and the first leaf's index
+    leaf_index: dict[str, int] = {}  # by node name
+    leaves = 0
+    stack: list[tuple[_Draft, int | None]] = [(root, None)]
     while stack:
-        part, parent = stack.pop()
-        here = len(numbered)
-        numbered.append((part, parent))
-        begins.append(places)
-        if part.leaf is not None:
-            leaf_place.update(dict.fromkeys(part.leaf.nodes, places))
-            places += 1
-        part.children.sort(key=lambda p: p.first)
-        stack.extend((child, here) for child in reversed(part.children))
-    live_ranges = find_live_ranges(graph, leaf_place)
-    made: dict[int, Region] = {}
-    children_of: list[list[Region]] = [[] for _ in numbered]
-    for here in range(len(numbered) - 1, -1, -1):
-        part, parent = numbered[here]
-        children = tuple(reversed(children_of[here]))
-        region = _region(graph, live_ranges, part, here, parent, begins[here], children)
-        made[here] = region
+        draft, parent = stack.pop()
+        region_id = len(drafts)
+        drafts.append((draft, parent, leaves))
+        if draft.type is RegionType.LEAF:
+            leaf_index.update(dict.fromkeys(draft.nodes, leaves))
+            leaves += 1
+        draft.children.sort(key=lambda d: d.first)
+        stack.extend((child, region_id) for child in reversed(draft.children))
+    live_ranges = find_live_ranges(graph, leaf_index)
+
+    built: list[Region] = []  # last id first
+    children_of: list[list[Region]] = [[] for _ in drafts]
+    for region_id in range(len(drafts) - 1, -1, -1):
+        draft, parent, begin = drafts[region_id]
+        children = tuple(reversed(children_of[region_id]))
+        region = _region(graph, live_ranges, draft, region_id, parent, begin, children)
+        built.append(region)
         if parent is not None:
             children_of[parent].append(region)
-    regions = tuple(made[i] for i in range(len(made)))
-    leaf_of = {n: r for r in regions for n in r.direct_nodes}
+    regions = tuple(reversed(built))
+    leaf_of = {name: region for region in regions for name in region.direct_nodes}
     return RegionTree(regions[0], regions, MappingProxyType(leaf_of), live_ranges)
 
 
 def _region(
     graph: Graph,
     live_ranges: Mapping[str, LiveRange],
-    part: _Part,
-    here: int,
+    draft: _Draft,
+    region_id: int,
     parent: int | None,
     begin: int,
     children: tuple[Region, ...],
 ) -> Region:
-    end = children[-1].extent[1] if children else begin + (part.leaf is not None)
-    nodes = part.leaf.nodes if part.leaf is not None else ()
-    if part.leaf is not None:
-        edge = boundary_of_leaf(graph, nodes, live_ranges, (begin, end))
+    is_leaf = draft.type is RegionType.LEAF
+    leaf_range = (begin, children[-1].leaf_range[1] if children else begin + is_leaf)
+    if is_leaf:
+        boundary = leaf_boundary(graph, draft.nodes, live_ranges, leaf_range)
     else:
-        edge = boundary_of_parts([Boundary(c.inputs, c.outputs) for c in children], live_ranges, (begin, end))
+        boundary = composite_boundary([Boundary(c.inputs, c.outputs) for c in children], live_ranges, leaf_range)
     return Region(
-        id=here,
-        type=part.type,
-        level=1 + max((c.level for c in children), default=0) if part.leaf is None else 0,
+        id=region_id,
+        type=draft.type,
+        level=0 if is_leaf else 1 + max((c.level for c in children), default=0),
         parent=parent,
         children=children,
-        direct_nodes=nodes,
-        inputs=edge.inputs,
-        outputs=edge.outputs,
-        size=sum(c.size for c in children) + len(nodes),
-        extent=(begin, end),
+        direct_nodes=draft.nodes,
+        inputs=boundary.inputs,
+        outputs=boundary.outputs,
+        size=sum(c.size for c in children) + len(draft.nodes),
+        leaf_range=leaf_range,
     )
