@@ -69,7 +69,7 @@ def by_drawing(groups: bool, seed: int) -> bool:
         if scheme in seen:
             continue
         seen.add(scheme)
-        sampler.took(how)
+        sampler.record(how)
         if wanted <= space.ports(scheme, leaf.id):
             return True
     return False
@@ -110,8 +110,8 @@ def test_probability_adapts_and_is_clamped() -> None:
     assert sampler.group_probability(20) == pytest.approx(0.3)
     assert sampler.group_probability(28) == 1.0
     for _ in range(3):
-        sampler.took("Concat group")
-    sampler.took("flip")
+        sampler.record("Concat group")
+    sampler.record("flip")
     assert sampler.group_samples == 3
     assert sampler.group_probability(0) == 0.05
     assert SchemeSampler(POINTS, (), config, np.random.default_rng(0)).group_probability(0) == 0.0
@@ -127,7 +127,7 @@ def test_expected_number_of_group_samples_is_kept(least: int) -> None:
     for seed in range(60):
         sampler = SchemeSampler(points, (group,), config, np.random.default_rng(seed))
         for drawn in range(30):
-            sampler.took(sampler.draw(InsertionScheme(), [InsertionScheme()], drawn)[1])
+            sampler.record(sampler.draw(InsertionScheme(), [InsertionScheme()], drawn)[1])
         counts.append(sampler.group_samples)
     assert np.mean(counts) >= least
     assert np.mean(counts) <= least + 3

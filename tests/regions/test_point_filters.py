@@ -1,4 +1,4 @@
-"""Every rule by itself: a case where it speaks, and the nearest case where it must not."""
+"""Every filter by itself: a case that it rejects, and the nearest case that it must not reject."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.point_filters import (
-    OUTPUT_RULES,
-    PORT_RULES,
+    OUTPUT_FILTERS,
+    PORT_FILTERS,
     TINY_ELEMENTS,
-    Context,
+    FilterContext,
     filter_context,
     find_rejections,
     shape_arithmetic,
@@ -28,46 +28,46 @@ RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 FUSING = replace(RULES, fuses_residual_add=True)
 
 
-def context_of(graph: Graph, rules: Rules = RULES, allowed: frozenset[str] | None = None) -> Context:
+def context_of(graph: Graph, rules: Rules = RULES, allowed: frozenset[str] | None = None) -> FilterContext:
     return filter_context(graph, rules, allowed=allowed)
 
 
-def said(rule: str, graph: Graph, node: str, slot: int = 0, rules: Rules = RULES, **more: object) -> str | None:
+def reason_for(name: str, graph: Graph, node: str, slot: int = 0, rules: Rules = RULES, **more: object) -> str | None:
     context = filter_context(graph, rules, **more)  # type: ignore[arg-type]
-    return PORT_RULES[rule](context, graph.node(node), slot)
+    return PORT_FILTERS[name](context, graph.node(node), slot)
 
 
-def test_nodes_outside_the_selection_are_refused() -> None:
+def test_nodes_outside_the_selection_are_rejected() -> None:
     b = GraphBuilder()
     b.conv(b.conv(b.input((1, 8, 4, 4)), 8), 8)
     graph = b.graph()
-    assert "--nodes" in str(said("nodes", graph, "n0", allowed=frozenset({"n1"})))
-    assert said("nodes", graph, "n1", allowed=frozenset({"n1"})) is None
-    assert said("nodes", graph, "n1") is None
+    assert "--nodes" in str(reason_for("nodes", graph, "n0", allowed=frozenset({"n1"})))
+    assert reason_for("nodes", graph, "n1", allowed=frozenset({"n1"})) is None
+    assert reason_for("nodes", graph, "n1") is None
 
 
-def test_nodes_with_subgraphs_are_refused() -> None:
+def test_nodes_with_subgraphs_are_rejected() -> None:
     b = GraphBuilder()
     x = b.conv(b.input((1, 8, 4, 4)), 8)
     b.node("Loop", [x])
     plain = b.graph()
     b.nodes[-1] = replace(b.nodes[-1], captured=frozenset({x}))
-    assert "subgraph" in str(said("subgraph", b.graph(), "n1"))
-    assert said("subgraph", plain, "n1") is None
+    assert "subgraph" in str(reason_for("subgraph", b.graph(), "n1"))
+    assert reason_for("subgraph", plain, "n1") is None
 
 
-def test_values_that_are_not_float32_are_refused() -> None:
+def test_values_that_are_not_float32_are_rejected() -> None:
     b = GraphBuilder()
     whole = b.input((1, 8, 4, 4), dtype=ir.DataType.INT64)
     b.node("Reshape", [whole, b.const((4,), ir.DataType.INT64)], dtype=ir.DataType.INT64)
     b.node("Transpose", [b.input((1, 8, 4, 4))])
     graph = b.graph()
-    assert "int64" in str(said("dtype", graph, "n0"))
-    assert said("dtype", graph, "n1") is None
-    assert "unknown type" in str(said("dtype", replace(graph, dtypes={}), "n1"))
+    assert "int64" in str(reason_for("dtype", graph, "n0"))
+    assert reason_for("dtype", graph, "n1") is None
+    assert "unknown type" in str(reason_for("dtype", replace(graph, dtypes={}), "n1"))
 
 
-def test_shape_arithmetic_is_refused_even_where_it_is_float() -> None:
+def test_shape_arithmetic_is_rejected_even_where_it_is_float() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     size = b.node("Cast", [b.node("Shape", [x], (4,), dtype=ir.DataType.INT64)], (4,))
@@ -75,30 +75,30 @@ def test_shape_arithmetic_is_refused_even_where_it_is_float() -> None:
     b.node("Mul", [x, half])
     graph = b.graph()
     assert shape_arithmetic(graph) == {"n0:0", "n1:0", "n2:0"}
-    assert "tensor shapes" in str(said("shape-arithmetic", graph, "n3", 1))
-    assert said("shape-arithmetic", graph, "n3", 0) is None
+    assert "tensor shapes" in str(reason_for("shape-arithmetic", graph, "n3", 1))
+    assert reason_for("shape-arithmetic", graph, "n3", 0) is None
 
 
-@pytest.mark.parametrize(("size", "refused"), [(TINY_ELEMENTS - 1, True), (TINY_ELEMENTS, False), (None, False)])
-def test_tiny_tensors_are_refused(size: int | None, refused: bool) -> None:
+@pytest.mark.parametrize(("size", "rejected"), [(TINY_ELEMENTS - 1, True), (TINY_ELEMENTS, False), (None, False)])
+def test_tiny_tensors_are_rejected(size: int | None, rejected: bool) -> None:
     b = GraphBuilder()
     b.node("Sigmoid", [b.input((1, size))])
     graph = b.graph()
-    assert bool(said("tiny", graph, "n0")) is refused
+    assert bool(reason_for("tiny", graph, "n0")) is rejected
 
 
-def test_ports_of_folded_activations_are_refused() -> None:
+def test_ports_of_folded_activations_are_rejected() -> None:
     b = GraphBuilder()
     x = b.conv(b.input((1, 8, 4, 4)), 8)
     b.relu(x)
     shared = b.conv(x, 8)
     graph = b.graph()
-    assert said("folded-activation", graph, "n1") is None  # two read the Conv's output: nothing is folded
+    assert reason_for("folded-activation", graph, "n1") is None  # two read the Conv's output: nothing is folded
     b = GraphBuilder()
     b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
     graph = b.graph()
-    assert "folded into n0" in str(said("folded-activation", graph, "n1"))
-    assert said("folded-activation", graph, "n2") is None
+    assert "folded into n0" in str(reason_for("folded-activation", graph, "n1"))
+    assert reason_for("folded-activation", graph, "n2") is None
     assert shared
 
 
@@ -112,8 +112,8 @@ def test_between_conv_batchnorm_and_relu_nothing_is_offered(shared: bool) -> Non
         b.node("Tanh", [x])
         b.node("Tanh", [y])
     graph = b.graph()
-    assert bool(said("conv-bn-interior", graph, "n1")) is not shared
-    assert bool(said("conv-bn-interior", graph, "n2")) is not shared
+    assert bool(reason_for("conv-bn-interior", graph, "n1")) is not shared
+    assert bool(reason_for("conv-bn-interior", graph, "n2")) is not shared
 
 
 def residual(*, relu: bool = True, norm: bool = False, spare: bool = False, both: bool = False) -> Graph:
@@ -133,116 +133,116 @@ def residual(*, relu: bool = True, norm: bool = False, spare: bool = False, both
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_residual_main_path_is_refused_where_the_target_folds_it(norm: bool) -> None:
+def test_residual_main_path_is_rejected_where_the_target_folds_it(norm: bool) -> None:
     graph = residual(norm=norm)
-    assert "main path" in str(said("residual-main-path", graph, "add", 0, FUSING))
-    assert said("residual-main-path", graph, "add", 1, FUSING) is None  # the skip input carries Q/DQ
-    assert said("residual-main-path", graph, "add", 0, RULES) is None  # this target folds no Add
+    assert "main path" in str(reason_for("residual-main-path", graph, "add", 0, FUSING))
+    assert reason_for("residual-main-path", graph, "add", 1, FUSING) is None  # the skip input carries Q/DQ
+    assert reason_for("residual-main-path", graph, "add", 0, RULES) is None  # this target folds no Add
 
 
 def test_residual_rule_needs_a_relu_behind_the_add() -> None:
-    assert said("residual-main-path", residual(relu=False), "add", 0, FUSING) is None
+    assert reason_for("residual-main-path", residual(relu=False), "add", 0, FUSING) is None
 
 
 def test_residual_rule_needs_a_single_consumer_of_the_conv() -> None:
-    assert said("residual-main-path", residual(spare=True), "add", 0, FUSING) is None
+    assert reason_for("residual-main-path", residual(spare=True), "add", 0, FUSING) is None
 
 
 def test_of_two_conv_paths_only_one_is_the_main_path() -> None:
     graph = residual(both=True)
-    assert said("residual-main-path", graph, "add", 0, FUSING)
-    assert said("residual-main-path", graph, "add", 1, FUSING) is None
+    assert reason_for("residual-main-path", graph, "add", 0, FUSING)
+    assert reason_for("residual-main-path", graph, "add", 1, FUSING) is None
 
 
-def test_operators_without_a_kernel_are_refused_unless_their_producer_needs_them() -> None:
+def test_operators_without_a_kernel_are_rejected_unless_their_producer_needs_them() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     b.node("Tanh", [x])
     b.node("Tanh", [b.node("Concat", [x, x], (1, 16, 4, 4), axis=1)])
     b.node("Tanh", [b.node("MatMul", [x, b.const((4, 4))])])
     graph = b.graph()
-    assert "no low-precision form" in str(said("no-kernel", graph, "n0"))
-    assert said("no-kernel", graph, "n2") is None  # only then can the Concat before it run on bytes
-    assert said("no-kernel", graph, "n4")  # MatMul can hand out float
-    assert said("no-kernel", graph, "n1") is None
+    assert "no low-precision form" in str(reason_for("no-kernel", graph, "n0"))
+    assert reason_for("no-kernel", graph, "n2") is None  # only then can the Concat before it run on bytes
+    assert reason_for("no-kernel", graph, "n4")  # MatMul can hand out float
+    assert reason_for("no-kernel", graph, "n1") is None
 
 
-def test_slots_that_are_not_activations_are_refused() -> None:
+def test_slots_that_are_not_activations_are_rejected() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     scales = b.input((8,))
     b.node("Resize", [x, "", scales], mode="nearest")
-    assert "not an activation" in str(said("no-kernel", b.graph(), "n0", 2))
-    assert said("no-kernel", b.graph(), "n0", 0) is None
+    assert "not an activation" in str(reason_for("no-kernel", b.graph(), "n0", 2))
+    assert reason_for("no-kernel", b.graph(), "n0", 0) is None
 
 
-def output_said(rule: str, graph: Graph, value: str, rules: Rules = RULES, **more: object) -> str | None:
+def output_reason(name: str, graph: Graph, value: str, rules: Rules = RULES, **more: object) -> str | None:
     context = filter_context(graph, rules, **more)  # type: ignore[arg-type]
     producer = graph.producer(value)
     assert producer is not None
-    return OUTPUT_RULES[rule](context, producer, value)
+    return OUTPUT_FILTERS[name](context, producer, value)
 
 
-def test_outputs_that_subgraphs_read_are_refused() -> None:
+def test_outputs_that_subgraphs_read_are_rejected() -> None:
     b = GraphBuilder()
     x = b.conv(b.input((1, 8, 4, 4)), 8)
     b.node("If", [b.conv(x, 8)])
     b.nodes[-1] = replace(b.nodes[-1], captured=frozenset({x}))
-    assert output_said("subgraph", b.graph(), "n0:0")
-    assert output_said("subgraph", b.graph(), "n1:0") is None
+    assert output_reason("subgraph", b.graph(), "n0:0")
+    assert output_reason("subgraph", b.graph(), "n1:0") is None
 
 
-def test_outputs_that_are_not_float32_are_refused() -> None:
+def test_outputs_that_are_not_float32_are_rejected() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     b.node("Shape", [x], (4,), dtype=ir.DataType.INT64)
     b.conv(x, 8)
-    assert output_said("dtype", b.graph(), "n0:0")
-    assert output_said("shape-arithmetic", b.graph(), "n0:0")
-    assert output_said("dtype", b.graph(), "n1:0") is None
-    assert output_said("shape-arithmetic", b.graph(), "n1:0") is None
+    assert output_reason("dtype", b.graph(), "n0:0")
+    assert output_reason("shape-arithmetic", b.graph(), "n0:0")
+    assert output_reason("dtype", b.graph(), "n1:0") is None
+    assert output_reason("shape-arithmetic", b.graph(), "n1:0") is None
 
 
-def test_tiny_outputs_are_refused() -> None:
+def test_tiny_outputs_are_rejected() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     b.node("GlobalAveragePool", [x], (1, 2, 1, 1))
     b.node("GlobalAveragePool", [x], (1, 8, 1, 1))
-    assert output_said("tiny", b.graph(), "n0:0")
-    assert output_said("tiny", b.graph(), "n1:0") is None
+    assert output_reason("tiny", b.graph(), "n0:0")
+    assert output_reason("tiny", b.graph(), "n1:0") is None
 
 
-def test_outputs_inside_a_fused_kernel_are_refused() -> None:
+def test_outputs_inside_a_fused_kernel_are_rejected() -> None:
     b = GraphBuilder()
     b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
     graph = b.graph()
-    assert output_said("interior", graph, "n0:0")
-    assert output_said("interior", graph, "n1:0") is None
+    assert output_reason("interior", graph, "n0:0")
+    assert output_reason("interior", graph, "n1:0") is None
 
 
-def test_outputs_of_float_kernels_are_refused() -> None:
+def test_outputs_of_float_kernels_are_rejected() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     b.node("Tanh", [x])
     b.node("Sigmoid", [x])
-    assert output_said("no-kernel", b.graph(), "n0:0")
-    assert output_said("no-kernel", b.graph(), "n1:0") is None
+    assert output_reason("no-kernel", b.graph(), "n0:0")
+    assert output_reason("no-kernel", b.graph(), "n1:0") is None
 
 
-def test_outputs_outside_the_selection_are_refused() -> None:
+def test_outputs_outside_the_selection_are_rejected() -> None:
     b = GraphBuilder()
     b.conv(b.input((1, 8, 4, 4)), 8)
-    assert output_said("nodes", b.graph(), "n0:0", allowed=frozenset())
-    assert output_said("nodes", b.graph(), "n0:0") is None
+    assert output_reason("nodes", b.graph(), "n0:0", allowed=frozenset())
+    assert output_reason("nodes", b.graph(), "n0:0") is None
 
 
-def test_every_rule_is_documented_and_named() -> None:
-    for name, rule in [*PORT_RULES.items(), *OUTPUT_RULES.items()]:
+def test_every_filter_is_documented_and_named() -> None:
+    for name, check in [*PORT_FILTERS.items(), *OUTPUT_FILTERS.items()]:
         assert name == name.lower()
-        assert rule.__doc__
+        assert check.__doc__
 
 
-def test_concat_is_never_refused_for_being_a_concat() -> None:
+def test_concat_is_never_rejected_for_being_a_concat() -> None:
     b = GraphBuilder()
     x = b.input((1, 8, 4, 4))
     b.conv(b.node("Concat", [b.relu(b.conv(x, 8)), b.relu(b.conv(x, 8))], (1, 16, 4, 4), axis=1), 8)
@@ -251,12 +251,12 @@ def test_concat_is_never_refused_for_being_a_concat() -> None:
     assert rejections.allows(Port("n4", 1))
 
 
-def test_first_objection_is_the_reason_given() -> None:
+def test_first_filter_that_rejects_gives_the_reason() -> None:
     b = GraphBuilder()
     b.node("Tanh", [b.input((2,), dtype=ir.DataType.INT64)])
     rejection = find_rejections(context_of(b.graph())).ports[Port("n0", 0)]
     assert rejection is not None
-    assert rejection.rule == "dtype"
+    assert rejection.filter == "dtype"
 
 
 def test_globs_select_nodes_and_idle_ones_are_named() -> None:
@@ -269,9 +269,9 @@ def test_globs_select_nodes_and_idle_ones_are_named() -> None:
         select_nodes(graph, ["n0", "N*", ""])
 
 
-def test_restricted_space_offers_nothing_else() -> None:
+def test_restricted_space_allows_nothing_else() -> None:
     b = GraphBuilder()
     b.conv(b.relu(b.conv(b.input((1, 8, 4, 4)), 8)), 8)
     space = find_search_space(b.graph(), RULES, nodes=["n2"])
-    offered = {p.node for p, r in space.rejections.ports.items() if r is None}
-    assert offered == {"n2"}
+    allowed = {p.node for p, r in space.rejections.ports.items() if r is None}
+    assert allowed == {"n2"}

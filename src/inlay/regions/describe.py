@@ -12,7 +12,7 @@ def regions_json(space: SearchSpace) -> dict[str, Any]:
     """Plain data with stable keys: ``{nodes, regions: […], patterns: {signature: {…}}, refused: […]}``.
 
     ``points`` lists each insertion point with the ports that it stands for (``node``, ``slot``; node ``""`` is a graph
-    output). ``refused`` lists every port that is not offered, with the rule that refused it.
+    output). ``refused`` lists every port that is not a legal insertion point, with the filter that rejected it.
     """
     return {
         "nodes": len(space.graph.nodes),
@@ -45,7 +45,7 @@ def regions_json(space: SearchSpace) -> dict[str, Any]:
             for signature, pattern in space.patterns.items()
         },
         "refused": [
-            {"node": port.node, "slot": port.slot, "rule": rejection.rule, "reason": rejection.reason}
+            {"node": port.node, "slot": port.slot, "rule": rejection.filter, "reason": rejection.reason}
             for port, rejection in space.rejections.ports.items()
             if rejection is not None
         ],
@@ -53,12 +53,12 @@ def regions_json(space: SearchSpace) -> dict[str, Any]:
 
 
 def regions_text(space: SearchSpace, every: bool = False) -> str:
-    """The tree for people: sizes, patterns, how often a pattern occurs, points, and why ports are not offered.
+    """The tree for people: sizes, patterns and their instances, insertion points, and why ports are rejected.
 
     Args:
         space: the search space.
-        every: show each region with its points and its ports that are not offered. Otherwise a pattern is drawn out
-            where it occurs first and one line stands for its other regions, and refusals are counted by rule.
+        every: show each region with its points and its rejected ports. Otherwise a pattern is expanded at its first
+            instance, one line stands for each other instance, and rejections are counted by filter.
     """
     lines = [
         f"{len(space.graph.nodes)} nodes, {len(space.tree.regions)} regions, {len(space.patterns)} patterns, "
@@ -93,8 +93,8 @@ def regions_text(space: SearchSpace, every: bool = False) -> str:
                 for port, _ in space.graph.node(name).input_ports():
                     rejection = space.rejections.ports.get(port)
                     if rejection is not None:
-                        lines.append(f"{indent}    not offered: {port}: {rejection.reason} ({rejection.rule})")
+                        lines.append(f"{indent}    not offered: {port}: {rejection.reason} ({rejection.filter})")
     if not every:
-        rules = Counter(r.rule for r in space.rejections.ports.values() if r is not None)
-        lines += [f"not offered, {rule}: {count} ports" for rule, count in rules.most_common()]
+        filters = Counter(r.filter for r in space.rejections.ports.values() if r is not None)
+        lines += [f"not offered, {name}: {count} ports" for name, count in filters.most_common()]
     return "\n".join(lines)

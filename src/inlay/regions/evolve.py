@@ -217,7 +217,7 @@ class Evolve:
             placement = self.completion.placement(selected)
             if self._is_new(placement):
                 state.drawn += 1
-                state.sampler.took(how)
+                state.sampler.record(how)
                 # promotion may have added ports: they are part of what was measured
                 return scheme, self.completion.activations(placement), placement, how
         return None

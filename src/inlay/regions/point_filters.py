@@ -1,15 +1,17 @@
-"""Why a port or an output is not offered as an insertion point: one table of named rules, each with its reason.
+"""Why a port or an output is not a legal insertion point: two tables of named filters, each with its reason.
 
-A rule looks at one port (a consumer's input slot) or at one output value, and returns the reason why it is not
-offered, or None. The first rule that objects decides. Constants are not *refused*: they are implied by the
-activations that their operator reads (:mod:`inlay.regions.schemes`).
+A filter looks at one port (a consumer's input slot) or at one output value, and returns the reason for rejecting it,
+or None. The first filter that gives a reason decides. Ports of constants are not filtered at all: whether they carry
+Q/DQ follows from the activations that their operator reads (:class:`inlay.regions.schemes.SchemeCompletion`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -19,20 +21,29 @@ from inlay.space.units import Unit, find_units
 from inlay.types import GRAPH_OUTPUT, Port
 
 TINY_ELEMENTS = 8
-"""Tensors with fewer elements cost more to quantize than any operator on them could save."""
+"""Tensors with fewer elements are rejected: the Q/DQ pair costs more than an operator on them could save."""
+
+_CONVS = frozenset({"Conv", "ConvTranspose"})
+
+_Item = TypeVar("_Item", int, str)  # an input slot, or an output value
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why something is not offered: the rule's name, and its reason in words."""
+    """Why a port or an output is not a legal insertion point.
 
-    rule: str
+    Attributes:
+        filter: name of the filter that rejected it: a key of ``PORT_FILTERS`` or ``OUTPUT_FILTERS``.
+        reason: in words.
+    """
+
+    filter: str
     reason: str
 
 
 @dataclass(frozen=True, eq=False)
-class Context:
-    """What rules look at; built once per graph, in linear time.
+class FilterContext:
+    """What filters look at; built once per graph, in linear time.
 
     Attributes:
         graph, rules: the model and the target's table.
@@ -50,46 +61,46 @@ class Context:
 
 @dataclass(frozen=True)
 class Rejections:
-    """Verdict on every port that reads a value computed at run time, and on every computed value as an output.
+    """For every port that reads a value computed at run time, and for every computed value: why it is rejected.
 
     Attributes:
-        ports: None where the port is offered.
-        outputs: None where the value may be offered as a region's output.
+        ports: None where the port is a legal insertion point.
+        outputs: None where the value may be an output insertion point of a region.
     """
 
     ports: Mapping[Port, Rejection | None]
     outputs: Mapping[str, Rejection | None]
 
     def allows(self, port: Port) -> bool:
-        """Whether ``port`` is offered."""
+        """Whether ``port`` is a legal insertion point."""
         return port in self.ports and self.ports[port] is None
 
 
-PortRule = Callable[[Context, Node, int], str | None]
-OutputRule = Callable[[Context, Node, str], str | None]
+PortFilter = Callable[[FilterContext, Node, int], str | None]
+OutputFilter = Callable[[FilterContext, Node, str], str | None]
 
 
 def filter_context(
     graph: Graph, rules: Rules, units: tuple[Unit, ...] | None = None, allowed: frozenset[str] | None = None
-) -> Context:
-    """Gather what the rules look at."""
+) -> FilterContext:
+    """Gather what the filters look at."""
     units = find_units(graph, rules) if units is None else units
     unit_of = {name: unit for unit in units for name in unit.nodes}
-    return Context(graph, rules, MappingProxyType(unit_of), shape_arithmetic(graph), allowed)
+    return FilterContext(graph, rules, MappingProxyType(unit_of), shape_arithmetic(graph), allowed)
 
 
-def find_rejections(context: Context) -> Rejections:
-    """Apply all rules to all ports and outputs. Linear time."""
+def find_rejections(context: FilterContext) -> Rejections:
+    """Apply all filters to all ports and outputs. Linear time."""
     graph = context.graph
     ports: dict[Port, Rejection | None] = {}
     outputs: dict[str, Rejection | None] = {}
     for node in graph.nodes:
         for port, value in node.input_ports():
             if not graph.is_constant(value):
-                ports[port] = _port_refusal(context, node, port.slot)
+                ports[port] = _first(PORT_FILTERS, context, node, port.slot)
         for value in node.outputs:
             if value:
-                outputs[value] = _output_refusal(context, node, value)
+                outputs[value] = _first(OUTPUT_FILTERS, context, node, value)
     return Rejections(MappingProxyType(ports), MappingProxyType(outputs))
 
 
@@ -103,20 +114,20 @@ def shape_arithmetic(graph: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def outside_selection(context: Context, node: Node, slot: int) -> str | None:
+def _outside_selection(context: FilterContext, node: Node, _: object) -> str | None:
     """The user restricted the search to other nodes."""
     if context.allowed is not None and node.name not in context.allowed:
         return "the search is restricted to other nodes (--nodes, --recipe)"
     return None
 
 
-def carries_subgraph(context: Context, node: Node, slot: int) -> str | None:
-    """Bodies of If, Loop and Scan are copied untouched, and so is what they are given."""
+def _carries_subgraph(context: FilterContext, node: Node, slot: int) -> str | None:
+    """Bodies of If, Loop and Scan are copied untouched, and so are the values passed to them."""
     return f"{node.op_type} carries a subgraph" if node.has_subgraph else None
 
 
-def not_float(context: Context, node: Node, slot: int) -> str | None:
-    """Q/DQ is set on float32 tensors only."""
+def _not_float(context: FilterContext, node: Node, slot: int) -> str | None:
+    """QuantizeLinear takes other types too, but calibration and emission handle float32 tensors only."""
     value = node.inputs[slot]
     if context.graph.is_float(value):
         return None
@@ -125,27 +136,39 @@ def not_float(context: Context, node: Node, slot: int) -> str | None:
     return f"{value} is {known}, not float32"
 
 
-def is_shape_arithmetic(context: Context, node: Node, slot: int) -> str | None:
+def _shape_value(context: FilterContext, node: Node, value: str) -> str | None:
     """Sizes and offsets must stay exact."""
-    value = node.inputs[slot]
     return f"{value} is computed from tensor shapes" if value in context.shape_arithmetic else None
 
 
-def tiny_tensor(context: Context, node: Node, slot: int) -> str | None:
-    """Nothing is saved on a handful of numbers."""
-    return _tiny(context, node.inputs[slot])
+def _tiny_value(context: FilterContext, node: Node, value: str) -> str | None:
+    """See ``TINY_ELEMENTS``."""
+    size = context.graph.size(value)
+    if size is not None and size < TINY_ELEMENTS:
+        return f"{value} has {size} elements, fewer than {TINY_ELEMENTS}"
+    return None
 
 
-def folded_activation(context: Context, node: Node, slot: int) -> str | None:
-    """Between an operator and the activation folded into it there must be nothing."""
+def _on_input(value_filter: OutputFilter) -> PortFilter:
+    """The filter on ports that looks at the value that the port reads."""
+
+    @functools.wraps(value_filter)
+    def on_input(context: FilterContext, node: Node, slot: int) -> str | None:
+        return value_filter(context, node, node.inputs[slot])
+
+    return on_input
+
+
+def _fused_activation(context: FilterContext, node: Node, slot: int) -> str | None:
+    """Q/DQ between an operator and the activation fused into it would split the kernel."""
     unit = context.unit_of[node.name]
     if node.name != unit.name and unit.selectable:
         return f"{node.op_type} is folded into {unit.name}: a Q/DQ pair between them would part the kernel"
     return None
 
 
-def conv_batchnorm_interior(context: Context, node: Node, slot: int) -> str | None:
-    """Between Conv and its BatchNormalization, and between that and its activation, there must be nothing."""
+def _conv_batchnorm_interior(context: FilterContext, node: Node, slot: int) -> str | None:
+    """Conv, its BatchNormalization and the activation after that are fused: no Q/DQ between them."""
     if slot != 0:
         return None
     before = _sole_producer(context.graph, node)
@@ -160,12 +183,12 @@ def conv_batchnorm_interior(context: Context, node: Node, slot: int) -> str | No
     return None
 
 
-def residual_main_path(context: Context, node: Node, slot: int) -> str | None:
-    """Where the target folds Conv→[BN→]Add→Relu into one kernel, the path from the Conv into the Add stays bare.
+def _residual_main_path(context: FilterContext, node: Node, slot: int) -> str | None:
+    """Where the target fuses Conv→[BN→]Add→Relu, the path from the Conv into the Add carries no Q/DQ.
 
-    This holds only when the Add really feeds a Relu (and nothing else), and when nothing but the Add reads what the
-    Conv, or its BatchNormalization, computes. Of two such paths the first in slot order is the main one, since only
-    one can be folded; the other is the skip input, which does carry Q/DQ.
+    This holds only if a Relu, and nothing else, reads the Add, and nothing but the Add reads the Conv's (or its
+    BatchNormalization's) output. Of two such paths the first in slot order is the main one, since only one can be
+    fused; the other is the skip input, which does carry Q/DQ.
     """
     if not context.rules.fuses_residual_add or node.op_type != "Add":
         return None
@@ -174,56 +197,47 @@ def residual_main_path(context: Context, node: Node, slot: int) -> str | None:
     if len(after) != 1 or after[0].node == GRAPH_OUTPUT or graph.node(after[0].node).op_type != "Relu":
         return None
     main = next((i for i in range(len(node.inputs)) if _ends_conv(graph, node, i)), None)
-    if main == slot:
-        return "it is the main path of Conv, Add, Relu, which become one kernel"
-    return None
+    return "it is the main path of Conv, Add, Relu, which become one kernel" if main == slot else None
 
 
-def no_kernel(context: Context, node: Node, slot: int) -> str | None:
-    """Reading Q/DQ only costs where the target runs the operator in float, unless the producer needs it to fuse."""
+def _no_kernel(context: FilterContext, node: Node, slot: int) -> str | None:
+    """Where the target runs the operator in float, Q/DQ before it only costs, unless its producer needs it to fuse."""
     unit = context.unit_of[node.name]
     if unit.selectable and (node.name != unit.name or Port(node.name, slot) in unit.activations):
         return None
-    if _producer_needs_quantized(context, node.inputs[slot]):
-        return None
+    producer = context.graph.producer(node.inputs[slot])
+    if producer is not None:
+        before = context.unit_of[producer.name]
+        if before.selectable and before.rule is not None and before.rule.output is Needs.QUANTIZED:
+            return None
     return unit.rejection or f"input {slot} of {node.op_type} is not an activation"
 
 
-def output_of_subgraph(context: Context, node: Node, value: str) -> str | None:
-    """What a subgraph reads always keeps its original value."""
+def _output_of_subgraph(context: FilterContext, node: Node, value: str) -> str | None:
+    """Subgraphs always read the original value."""
     return f"a subgraph reads {value}" if value in context.graph.captured else None
 
 
-def output_not_float(context: Context, node: Node, value: str) -> str | None:
-    """Q/DQ is set on float32 tensors only."""
+def _output_not_float(context: FilterContext, node: Node, value: str) -> str | None:
+    """As for ports."""
     return None if context.graph.is_float(value) else f"{value} is not a float32 tensor"
 
 
-def output_is_shape_arithmetic(context: Context, node: Node, value: str) -> str | None:
-    """Sizes and offsets must stay exact."""
-    return f"{value} is computed from tensor shapes" if value in context.shape_arithmetic else None
-
-
-def output_tiny(context: Context, node: Node, value: str) -> str | None:
-    """Nothing is saved on a handful of numbers."""
-    return _tiny(context, value)
-
-
-def output_interior(context: Context, node: Node, value: str) -> str | None:
-    """A value that is refused inside a fused kernel is not offered as an output either."""
+def _output_interior(context: FilterContext, node: Node, value: str) -> str | None:
+    """A value inside a fused kernel is no output insertion point either."""
     for port in context.graph.consumers(value):
         if port.node == GRAPH_OUTPUT:
             continue
         after = context.graph.node(port.node)
-        for rule in (folded_activation, conv_batchnorm_interior, residual_main_path):
-            reason = rule(context, after, port.slot)
+        for port_filter in (_fused_activation, _conv_batchnorm_interior, _residual_main_path):
+            reason = port_filter(context, after, port.slot)
             if reason:
                 return reason
     return None
 
 
-def output_of_float_kernel(context: Context, node: Node, value: str) -> str | None:
-    """Quantizing what a float operator hands out pays only at consumers, which have ports of their own."""
+def _output_of_float_kernel(context: FilterContext, node: Node, value: str) -> str | None:
+    """Q/DQ on the output of a float operator can only pay at its consumers, which have ports of their own."""
     unit = context.unit_of[node.name]
     if not unit.selectable:
         return unit.rejection
@@ -231,68 +245,51 @@ def output_of_float_kernel(context: Context, node: Node, value: str) -> str | No
     return f"{unit.op_type} hands out float" if unit.rule.output is Needs.FLOAT else None
 
 
-def output_outside_selection(context: Context, node: Node, value: str) -> str | None:
-    """The user restricted the search to other nodes."""
-    return outside_selection(context, node, 0)
-
-
-PORT_RULES: Mapping[str, PortRule] = MappingProxyType(
+PORT_FILTERS: Mapping[str, PortFilter] = MappingProxyType(
     {
-        "nodes": outside_selection,
-        "subgraph": carries_subgraph,
-        "dtype": not_float,
-        "shape-arithmetic": is_shape_arithmetic,
-        "tiny": tiny_tensor,
-        "folded-activation": folded_activation,
-        "conv-bn-interior": conv_batchnorm_interior,
-        "residual-main-path": residual_main_path,
-        "no-kernel": no_kernel,
+        "nodes": _outside_selection,
+        "subgraph": _carries_subgraph,
+        "dtype": _not_float,
+        "shape-arithmetic": _on_input(_shape_value),
+        "tiny": _on_input(_tiny_value),
+        "folded-activation": _fused_activation,
+        "conv-bn-interior": _conv_batchnorm_interior,
+        "residual-main-path": _residual_main_path,
+        "no-kernel": _no_kernel,
     }
 )
-"""Rules on ports, in the order in which they are asked."""
+"""Filters on ports in the order of their application. The names stand in ``regions --json``."""
 
-OUTPUT_RULES: Mapping[str, OutputRule] = MappingProxyType(
+OUTPUT_FILTERS: Mapping[str, OutputFilter] = MappingProxyType(
     {
-        "nodes": output_outside_selection,
-        "subgraph": output_of_subgraph,
-        "dtype": output_not_float,
-        "shape-arithmetic": output_is_shape_arithmetic,
-        "tiny": output_tiny,
-        "interior": output_interior,
-        "no-kernel": output_of_float_kernel,
+        "nodes": _outside_selection,
+        "subgraph": _output_of_subgraph,
+        "dtype": _output_not_float,
+        "shape-arithmetic": _shape_value,
+        "tiny": _tiny_value,
+        "interior": _output_interior,
+        "no-kernel": _output_of_float_kernel,
     }
 )
-"""Rules on outputs, in the order in which they are asked."""
-
-_CONVS = frozenset({"Conv", "ConvTranspose"})
+"""Filters on outputs in the order of their application."""
 
 
-def _port_refusal(context: Context, node: Node, slot: int) -> Rejection | None:
-    for name, rule in PORT_RULES.items():
-        reason = rule(context, node, slot)
+def _first(
+    filters: Mapping[str, Callable[[FilterContext, Node, _Item], str | None]],
+    context: FilterContext,
+    node: Node,
+    item: _Item,
+) -> Rejection | None:
+    for name, reason_of in filters.items():
+        reason = reason_of(context, node, item)
         if reason:
             return Rejection(name, reason)
     return None
 
 
-def _output_refusal(context: Context, node: Node, value: str) -> Rejection | None:
-    for name, rule in OUTPUT_RULES.items():
-        reason = rule(context, node, value)
-        if reason:
-            return Rejection(name, reason)
-    return None
-
-
-def _tiny(context: Context, value: str) -> str | None:
-    size = context.graph.size(value)
-    if size is not None and size < TINY_ELEMENTS:
-        return f"{value} has {size} elements, fewer than {TINY_ELEMENTS}"
-    return None
-
-
-def _sole_producer(graph: Graph, node: Node) -> Node | None:
-    """Producer of the first input, when this node alone reads what it computes."""
-    value = node.inputs[0] if node.inputs else ""
+def _sole_producer(graph: Graph, node: Node, slot: int = 0) -> Node | None:
+    """Producer of an input, if ``node`` alone reads the value."""
+    value = node.inputs[slot] if slot < len(node.inputs) else ""
     producer = graph.producer(value) if value else None
     if producer is None or len(graph.consumers(value)) != 1 or value in graph.captured:
         return None
@@ -301,18 +298,7 @@ def _sole_producer(graph: Graph, node: Node) -> Node | None:
 
 def _ends_conv(graph: Graph, add: Node, slot: int) -> bool:
     """Whether input ``slot`` of ``add`` comes from a Conv, or its BatchNormalization, that nothing else reads."""
-    value = add.inputs[slot]
-    producer = graph.producer(value) if value else None
-    if producer is None or len(graph.consumers(value)) != 1 or value in graph.captured:
-        return False
-    if producer.op_type == "BatchNormalization":
+    producer = _sole_producer(graph, add, slot)
+    if producer is not None and producer.op_type == "BatchNormalization":
         producer = _sole_producer(graph, producer)
     return producer is not None and producer.op_type in _CONVS
-
-
-def _producer_needs_quantized(context: Context, value: str) -> bool:
-    producer = context.graph.producer(value)
-    if producer is None:
-        return False
-    unit = context.unit_of[producer.name]
-    return unit.selectable and unit.rule is not None and unit.rule.output is Needs.QUANTIZED

@@ -1,14 +1,14 @@
-"""Insertion points: slots of a pattern at which Q/DQ may be set, and the ports they stand for in one region.
+"""Insertion points: slots of a pattern at which Q/DQ may be inserted, and the ports they stand for in one region.
 
-Indices are canonical: they count nodes, children, inputs and outputs in the order that :mod:`inlay.regions.patterns`
-gives them, which is the same in every region with the pattern. For an operator whose inputs may stand in any order,
-``input_index`` counts them in canonical order too, not as they happen to be written.
+Indices are canonical: they count nodes, children, inputs and outputs in the order of :mod:`inlay.regions.patterns`,
+which is the same in every instance of the pattern. The inputs of a commutative operator are counted in canonical
+order too, not as written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from types import MappingProxyType
 
 from inlay.errors import UsageError
@@ -33,7 +33,7 @@ class NodeInputInsertionPoint:
 
 @dataclass(frozen=True, order=True)
 class ChildRegionInputInsertionPoint:
-    """Input ``input_index`` of child ``child_index``: every offered port in that child that reads the value."""
+    """Input ``input_index`` of child ``child_index``: every legal port in that child that reads the value."""
 
     child_index: int
     input_index: int
@@ -47,9 +47,9 @@ class RegionOutputInsertionPoint:
     """An output of the region: every port that reads the value, graph outputs included.
 
     Attributes:
-        child_index: the child that hands it out; None in a leaf.
+        child_index: the child region that it is an output of; None in a leaf.
         node_index: the node that computes it; None unless in a leaf.
-        output_index: number among the child's, or the node's, outputs.
+        output_index: index among the outputs of that child or node.
     """
 
     child_index: int | None
@@ -63,11 +63,15 @@ class RegionOutputInsertionPoint:
 
 InsertionPoint = NodeInputInsertionPoint | ChildRegionInputInsertionPoint | RegionOutputInsertionPoint
 
+PointTable = Mapping[InsertionPoint, tuple[Port, ...]]
+"""The insertion points of one region, in order, with the ports that each stands for."""
+
 _KINDS: Mapping[str, type[InsertionPoint]] = {
     "node_input": NodeInputInsertionPoint,
     "child_input": ChildRegionInputInsertionPoint,
     "output": RegionOutputInsertionPoint,
 }
+_KIND_OF = {point_type: kind for kind, point_type in _KINDS.items()}
 
 
 def sort_key(point: InsertionPoint) -> tuple[int, ...]:
@@ -82,11 +86,7 @@ def sort_key(point: InsertionPoint) -> tuple[int, ...]:
 
 def to_data(point: InsertionPoint) -> list[str | int | None]:
     """A point as plain data: its kind, then its indices; inverse of :func:`from_data`."""
-    if isinstance(point, NodeInputInsertionPoint):
-        return ["node_input", point.node_index, point.input_index]
-    if isinstance(point, ChildRegionInputInsertionPoint):
-        return ["child_input", point.child_index, point.input_index]
-    return ["output", point.child_index, point.node_index, point.output_index]
+    return [_KIND_OF[type(point)], *astuple(point)]
 
 
 def from_data(data: object) -> InsertionPoint:
@@ -98,20 +98,23 @@ def from_data(data: object) -> InsertionPoint:
     if not isinstance(data, list) or not data or data[0] not in _KINDS:
         raise ValueError(f"{data!r} is not an insertion point")
     kind, *indices = data
-    optional = 2 if kind == "output" else 0
-    for i, index in enumerate(indices):
-        fine = isinstance(index, int) and not isinstance(index, bool) and index >= 0
-        if not fine and not (index is None and i < optional):
-            raise ValueError(f"{data!r} is not an insertion point: its indices must be numbers from 0 on")
-    if len(indices) != (3 if kind == "output" else 2):
+    point_type = _KINDS[kind]
+    if len(indices) != len(fields(point_type)):
         raise ValueError(f"{data!r} is not an insertion point: it has {len(indices)} indices")
+    optional = 2 if kind == "output" else 0
+    if any(not _is_index(index) and not (index is None and i < optional) for i, index in enumerate(indices)):
+        raise ValueError(f"{data!r} is not an insertion point: its indices must be integers from 0 on")
     if kind == "output" and (indices[0] is None) == (indices[1] is None):
         raise ValueError(f"{data!r} is not an insertion point: either the child or the node must be given")
-    return _KINDS[kind](*indices)
+    return point_type(*indices)
 
 
-def resolve(point: InsertionPoint, table: Mapping[InsertionPoint, tuple[Port, ...]]) -> tuple[Port, ...]:
-    """The ports that ``point`` stands for, by a region's table from :func:`legal_points`.
+def _is_index(index: object) -> bool:
+    return isinstance(index, int) and not isinstance(index, bool) and index >= 0
+
+
+def resolve(point: InsertionPoint, table: PointTable) -> tuple[Port, ...]:
+    """The ports that ``point`` stands for in one region, by its table from :func:`legal_points`.
 
     Raises:
         UsageError: the region's pattern has no such point.
@@ -124,44 +127,46 @@ def resolve(point: InsertionPoint, table: Mapping[InsertionPoint, tuple[Port, ..
 
 def legal_points(
     graph: Graph, instance: Instance, rejections: Rejections, live_ranges: Mapping[str, LiveRange]
-) -> Mapping[InsertionPoint, tuple[Port, ...]]:
-    """Every point that ``instance``'s region offers, in order, with its ports. Linear in the region's size."""
+) -> PointTable:
+    """Every legal point of ``instance``'s region, in order, with its ports. Linear in the region's size."""
+    inputs = _node_inputs(instance) if instance.region.type is RegionType.LEAF else _child_inputs(instance)
     found: dict[InsertionPoint, tuple[Port, ...]] = {}
-    if instance.region.type is RegionType.LEAF:
-        for node_index, name in enumerate(instance.nodes):
-            for input_index, slot in enumerate(instance.slots[node_index]):
-                port = Port(name, slot)
-                if rejections.allows(port):
-                    found[NodeInputInsertionPoint(node_index, input_index)] = (port,)
-    else:
-        reads = instance.reads
-        for child_index, values in enumerate(instance.child_inputs):
-            for input_index, value in enumerate(values):
-                ports = tuple(p for p in reads.get((child_index, value), ()) if rejections.allows(p))
-                if ports:
-                    found[ChildRegionInputInsertionPoint(child_index, input_index)] = ports
-    for output, value in _outputs(graph, instance, live_ranges):
-        if rejections.outputs[value] is None:
-            found[output] = graph.consumers(value)
+    for point, candidates in inputs:
+        ports = tuple(p for p in candidates if rejections.allows(p))
+        if ports:
+            found[point] = ports
+    for output, value in _outputs(graph, instance):
+        readers = graph.consumers(value)
+        crosses = leaves_region(live_ranges[value], instance.region.leaf_range)
+        if readers and crosses and rejections.outputs[value] is None:
+            found[output] = readers
     return MappingProxyType(found)
 
 
-def _outputs(
-    graph: Graph, instance: Instance, live_ranges: Mapping[str, LiveRange]
-) -> Iterator[tuple[RegionOutputInsertionPoint, str]]:
-    """Outputs of the region that some port reads."""
-    region = instance.region
-    if region.type is RegionType.LEAF:
-        held = [
-            (RegionOutputInsertionPoint(None, n, i), value)
-            for n, name in enumerate(instance.nodes)
-            for i, value in enumerate(graph.node(name).outputs)
-            if value
-        ]
+_Candidates = Iterator[tuple[InsertionPoint, tuple[Port, ...]]]
+
+
+def _node_inputs(leaf: Instance) -> _Candidates:
+    for node_index, (name, slots) in enumerate(zip(leaf.nodes, leaf.slots, strict=True)):
+        for input_index, slot in enumerate(slots):
+            yield NodeInputInsertionPoint(node_index, input_index), (Port(name, slot),)
+
+
+def _child_inputs(composite: Instance) -> _Candidates:
+    for child_index, values in enumerate(composite.child_inputs):
+        for input_index, value in enumerate(values):
+            ports = composite.reads.get((child_index, value), ())
+            yield ChildRegionInputInsertionPoint(child_index, input_index), ports
+
+
+def _outputs(graph: Graph, instance: Instance) -> Iterator[tuple[RegionOutputInsertionPoint, str]]:
+    """Outputs of a leaf's nodes, or of a composite's children."""
+    if instance.region.type is RegionType.LEAF:
+        for node_index, name in enumerate(instance.nodes):
+            for output_index, value in enumerate(graph.node(name).outputs):
+                if value:
+                    yield RegionOutputInsertionPoint(None, node_index, output_index), value
     else:
-        held = [
-            (RegionOutputInsertionPoint(c, None, i), value)
-            for c, values in enumerate(instance.child_outputs)
-            for i, value in enumerate(values)
-        ]
-    return ((p, v) for p, v in held if leaves_region(live_ranges[v], region.leaf_range) and graph.consumers(v))
+        for child_index, values in enumerate(instance.child_outputs):
+            for output_index, value in enumerate(values):
+                yield RegionOutputInsertionPoint(child_index, None, output_index), value

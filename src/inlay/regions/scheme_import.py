@@ -1,4 +1,4 @@
-"""Import of a Q/DQ placement from elsewhere: every one of its sites is accounted for."""
+"""Import of an existing Q/DQ placement as schemes; every one of its sites is accounted for."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What became of a placement's sites; the four parts together are all of them, each once.
+    """What became of a placement's sites: each is in exactly one of ``points``, ``implied``, ``kept`` and ``unknown``.
 
     Attributes:
-        placement: what can be imported: the ``points`` and ``implied`` sites, with the types they have.
-        points: ports that an insertion point reaches: the search can set and clear them.
+        placement: what can be imported: the ``points`` and ``implied`` sites, with their types.
+        points: ports of insertion points, which the search can set and clear.
         implied: ports of constants (weights, biases), which follow the activations of their operator.
-        kept: ports that no insertion point reaches, with the reason; the search leaves them out, although the
-            placement as a whole may be measured.
+        kept: ports of no insertion point, with the reason; the search leaves them out, although the placement as a
+            whole may be measured.
         unknown: ports that the normalized model does not have, with the reason.
-        schemes: for each pattern signature, the scheme that the import amounts to in most of its regions.
+        schemes: by pattern signature, the scheme that the import amounts to in most of its instances.
     """
 
     placement: Placement
@@ -35,7 +35,7 @@ class ImportReport:
 
     @property
     def sites(self) -> int:
-        """How many sites were accounted for."""
+        """Number of sites, all of which are accounted for."""
         return len(self.points) + len(self.implied) + len(self.kept) + len(self.unknown)
 
     def __str__(self) -> str:
@@ -52,8 +52,8 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
     """Account for ``sites``, and express them as schemes.
 
     Args:
-        space: of the normalized float model.
-        sites: ports with their types, as read from a Q/DQ model. Ports that the model lacks are reported.
+        space: the search space of the normalized float model.
+        sites: ports with their types, as extracted from a Q/DQ model.
     """
     graph = space.graph
     reached = {port for table in space.tables.values() for ports in table.values() for port in ports}
@@ -71,7 +71,7 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
         elif port in constants:
             implied.append(port)
         else:
-            kept.append((port, _why(space, port)))
+            kept.append((port, _reason(space, port)))
             continue
         usable[port] = qtype
     placement = Placement(usable.items())
@@ -81,7 +81,7 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
 
 
 def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[tuple[Port, QType]]:
-    """All consumers of ``values``, to be read as ``qtype``; an unknown value stands for itself, as a missing port."""
+    """All consumers of ``values``, with ``qtype``; an unknown value yields a port that does not exist, to be reported."""
     sites: list[tuple[Port, QType]] = []
     for value in values:
         consumers = graph.consumers(value)
@@ -90,7 +90,7 @@ def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[t
 
 
 def scheme_of_ports(space: SearchSpace, pattern: RegionPattern, selected: Collection[Port]) -> InsertionScheme:
-    """The scheme of ``pattern`` that a choice of ports amounts to, in most of its regions.
+    """The scheme that selected ports amount to in most instances of ``pattern``.
 
     A point counts as set where all its ports are selected.
     """
@@ -112,7 +112,7 @@ def _missing(graph: Graph, port: Port) -> str:
     return ""
 
 
-def _why(space: SearchSpace, port: Port) -> str:
+def _reason(space: SearchSpace, port: Port) -> str:
     graph = space.graph
     value = graph.value_of(port)
     if port.node == GRAPH_OUTPUT:

@@ -1,8 +1,8 @@
-"""Schemes: which insertion points of a pattern carry Q/DQ, and the placement that a choice of ports amounts to."""
+"""Schemes: which insertion points of a pattern carry Q/DQ; and the completion of selected ports to a placement."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph
@@ -10,6 +10,7 @@ from inlay.regions.points import (
     ChildRegionInputInsertionPoint,
     InsertionPoint,
     NodeInputInsertionPoint,
+    PointTable,
     RegionOutputInsertionPoint,
     from_data,
     resolve,
@@ -23,7 +24,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 @dataclass(frozen=True)
 class InsertionScheme:
-    """A frozen set of insertion points of one pattern. What was measured of it is kept elsewhere."""
+    """A frozen set of insertion points of one pattern; an identity, which holds no measurements."""
 
     points: frozenset[InsertionPoint] = frozenset()
 
@@ -43,14 +44,14 @@ class InsertionScheme:
         return tuple(sorted((p for p in self.points if isinstance(p, RegionOutputInsertionPoint)), key=sort_key))
 
     def distance(self, other: InsertionScheme) -> int:
-        """Edit distance: how many points are in one of the two schemes only."""
+        """Edit distance: the number of points in exactly one of the two schemes."""
         return len(self.points ^ other.points)
 
-    def ports(self, table: Mapping[InsertionPoint, tuple[Port, ...]]) -> frozenset[Port]:
-        """The ports that it selects in one region, by that region's table of points.
+    def ports(self, table: PointTable) -> frozenset[Port]:
+        """The ports that it selects in one region, by that region's table.
 
         Raises:
-            UsageError: it has a point that the region's pattern lacks.
+            UsageError: the region's pattern lacks one of the points.
         """
         return frozenset(port for point in self.points for port in resolve(point, table))
 
@@ -60,7 +61,7 @@ class InsertionScheme:
 
     @classmethod
     def from_data(cls, data: object) -> InsertionScheme:
-        """Read what :meth:`to_data` wrote. Raises ValueError when it is something else."""
+        """Read what :meth:`to_data` wrote. Raises ValueError if it is not that."""
         if not isinstance(data, list):
             raise ValueError(f"{data!r} is not a list of insertion points")
         return cls(frozenset(from_data(item) for item in data))
@@ -68,10 +69,10 @@ class InsertionScheme:
 
 @dataclass(frozen=True)
 class ConcatGroup:
-    """All points that feed one Concat: they are set or cleared together.
+    """The points that cover all inputs of one Concat: they are set or cleared together.
 
     Attributes:
-        concat: name of the Concat node, in the region that the group was found in.
+        concat: name of the Concat node in the first instance of the pattern.
         points: the points that cover its inputs.
     """
 
@@ -79,10 +80,8 @@ class ConcatGroup:
     points: frozenset[InsertionPoint]
 
 
-def concat_groups(
-    graph: Graph, nodes: Iterable[str], table: Mapping[InsertionPoint, tuple[Port, ...]]
-) -> tuple[ConcatGroup, ...]:
-    """Groups of the Concat nodes among ``nodes``; only those whose every computed input is selectable."""
+def concat_groups(graph: Graph, nodes: Iterable[str], table: PointTable) -> tuple[ConcatGroup, ...]:
+    """Groups of the Concat nodes among ``nodes``; only Concats of which every computed input has a legal point."""
     point_of = {
         port: point
         for point, ports in table.items()
@@ -102,18 +101,19 @@ def concat_groups(
 
 
 class SchemeCompletion:
-    """Turns a choice of activation ports into a placement that means something to the target.
+    """Completes a selection of activation ports to a placement that the target can run in low precision.
 
-    * A unit whose computed activations all read Q/DQ gets its weight, its bias and its constant operands
-      quantized too: without them no integer kernel can take its place.
-    * A value whose only consumers without Q/DQ are Concats is quantized for these as well (*promotion*): the Concat
-      can then run on bytes, and the producer can fuse, at no price.
+    * If all computed activations of a unit read Q/DQ, its weight, its bias and its constant operands are quantized
+      too: no integer kernel applies without them.
+    * If only Concats read a value without Q/DQ, and other consumers read it with Q/DQ, these Concats read Q/DQ too
+      (*promotion*): the Concat can then run on integers and the producer can be fused, at no cost.
 
     Args:
         graph: the model.
         units: its units.
         rules: the target's table.
-        base: sites that stay as they are unless a port is cleared: ports of other types, weights quantized alone.
+        base: a placement whose types are kept for the ports selected, and whose constants are kept where no activation
+            decides about them (weight-only quantization).
         offset: weights that are off zero wherever they are quantized, besides those of ``base``.
     """
 
@@ -147,7 +147,7 @@ class SchemeCompletion:
             for computed, implied in self._operands
             if any(p in self._base for p, _ in implied) and not any(p in self._base for p in computed)
         )
-        self._concats = tuple(
+        self._concat_inputs = tuple(
             dict.fromkeys(
                 v
                 for n in graph.nodes
@@ -158,7 +158,7 @@ class SchemeCompletion:
         )
 
     def activations(self, placement: Placement) -> frozenset[Port]:
-        """The ports of ``placement`` that read computed values: what a search chooses among."""
+        """The ports of ``placement`` that read computed values: those that a search selects among."""
         return frozenset(p for p, _ in placement if not self._graph.is_constant(self._graph.value_of(p)))
 
     def placement(self, selected: Collection[Port]) -> Placement:
@@ -179,7 +179,7 @@ class SchemeCompletion:
 
     def _promote(self, chosen: set[Port]) -> None:
         graph = self._graph
-        for value in self._concats:
+        for value in self._concat_inputs:
             bare = [p for p in graph.consumers(value) if p not in chosen]
             if not bare or len(bare) == len(graph.consumers(value)):
                 continue

@@ -1,4 +1,4 @@
-"""The search space of one model on one target: regions, patterns, and the ports of every insertion point."""
+"""The region-pattern search space of one model on one target: regions, patterns, insertion points and their ports."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.patterns import Instance, PatternFinder, summarize
 from inlay.regions.point_filters import Rejections, filter_context, find_rejections
-from inlay.regions.points import InsertionPoint, legal_points
+from inlay.regions.points import InsertionPoint, PointTable, legal_points
 from inlay.regions.schemes import ConcatGroup, InsertionScheme, concat_groups
 from inlay.regions.tree import RegionTree, RegionType, find_regions
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units
 from inlay.types import Port
-
-PointTable = Mapping[InsertionPoint, tuple[Port, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +29,8 @@ class RegionPattern:
         signature: 20 hexadecimal digits; equal for isomorphic regions of any models.
         type: LEAF, COMPOSITE or ROOT.
         summary: its operators, for people.
-        size: how many nodes an instance has.
-        points: insertion points, in order; the same for all instances.
+        size: number of nodes of an instance.
+        points: legal insertion points, in order; the same for all instances.
         instances: the regions with this pattern, in tree order.
         groups: Concat groups, as points; the same for all instances.
     """
@@ -52,15 +50,15 @@ class RegionPattern:
 
 @dataclass(frozen=True, eq=False)
 class SearchSpace:
-    """Everything that the pattern search needs to know of a model.
+    """All that the region-pattern search needs of a model.
 
     Attributes:
         graph, rules, units: the model and its target.
-        offers: which ports are offered, and why others are not.
+        rejections: why ports and outputs are not legal insertion points.
         tree: the region tree.
         patterns: by signature, in the order of their first region.
         pattern_of: pattern of each region, by region id.
-        tables: ports of each point of each region, by region id.
+        tables: the insertion points of each region with their ports, by region id.
     """
 
     graph: Graph
@@ -91,8 +89,8 @@ def find_search_space(
     Args:
         graph: the model.
         rules: the target's table.
-        nodes: globs over node names; only the ports of matching nodes are offered. None means all.
-        allowed: names of nodes, likewise.
+        nodes: globs over node names; only ports of matching nodes are legal. None means all.
+        allowed: names of nodes that the search is restricted to besides; None means all.
         maximum_sequence_region_size: most nodes of a leaf.
         minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
 
@@ -102,13 +100,13 @@ def find_search_space(
     if nodes is not None:
         chosen = select_nodes(graph, nodes)
         allowed = chosen if allowed is None else chosen & allowed
-    with _no_collector():
+    with _paused_collector():
         return _find(graph, rules, maximum_sequence_region_size, minimum_topdown_search_size, allowed)
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Millions of small objects are made here, all of them long-lived: looking for garbage among them costs a third."""
+def _paused_collector() -> Iterator[None]:
+    """Without garbage collection: the search space consists of long-lived objects, and scanning them costs a third."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -122,11 +120,7 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
     units = find_units(graph, rules)
     rejections = find_rejections(filter_context(graph, rules, units, allowed))
     tree = find_regions(
-        graph,
-        rules,
-        maximum_sequence_region_size=longest,
-        minimum_topdown_search_size=least,
-        units=units,
+        graph, rules, maximum_sequence_region_size=longest, minimum_topdown_search_size=least, units=units
     )
     finder = PatternFinder(graph, rejections, tree.live_ranges)
     signatures: dict[int, str] = {}
@@ -137,24 +131,11 @@ def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozens
         signatures[region.id] = instance.signature
         instances.setdefault(instance.signature, []).append(instance)
         tables[region.id] = legal_points(graph, instance, rejections, tree.live_ranges)
-    patterns = {}
-    for region in tree.regions:
-        signature = signatures[region.id]
-        if signature not in patterns:
-            found = instances[signature]
-            found.reverse()
-            patterns[signature] = _pattern(graph, signature, found, tables)
-    pattern_of = {r.id: patterns[signatures[r.id]] for r in tree.regions}
-    return SearchSpace(
-        graph,
-        rules,
-        units,
-        rejections,
-        tree,
-        MappingProxyType(patterns),
-        MappingProxyType(pattern_of),
-        MappingProxyType(tables),
-    )
+    in_order = dict.fromkeys(signatures[region.id] for region in tree.regions)
+    patterns = {signature: _pattern(graph, signature, instances[signature][::-1], tables) for signature in in_order}
+    pattern_of = {region.id: patterns[signatures[region.id]] for region in tree.regions}
+    frozen = MappingProxyType
+    return SearchSpace(graph, rules, units, rejections, tree, frozen(patterns), frozen(pattern_of), frozen(tables))
 
 
 def _pattern(
@@ -177,18 +158,12 @@ def select_nodes(graph: Graph, globs: Iterable[str]) -> frozenset[str]:
     """Names of the nodes that match any of ``globs`` (``*``, ``?``, ``[…]``; case counts).
 
     Raises:
-        UsageError: globs that match nothing, by name.
+        UsageError: some globs match no node; the message names them.
     """
-    selected: set[str] = set()
-    idle = []
     names = [n.name for n in graph.nodes]
-    for glob in globs:
-        found = fnmatch.filter(names, glob) if glob else []
-        found = [n for n in found if fnmatch.fnmatchcase(n, glob)]
-        if not found:
-            idle.append(glob)
-        selected.update(found)
-    if idle:
+    matches = {glob: [n for n in names if fnmatch.fnmatchcase(n, glob)] for glob in globs}
+    unmatched = [glob for glob, found in matches.items() if not found]
+    if unmatched:
         some = ", ".join(names[:3])
-        raise UsageError(f"--nodes: no node matches {', '.join(map(repr, idle))}; node names are such as {some}")
-    return frozenset(selected)
+        raise UsageError(f"--nodes: no node matches {', '.join(map(repr, unmatched))}; node names are such as {some}")
+    return frozenset(name for found in matches.values() for name in found)
