@@ -81,7 +81,7 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
 
 
 def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[tuple[Port, QType]]:
-    """All consumers of ``values``, with ``qtype``; an unknown value yields a port that does not exist, to be reported."""
+    """All consumers of ``values``, with ``qtype``; an unknown value yields a port that the model lacks."""
     sites: list[tuple[Port, QType]] = []
     for value in values:
         consumers = graph.consumers(value)
