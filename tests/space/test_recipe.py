@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,13 +14,15 @@ from inlay import OpConfig, Recipe
 from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
 from inlay.errors import UsageError
+from inlay.model.graph import Graph
 from inlay.model.load import load
-from inlay.prepare.model import prepare
+from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
 from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
-from inlay.space.resolve import DEFAULT, recipe_of, resolve
-from inlay.space.units import find_units, placement_from_labels
+from inlay.space.resolve import DEFAULT, Decision, recipe_of, resolve
+from inlay.space.units import Unit, find_units, placement_from_labels
+from inlay.targets.base import Feed
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
@@ -28,7 +32,7 @@ RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 INT = OpConfig()
 
 
-def net():
+def net() -> Graph:
     """backbone/c1 → backbone/r1 → backbone/pool → neck/c2 → head/add (with the pool) → head/sub."""
     b = GraphBuilder()
     x = b.input((1, 8, 8, 8), "x")
@@ -46,13 +50,18 @@ GRAPH = net()
 UNITS = find_units(GRAPH, RULES)
 
 
-def table(recipe, graph=GRAPH, rules=RULES):
-    found = resolve(recipe, graph, find_units(graph, rules), rules)
+def table(recipe: Recipe, graph: Graph = GRAPH) -> dict[str, Decision]:
+    found = resolve(recipe, graph, find_units(graph, RULES), RULES)
     return {d.node: d for d in found.decisions}
 
 
-def precisions(recipe, graph=GRAPH, rules=RULES):
-    return {name: d.precision for name, d in table(recipe, graph, rules).items()}
+def precisions(recipe: Recipe) -> dict[str, str]:
+    return {name: d.precision for name, d in table(recipe).items()}
+
+
+def labeled(graph: Graph, units: Collection[Unit], names: Collection[str]) -> Placement:
+    """The units of these names in low precision."""
+    return placement_from_labels(graph, units, RULES, lambda u: u.name in names)
 
 
 def test_last_rule_wins() -> None:
@@ -102,7 +111,7 @@ def test_a_rule_for_a_folded_activation_decides_about_its_unit() -> None:
         (Recipe().set_port(Port("neck/c2", 7), None), "did you mean neck/c2"),
     ],
 )
-def test_a_rule_that_matches_nothing_names_near_misses(recipe, hint) -> None:
+def test_a_rule_that_matches_nothing_names_near_misses(recipe: Recipe, hint: str) -> None:
     with pytest.raises(UsageError, match="matches no") as caught:
         resolve(recipe, GRAPH, UNITS, RULES)
     assert hint in str(caught.value)
@@ -153,7 +162,7 @@ def test_global_float_quantizes_only_what_is_named() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_builtin_recipes_are_the_usual_placements(family) -> None:
+def test_builtin_recipes_are_the_usual_placements(family: str) -> None:
     graph = FAMILIES[family](40)
     units = find_units(graph, RULES)
     full = resolve(BUILTIN["full-int8"], graph, units, RULES).placement
@@ -166,13 +175,13 @@ def test_builtin_recipes_are_the_usual_placements(family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_recipe_of_any_placement_gives_it_back(family) -> None:
+def test_recipe_of_any_placement_gives_it_back(family: str) -> None:
     graph = FAMILIES[family](30)
     units = find_units(graph, RULES)
     rng = np.random.default_rng(0)
     full = placement_from_labels(graph, units, RULES, lambda u: True)
     for share in (0.0, 0.5, 0.9, 1.0):
-        by_unit = placement_from_labels(graph, units, RULES, lambda u, s=share: rng.random() < s)
+        by_unit = labeled(graph, units, {u.name for u in units if rng.random() < share})
         by_port = Placement((p, q) for p, q in full if rng.random() < share)
         weights = [p for p, q in by_port if q is QType.INT8 and rng.random() < 0.5]
         for placement in (by_unit, by_port, by_unit.off_zero(weights), by_port.off_zero(weights)):
@@ -190,11 +199,11 @@ def test_names_with_brackets_and_stars() -> None:
     graph = b.graph()
     units = find_units(graph, RULES)
     for name in ("a[0]", "a0", "a*", "a?"):
-        placement = placement_from_labels(graph, units, RULES, lambda u, n=name: u.name == n)
+        placement = labeled(graph, units, {name})
         assert resolve(recipe_of(placement, graph, units, RULES), graph, units, RULES).placement == placement
 
 
-def test_yaml_round_trip(tmp_path) -> None:
+def test_yaml_round_trip(tmp_path: Path) -> None:
     recipe = (
         Recipe()
         .set_global(OpConfig(QType.INT8, per_channel=False))
@@ -225,24 +234,24 @@ def test_yaml_round_trip(tmp_path) -> None:
         ("rules: [", "not YAML"),
     ],
 )
-def test_bad_files(tmp_path, text, message) -> None:
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(UsageError, match=message):
         recipe_file.load_recipe(tmp_path / "r.yaml")
 
 
-def test_missing_file(tmp_path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file; known by name are full-int8, conv-matmul"):
         recipe_file.find_recipe(tmp_path / "none.yaml")
 
 
-def prepared(folder, recipe=None, rules=RULES):
+def prepared(folder: Path, recipe: Recipe) -> tuple[PreparedModel, Feed]:
     onnx.save(branches(), folder / "m.onnx")
     feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
-    return prepare(load(folder / "m.onnx"), rules, feed, folder, recipe=recipe), feed
+    return prepare(load(folder / "m.onnx"), RULES, feed, folder, recipe=recipe), feed
 
 
-def test_a_recipe_restricts_the_search(tmp_path) -> None:
+def test_a_recipe_restricts_the_search(tmp_path: Path) -> None:
     recipe = Recipe().set_global(OpConfig(QType.INT8)).set_name("left", None)
     ready, feed = prepared(tmp_path, recipe)
     assert "left" not in {u.name for u in ready.selectable}
@@ -251,11 +260,11 @@ def test_a_recipe_restricts_the_search(tmp_path) -> None:
     assert ready.space().rejections.allows(Port("right", 0))
     placement = ready.label(frozenset(u.name for u in ready.selectable))
     assert placement.qtype(Port("right", 0)) is QType.INT8
-    numbers = table_from(ready, observe(ready, Samples((feed,), "random", "")), "minmax")
+    numbers = table_from(ready, observe(ready, Samples((dict(feed),), "random", "")), "minmax")
     assert ready.emitter.emit(placement, numbers).graph.node
 
 
-def test_a_search_works_with_one_type(tmp_path) -> None:
+def test_a_search_works_with_one_type(tmp_path: Path) -> None:
     recipe = Recipe().set_name("left", OpConfig(QType.INT8))
     with pytest.raises(UsageError, match="one type of activations, the recipe names int8, uint8"):
         prepared(tmp_path, recipe)
