@@ -37,7 +37,7 @@ from inlay.prepare.config import DEFAULT_BUDGET_S, TuneConfig
 from inlay.prepare.model import prepare
 from inlay.run.tune import tune
 from inlay.search.baselines import anchor_placements
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.null import NullTarget, price
 from inlay.trial import Measured
 from inlay.types import Placement
@@ -158,7 +158,7 @@ def savings() -> dict[str, float]:
         path = folder / "model.onnx"
         onnx.save(network(), path)
         feeds = samples()
-        prepared = prepare(load(path), NullTarget().rules(), feeds.feeds[0], folder)
+        prepared = prepare(load(path), Capabilities.of(NullTarget()), feeds.feeds[0], folder)
         candidates = CandidateWriter(prepared, table_from(prepared, observe(prepared, feeds), "minmax"), "", "")
         units = [u.name for u in prepared.selectable]
         whole = total(network(), 1.0)

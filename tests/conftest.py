@@ -10,8 +10,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from inlay.space.rules import Rules
-from inlay.targets.base import Feed
+from inlay.targets.base import Capabilities, Feed
 from tests.support.fixtures import MakeWorkspace, NormalizeModel, RewriteModel, SaveModel
 from tests.support.normalizing import normalize_gated, rewrite
 from tests.support.workspace import Workspace
@@ -57,9 +56,9 @@ def workspace(tmp_path: Path) -> MakeWorkspace:
     """Prepares a model for placing and emitting, in the test's folder."""
 
     def make(
-        model: onnx.ModelProto, rules: Rules | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
+        model: onnx.ModelProto, target: Capabilities | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
     ) -> Workspace:
-        return Workspace(model, tmp_path / "workspace", rules, samples, feeds)
+        return Workspace(model, tmp_path / "workspace", target, samples, feeds)
 
     return make
 

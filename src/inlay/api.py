@@ -36,7 +36,7 @@ from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
-from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.registry import available, create
 from inlay.trial import Interval
 
@@ -304,7 +304,7 @@ def regions(
     sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
     samples = _samples(data, specs) or random_samples(specs, sizes, np.random.default_rng(0), 1)
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare(file, create(spec).rules(), samples.feeds[0], Path(folder), nodes)
+        prepared = prepare(file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
         return prepared.space(
             maximum_sequence_region_size=maximum_sequence_region_size,
             minimum_topdown_search_size=minimum_topdown_search_size,

@@ -15,8 +15,6 @@ from typing import NamedTuple
 GRAPH_OUTPUT = ""
 """Name of the pseudo node whose input slots are the graph's outputs."""
 
-_OFF = "off zero"
-
 
 class QType(enum.Enum):
     """An integer type that a quantized tensor can have; the value is ONNX's name for it."""
@@ -59,6 +57,13 @@ class Port(NamedTuple):
         return f"{self.node or 'graph output'}[{self.slot}]"
 
 
+class PortRewrite(NamedTuple):
+    """A rewrite of the target (:class:`inlay.quant.rewrite.Rewrite`) that a placement selects at one of its ports."""
+
+    port: Port
+    name: str
+
+
 @dataclass(frozen=True)
 class QParams:
     """Scale and zero point of one quantized tensor.
@@ -84,22 +89,22 @@ class Placement:
     """A frozen set of ``(port, qtype)``: these consumers read ``DQ(Q(value))``. The one currency of the system.
 
     Attributes:
-        offset: ports, among those of the set, whose weights are stored off zero: with the same numbers, but a zero
-            point that is not 0. A runtime may have another kernel for these (:func:`inlay.quant.qparams.off_zero`).
+        rewrites: those of the target's selectable rewrites that are applied, each at one of these ports. They change
+            how an operator is written, and so its kernel, but no result.
     """
 
-    __slots__ = ("_digest", "_sites", "offset")
+    __slots__ = ("_digest", "_sites", "rewrites")
 
-    def __init__(self, sites: Iterable[tuple[Port, QType]] = (), offset: Iterable[Port] = ()) -> None:
+    def __init__(self, sites: Iterable[tuple[Port, QType]] = (), rewrites: Iterable[PortRewrite] = ()) -> None:
         table: dict[Port, QType] = {}
         for port, qtype in sites:
             if table.setdefault(port, qtype) is not qtype:
                 raise ValueError(f"port {port} is given two types: {table[port].value} and {qtype.value}")
         self._sites: dict[Port, QType] = dict(sorted(table.items()))
-        self.offset = frozenset(offset)
-        bare = next((p for p in sorted(self.offset) if p not in table), None)
+        self.rewrites = frozenset(rewrites)
+        bare = next((r for r in sorted(self.rewrites) if r.port not in table), None)
         if bare is not None:
-            raise ValueError(f"port {bare} is to be off zero, but is not quantized")
+            raise ValueError(f"rewrite {bare.name} is selected at port {bare.port}, which is not quantized")
         self._digest: str | None = None
 
     def __iter__(self) -> Iterator[tuple[Port, QType]]:
@@ -112,13 +117,13 @@ class Placement:
         return port in self._sites
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placement) and self._sites == other._sites and self.offset == other.offset
+        return isinstance(other, Placement) and self._sites == other._sites and self.rewrites == other.rewrites
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __or__(self, other: Placement) -> Placement:
-        return Placement([*self, *other], self.offset | other.offset)
+        return Placement([*self, *other], self.rewrites | other.rewrites)
 
     def __repr__(self) -> str:
         return f"Placement({len(self)} ports, {self.digest})"
@@ -130,30 +135,33 @@ class Placement:
     def without(self, ports: Iterable[Port]) -> Placement:
         """This placement less ``ports``."""
         gone = set(ports)
-        return Placement(((p, q) for p, q in self if p not in gone), self.offset - gone)
+        return Placement(((p, q) for p, q in self if p not in gone), (r for r in self.rewrites if r.port not in gone))
 
-    def off_zero(self, ports: Iterable[Port]) -> Placement:
-        """The same sites, with those of ``ports`` off zero that are among them, and no others."""
-        return Placement(self, (p for p in ports if p in self))
+    def with_rewrites(self, rewrites: Iterable[PortRewrite]) -> Placement:
+        """The same sites with those of ``rewrites`` whose ports are among them, and no others."""
+        return Placement(self, (r for r in rewrites if r.port in self))
 
     def as_json(self) -> list[list[str | int]]:
         """Plain data; see :meth:`from_json`."""
-        return [[p.node, p.slot, q.value, *([_OFF] if p in self.offset else [])] for p, q in self]
+        names: dict[Port, list[str]] = {}
+        for port, name in sorted(self.rewrites):
+            names.setdefault(port, []).append(name)
+        return [[p.node, p.slot, q.value, *names.get(p, ())] for p, q in self]
 
     @classmethod
     def from_json(cls, data: Iterable[Sequence[str | int]]) -> Placement:
         """The placement that gave ``data``. Raises ValueError where none did."""
-        sites = [(Port(str(node), int(slot)), QType(qtype), off) for node, slot, qtype, *off in data]
-        strange = next((off for _, _, off in sites if off not in ([], [_OFF])), None)
+        rows = [(Port(str(node), int(slot)), QType(qtype), names) for node, slot, qtype, *names in data]
+        strange = next((n for _, _, names in rows for n in names if not isinstance(n, str) or not n), None)
         if strange is not None:
-            raise ValueError(f"{strange} is not known of a port")
-        return cls(((p, q) for p, q, _ in sites), (p for p, _, off in sites if off))
+            raise ValueError(f"{strange!r} is no name of a rewrite")
+        return cls(((p, q) for p, q, _ in rows), (PortRewrite(p, str(n)) for p, _, names in rows for n in names))
 
     @property
     def digest(self) -> str:
         """16 hexadecimal digits that identify the set, whatever order it was built in."""
         if self._digest is None:
             lines = [f"{port.node}\t{port.slot}\t{qtype.value}" for port, qtype in self]
-            text = "\n".join([*lines, *(f"{port.node}\t{port.slot}\t{_OFF}" for port in sorted(self.offset))])
+            text = "\n".join([*lines, *(f"{port.node}\t{port.slot}\t{name}" for port, name in sorted(self.rewrites))])
             self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return self._digest

@@ -18,7 +18,7 @@ from inlay.model.reference import Session
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
 from inlay.run import calibration
-from inlay.targets.onnxruntime.rules import rules_for
+from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import small_model, sqnr
 from inlay.types import Placement
 from tests.support.fixtures import MakeWorkspace
@@ -103,7 +103,7 @@ def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
 @pytest.mark.parametrize("flags", [frozenset[str](), frozenset({"avx512_vnni"})], ids=["7-bit", "8-bit"])
 def test_it_is_made_for_the_part_inside_the_bound(workspace: MakeWorkspace, flags: frozenset[str]) -> None:
     """A unit that ruins everything is left out before the choice; with a bound that all keeps, nothing is."""
-    space = workspace(model(outliers=True), rules_for("x86_64", flags), feeds=feeds(12))
+    space = workspace(model(outliers=True), capabilities_for("x86_64", flags), feeds=feeds(12))
     whole, judge = choose(space)
     assert set(judge.asked) == {space.full()}
     assert whole.report["whole"]

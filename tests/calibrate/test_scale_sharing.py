@@ -21,6 +21,7 @@ from inlay.quant.observers import Histogram, Range
 from inlay.space.domains import find_domains
 from inlay.space.rules import Rules
 from inlay.space.units import placement_from_labels
+from inlay.targets.base import Capabilities
 from inlay.targets.ethos_u.rules import RULES
 from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import QType
@@ -198,7 +199,7 @@ def test_calibrated_qparams_follow_the_decision(tmp_path: Path, unfold_cost: flo
     next(n for n in model.graph.node if n.name == "concat").input[0] = "left.c"
     onnx.save(model, tmp_path / "m.onnx")
     feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
-    ready = prepare(load(tmp_path / "m.onnx"), replace(RULES, unfold_cost=unfold_cost), feed, tmp_path)
+    ready = prepare(load(tmp_path / "m.onnx"), Capabilities(replace(RULES, unfold_cost=unfold_cost)), feed, tmp_path)
     table = table_from(ready, observe(ready, Samples((feed,), "feeds", "")), "minmax")
     params = [table.params(v, QType.INT8) for v in ("left.c", "right.y", "cat")]
     relu = table.params("right.y", QType.INT8)

@@ -18,7 +18,7 @@ import pytest
 from inlay.errors import JournalError
 from inlay.measure.journal import Fact, Journal, Record
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement, Port, PortRewrite, QType
 
 IDENTITY = {"model": "abc", "seed": "0"}
 METHOD = Fact("method", str)
@@ -69,21 +69,22 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         assert j.trials() == [recorded(number, outcome) for number, outcome in enumerate(OUTCOMES)]
 
 
-def test_a_placement_comes_back_with_what_is_off_zero(tmp_path: Path) -> None:
+def test_a_placement_comes_back_with_its_rewrites(tmp_path: Path) -> None:
     sites = [(Port("a", 0), QType.UINT8), (Port("a", 1), QType.INT8), (Port("b", 1), QType.INT8)]
-    plain, moved = Placement(sites), Placement(sites, [Port("b", 1)])
+    at_b, at_c = PortRewrite(Port("b", 1), "off zero"), PortRewrite(Port("c", 1), "off zero")
+    plain, moved = Placement(sites), Placement(sites, [at_b])
     with journal(tmp_path / "run.sqlite") as j:
         j.record_placement("plain", plain)
         j.record_placement("moved", moved)
         assert (j.placement("plain"), j.placement("moved")) == (plain, moved)
     assert plain != moved
     assert plain.digest != moved.digest
-    assert (moved | plain).offset == {Port("b", 1)} == plain.off_zero([Port("b", 1), Port("c", 1)]).offset
+    assert (moved | plain).rewrites == {at_b} == plain.with_rewrites([at_b, at_c]).rewrites
     assert moved.without([Port("b", 1)]) == plain.without([Port("b", 1)])
-    with pytest.raises(ValueError, match=r"port c\[1\] is to be off zero"):
-        Placement(sites, [Port("c", 1)])
-    with pytest.raises(ValueError, match="not known of a port"):
-        Placement.from_json([["a", 1, "int8", "upside down"]])
+    with pytest.raises(ValueError, match=r"selected at port c\[1\], which is not quantized"):
+        Placement(sites, [at_c])
+    with pytest.raises(ValueError, match="no name of a rewrite"):
+        Placement.from_json([["a", 1, "int8", 7]])
 
 
 def test_a_fact_is_decided_once(tmp_path: Path) -> None:

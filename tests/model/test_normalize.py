@@ -9,7 +9,6 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from inlay.errors import UsageError
 from inlay.model import normalize as module
 from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
@@ -30,11 +29,6 @@ def test_bodies_of_if_are_left_alone(normalized: NormalizeModel) -> None:
     proto, done = normalized(b.model())
     assert "If" in ops(proto)
     assert build_graph(done.model).captured == {x}
-
-
-def test_an_unknown_rewrite_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"speed it up; there are .*spell LRN out"):
-        normalize(ir.from_proto(small_model()), ConstantEvaluator(tmp_path), None, rewrites=frozenset({"speed it up"}))
 
 
 def test_a_wrong_pass_is_rolled_back(normalized: NormalizeModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from onnx import helper, numpy_helper
 
 from inlay.errors import ModelError
 from inlay.quant.observers import Range
-from inlay.quant.qparams import activation_params, dequantize, off_zero, quantize, weight_params
+from inlay.quant.qparams import activation_params, dequantize, quantize, weight_params
 from inlay.targets.onnxruntime.rules import rules_for
+from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, run_reference, sqnr
 from inlay.types import Placement, Port, QParams, QType
 from tests.support.fixtures import MakeWorkspace
@@ -150,7 +151,7 @@ def test_a_bias_that_would_overflow_raises_the_weight_scale(
     w[1] = 1e-9
     bias = np.array([0.1, 50.0, -0.2], np.float32)
     b.output(b.node("conv", "Conv", [x, b.constant("w", w), b.constant("b", bias)], channels=3))
-    space = workspace(b.model(), rules_for("x86_64", flags))
+    space = workspace(b.model(), capabilities_for("x86_64", flags))
     scales, limit = space.table.params("w", QType.INT8).scale, space.prepared.rules.weight_limit
     assert scales[0] == pytest.approx(1 / limit)
     assert scales[1] > 1e-9 / limit
@@ -245,26 +246,3 @@ def _runtime_qdq(x: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     q, y = session.run(None, {"x": x})
     return q, y
-
-
-@settings(deadline=None)
-@given(
-    arrays(np.float32, array_shapes(min_dims=2, max_dims=3, max_side=4), elements=st.floats(-9, 9, width=32)),
-    st.sampled_from([None, 0, 1]),
-    st.integers(-128, 127),
-)
-def test_off_zero_the_numbers_are_the_same(weight: np.ndarray, axis: int | None, step: int) -> None:
-    """Also where another tool's integers reach the end of the type, on either side."""
-    params = weight_params(weight, axis, 127)
-    moved = off_zero(weight, params)
-    assert moved is not None
-    assert set(moved.zero_point) == {-1}, "earlier versions of ONNX Runtime want one zero point for all channels"
-    np.testing.assert_array_equal(
-        dequantize(quantize(weight, moved), moved), dequantize(quantize(weight, params), params)
-    )
-    assert off_zero(weight, moved) == moved
-    integers = np.full((2, 3), step, np.float32)
-    ends = off_zero(integers, QParams(QType.INT8, (1.0,), (0,)))
-    assert ends is not None
-    np.testing.assert_array_equal(dequantize(quantize(integers, ends), ends), integers)
-    assert off_zero(np.array([[-128.0, 127.0]], np.float32), QParams(QType.INT8, (1.0,), (0,))) is None

@@ -18,7 +18,7 @@ from inlay.quant.noise_probe import SWITCHES, NoiseProbe, Switch, find_switches,
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import quiet_units, sensitivity
 from inlay.space.units import Unit
-from inlay.targets.onnxruntime.rules import rules_for
+from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement, Port, QType
 
 
@@ -36,7 +36,7 @@ def _prepared(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]],
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "m.onnx")
     feeds = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype(np.float32)} for _ in range(6)]
-    prepared = prepare(load(folder / "m.onnx"), rules_for(), feeds[0], folder)
+    prepared = prepare(load(folder / "m.onnx"), capabilities_for(), feeds[0], folder)
     table = table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax")
     return prepared, feeds, table
 

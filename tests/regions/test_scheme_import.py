@@ -15,6 +15,7 @@ from inlay.model.load import load
 from inlay.prepare.model import prepare
 from inlay.regions.scheme_import import import_placement
 from inlay.regions.search_space import find_search_space
+from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import QType
 from tests.support.branches import branches
@@ -74,7 +75,7 @@ def by_hand(path: Path) -> Path:
 def test_runtime_quantized_model_is_imported_whole(tmp_path: Path, per_channel: bool) -> None:
     feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
     quantized = onnx.load(by_the_runtime(tmp_path, per_channel))
-    ready = prepare(load(tmp_path / "int8.onnx"), RULES, feed, tmp_path)
+    ready = prepare(load(tmp_path / "int8.onnx"), Capabilities(RULES), feed, tmp_path)
     assert ready.extraction is not None
     report = import_placement(find_search_space(ready.graph, RULES), ready.extraction.placement)
     assert report.sites == len(ready.extraction.placement) > 15
@@ -92,7 +93,7 @@ def test_runtime_quantized_model_is_imported_whole(tmp_path: Path, per_channel: 
 def test_imported_schemes_seed_the_search_and_give_the_placement_back(tmp_path: Path) -> None:
     by_the_runtime(tmp_path, True)
     feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
-    ready = prepare(load(tmp_path / "int8.onnx"), RULES, feed, tmp_path)
+    ready = prepare(load(tmp_path / "int8.onnx"), Capabilities(RULES), feed, tmp_path)
     assert ready.extraction is not None
     tuner = QDQAutotuner(tmp_path / "float.onnx")
     tuner.initialize(Config(schemes_per_region=3, confirmations=0))
@@ -116,7 +117,7 @@ def test_imported_schemes_seed_the_search_and_give_the_placement_back(tmp_path: 
 
 def test_hand_made_pair_is_imported(tmp_path: Path) -> None:
     feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
-    ready = prepare(load(by_hand(tmp_path)), RULES, feed, tmp_path)
+    ready = prepare(load(by_hand(tmp_path)), Capabilities(RULES), feed, tmp_path)
     assert ready.extraction is not None
     report = import_placement(find_search_space(ready.graph, RULES), ready.extraction.placement)
     assert [(str(p), q) for p, q in report.placement] == [("left[0]", QType.UINT8)]

@@ -24,7 +24,7 @@ from inlay.regions.tree import RegionType
 from inlay.space.units import placement_from_labels
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import GraphBuilder
-from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
+from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 from tests.support.region_graphs import graphs
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
@@ -114,20 +114,20 @@ def test_quantizing_the_data_of_a_conv_implies_weight_and_bias() -> None:
     }
 
 
-def test_weights_are_off_zero_where_they_are_quantized() -> None:
+def test_rewrites_are_selected_where_their_ports_are_quantized() -> None:
     graph = concat_graph()
     units = space_of(graph).units
     full = placement_from_labels(graph, units, RULES, lambda u: True)
-    weights = frozenset(p for u in units for p in u.weights)
-    assert len(weights) == 3
-    first = min(weights)
-    for completion, offset in (
-        (SchemeCompletion(graph, units, RULES, full, weights), weights),
-        (SchemeCompletion(graph, units, RULES, full.off_zero([first])), {first}),
+    rewrites = frozenset(PortRewrite(p, "off zero") for u in units for p in u.weights)
+    assert len(rewrites) == 3
+    first = min(rewrites)
+    for completion, expected in (
+        (SchemeCompletion(graph, units, RULES, full, rewrites), rewrites),
+        (SchemeCompletion(graph, units, RULES, full.with_rewrites([first])), {first}),
         (SchemeCompletion(graph, units, RULES, full), frozenset()),
     ):
-        assert completion.placement(completion.activations(full)).offset == offset
-        assert completion.placement(completion.activations(Placement())).offset == frozenset()
+        assert completion.placement(completion.activations(full)).rewrites == expected
+        assert completion.placement(completion.activations(Placement())).rewrites == frozenset()
 
 
 def test_constant_operand_follows_only_when_all_computed_operands_are_covered() -> None:

@@ -20,7 +20,7 @@ from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import PROBE_PLAN
 from inlay.run.noise_probes import Probes
-from inlay.targets.onnxruntime.rules import rules_for
+from inlay.targets.onnxruntime.target import capabilities_for
 
 Made = tuple[PreparedModel, QParamsTable, list[dict[str, np.ndarray]]]
 
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
     feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(5)]
-    prepared = prepare(load(folder / "m.onnx"), rules_for(), feeds[0], folder)
+    prepared = prepare(load(folder / "m.onnx"), capabilities_for(), feeds[0], folder)
     return prepared, table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax"), feeds
 
 

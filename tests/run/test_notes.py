@@ -14,8 +14,9 @@ from inlay.run.notes import notes_for
 from inlay.space.rules import OpRule
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact
+from inlay.targets.onnxruntime.rewrites import NonzeroZeroPoint
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement, Port, PortRewrite, QType
 
 RULE = OpRule("Conv")
 LATENCY = Latency(1e6, Interval(1.0, 1.0, 1.0), 9)
@@ -40,6 +41,7 @@ def notes(
         confirmed,
         reports=(),
         units=[Unit(f"n{i}", (f"n{i}",), op, RULE, "") for i, op in enumerate(operators)],
+        rewrites=[NonzeroZeroPoint()],
         anchors=anchors or {},
         imported=cast(Imported, SimpleNamespace(missing=())),
         data_kind="npz",
@@ -88,7 +90,8 @@ def test_full_int8_is_explained_only_where_it_is_slow() -> None:
     assert told(2.4) == "full INT8 runs at 2.40x of the given model"
 
 
-def test_weights_off_zero_are_explained() -> None:
-    (note,) = notes(placement=QUANTIZED.off_zero([Port("conv", 1)]))
-    assert note.startswith("weights of 1 operators are stored off zero")
+def test_selected_rewrites_are_explained() -> None:
+    (note,) = notes(placement=QUANTIZED.with_rewrites([PortRewrite(Port("conv", 1), "off zero")]))
+    assert "1 operators" in note
+    assert NonzeroZeroPoint.reason in note
     assert notes() == ()

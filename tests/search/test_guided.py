@@ -11,7 +11,7 @@ from inlay.search.guided import Guided, Oracles
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement, Port, PortRewrite, QType
 from tests.search.test_cost_model import Runtime, chain, every
 
 N = 8
@@ -29,7 +29,7 @@ class Bench:
         self.base_ns = self.runtime.ns(np.zeros(N, bool))
         self.asked: list[Placement] = []
         self.best = 1.0
-        self.ports: frozenset[Port] = frozenset()  # weights that have another kernel off zero
+        self.rewrites: frozenset[PortRewrite] = frozenset()  # selectable ones
 
     def label(self, names: frozenset[str]) -> Placement:
         return Placement((Port(n, 0), QType.UINT8) for n in names)
@@ -72,7 +72,7 @@ class Bench:
         anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
         values = [e.value for e in self.structure.edges]
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
-        oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, offsets=self.ports)
+        oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, rewrites=self.rewrites)
         rng = np.random.default_rng(0)
         guided = Guided(self.structure, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
         self.answer(guided)

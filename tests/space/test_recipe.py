@@ -22,13 +22,14 @@ from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
 from inlay.space.resolve import DEFAULT, Decision, recipe_of, resolve
 from inlay.space.units import Unit, find_units, placement_from_labels
-from inlay.targets.base import Feed
+from inlay.targets.base import Capabilities, Feed
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement, Port, PortRewrite, QType
 from tests.support.branches import branches
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
+REWRITING = replace(RULES, rewrites=frozenset({"off zero"}))
 INT = OpConfig()
 
 
@@ -183,11 +184,11 @@ def test_recipe_of_any_placement_gives_it_back(family: str) -> None:
     for share in (0.0, 0.5, 0.9, 1.0):
         by_unit = labeled(graph, units, {u.name for u in units if rng.random() < share})
         by_port = Placement((p, q) for p, q in full if rng.random() < share)
-        weights = [p for p, q in by_port if q is QType.INT8 and rng.random() < 0.5]
-        for placement in (by_unit, by_port, by_unit.off_zero(weights), by_port.off_zero(weights)):
-            recipe = recipe_of(placement, graph, units, RULES)
+        chosen = [PortRewrite(p, "off zero") for p, q in by_port if q is QType.INT8 and rng.random() < 0.5]
+        for placement in (by_unit, by_port, by_unit.with_rewrites(chosen), by_port.with_rewrites(chosen)):
+            recipe = recipe_of(placement, graph, units, REWRITING)
             again = recipe_file.from_data(recipe_file.to_data(recipe))
-            assert resolve(again, graph, units, RULES).placement == placement
+            assert resolve(again, graph, units, REWRITING).placement == placement
     assert all(r.scope.value in ("global", "name") for r in recipe_of(full, graph, units, RULES).rules)
 
 
@@ -210,7 +211,7 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
         .set_op_type("Softmax", None)
         .set_name("head*", INT)
         .set_module("backbone/", OpConfig(QType.UINT8))
-        .set_name("neck", OpConfig(off_zero=True))
+        .set_name("neck", OpConfig(rewrites=frozenset({"off zero"})))
         .set_io(None)
         .set_io(INT, "x*")
         .set_port(Port("", 0), None)
@@ -228,7 +229,7 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
         ("inlay-recipe: 1\nrules: [{op_type: Conv}]", "rule 1 lacks its config"),
         ("inlay-recipe: 1\nrules: [{global: int9}]", "'int9' is no type"),
         ("inlay-recipe: 1\nrules: [{name: a, config: float, per_chanel: 1}]", "unknown entry 'per_chanel'"),
-        ("inlay-recipe: 1\nrules: [{name: a, config: {off_zero: 1.5}}]", "off_zero is 1.5, neither true nor false"),
+        ("inlay-recipe: 1\nrules: [{name: a, config: {off_zero: 1.5}}]", "off_zero is 1.5; a rewrite is selected by"),
         ("inlay-recipe: 1\nrule: []", "unknown entry 'rule'"),
         ("inlay-recipe: 1\nrules: [{port: conv1, config: int}]", "not a port"),
         ("rules: [", "not YAML"),
@@ -248,7 +249,7 @@ def test_missing_file(tmp_path: Path) -> None:
 def prepared(folder: Path, recipe: Recipe) -> tuple[PreparedModel, Feed]:
     onnx.save(branches(), folder / "m.onnx")
     feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
-    return prepare(load(folder / "m.onnx"), RULES, feed, folder, recipe=recipe), feed
+    return prepare(load(folder / "m.onnx"), Capabilities(RULES), feed, folder, recipe=recipe), feed
 
 
 def test_a_recipe_restricts_the_search(tmp_path: Path) -> None:
@@ -268,3 +269,11 @@ def test_a_search_works_with_one_type(tmp_path: Path) -> None:
     recipe = Recipe().set_name("left", OpConfig(QType.INT8))
     with pytest.raises(UsageError, match="one type of activations, the recipe names int8, uint8"):
         prepared(tmp_path, recipe)
+
+
+def test_a_rewrite_that_the_target_lacks_is_an_error() -> None:
+    graph = FAMILIES["residual"](10)
+    recipe = Recipe().set_global(OpConfig(rewrites=frozenset({"off zero"})))
+    assert resolve(recipe, graph, find_units(graph, REWRITING), REWRITING).placement.rewrites
+    with pytest.raises(UsageError, match="no rewrite 'off zero'; it offers none"):
+        resolve(recipe, graph, find_units(graph, RULES), RULES)

@@ -8,8 +8,7 @@ from typing import Protocol
 import onnx
 
 from inlay.model.normalize import Normalized, Pass
-from inlay.space.rules import Rules
-from inlay.targets.base import Feed
+from inlay.targets.base import Capabilities, Feed
 from tests.support.normalizing import Rewritten
 from tests.support.workspace import Workspace
 
@@ -24,7 +23,7 @@ class MakeWorkspace(Protocol):
     """Prepares a model in the test's folder; the arguments are those of ``Workspace``."""
 
     def __call__(
-        self, model: onnx.ModelProto, rules: Rules | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
+        self, model: onnx.ModelProto, target: Capabilities | None = None, samples: int = 2, feeds: tuple[Feed, ...] = ()
     ) -> Workspace: ...
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.model.normalize import REWRITES, Normalized, Pass, normalize
+from inlay.model.normalize import FloatRewrite, Normalized, Pass, normalize
 from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore
 from inlay.targets.base import Feed
@@ -56,9 +56,8 @@ class Rewritten:
 def rewrite(model: onnx.ModelProto, folder: Path, step: Pass | None, feed: Feed | None = None) -> Rewritten:
     """``model`` normalized without a gate, for a target that asks for ``step`` alone, or for no rewrite at all."""
     given, store, feed = ir.from_proto(model), WeightStore(folder), random_feed(model) if feed is None else feed
-    names = frozenset(name for name, known in REWRITES.items() if known is step)
-    assert len(names) == (step is not None)
-    done = normalize(given, ConstantEvaluator(folder), None, rewrites=names)
+    rewrites = [] if step is None else [FloatRewrite(step.__name__, step, "", "")]
+    done = normalize(given, ConstantEvaluator(folder), None, rewrites=rewrites)
     return Rewritten(done.model, run_model(given, store, feed), run_model(done.model, store, feed))
 
 

@@ -12,9 +12,8 @@ from inlay.model.load import load
 from inlay.model.store import embed
 from inlay.prepare.model import prepare
 from inlay.quant.qparams import QParamsTable
-from inlay.space.rules import Rules
-from inlay.targets.base import Feed
-from inlay.targets.onnxruntime.rules import rules_for
+from inlay.targets.base import Capabilities, Feed
+from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import random_feed
 from inlay.types import GRAPH_OUTPUT, Placement, Port
 
@@ -26,7 +25,7 @@ class Workspace:
         self,
         model: onnx.ModelProto,
         folder: Path,
-        rules: Rules | None = None,
+        target: Capabilities | None = None,
         samples: int = 2,
         feeds: tuple[Feed, ...] = (),
     ) -> None:
@@ -34,7 +33,7 @@ class Workspace:
         self.path = folder / "given.onnx"
         self.path.write_bytes(model.SerializeToString())
         self.feeds = feeds or tuple(random_feed(model, seed) for seed in range(samples))
-        self.prepared = prepare(load(self.path), rules or rules_for("x86_64"), self.feeds[0], folder)
+        self.prepared = prepare(load(self.path), target or capabilities_for("x86_64"), self.feeds[0], folder)
         self.graph = self.prepared.graph
         self.calibrate()
 

@@ -26,7 +26,7 @@ from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.qparams import QParamsTable
-from inlay.space.rules import Rules
+from inlay.targets.base import Capabilities
 from inlay.types import Placement
 
 _RANDOM = 8
@@ -43,7 +43,7 @@ class Subject:
 
     Args:
         source: path of a model, or a model in memory.
-        rules: the target's table.
+        target: what the target runs, and how it wants models written.
         samples: inputs to calibrate with, as ``--data`` takes them; without any, random ones.
         seed: of the random samples.
 
@@ -57,7 +57,9 @@ class Subject:
         DataError: the samples do not fit it.
     """
 
-    def __init__(self, source: Source, rules: Rules, samples: SampleSource | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, source: Source, target: Capabilities, samples: SampleSource | None = None, seed: int = 0
+    ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="inlay-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         file = _read(source, folder)
@@ -67,7 +69,7 @@ class Subject:
         self._samples = random_samples(specs, {}, rng, _RANDOM) if samples is None else read_samples(samples, specs)
         self.samples_kind = self._samples.kind
         self.sha256 = file.sha256
-        self.prepared: PreparedModel = prepare(file, rules, self._samples.feeds[0], folder)
+        self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder)
 
     @property
     def graph(self) -> Graph:

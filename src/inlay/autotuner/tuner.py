@@ -22,7 +22,8 @@ from inlay.regions.schemes import InsertionScheme
 from inlay.regions.search_space import RegionPattern, find_search_space
 from inlay.regions.tree import Region
 from inlay.space.rules import Rules
-from inlay.targets.onnxruntime.rules import rules_for
+from inlay.targets.base import Capabilities, TargetSpec
+from inlay.targets.registry import create
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Outcome, Proposal, Trial
 from inlay.types import Placement, Port, QType
 
@@ -67,8 +68,9 @@ class QDQAutotuner:
     """
 
     def __init__(self, model: Source, *, rules: Rules | None = None, samples: SampleSource | None = None) -> None:
-        self._rules = rules if rules is not None else rules_for()
-        self._prepared = Subject(model, self._rules, samples)
+        target = Capabilities(rules) if rules is not None else Capabilities.of(create(TargetSpec("ort-cpu")))
+        self._rules = target.rules
+        self._prepared = Subject(model, target, samples)
         self._evolve: Evolve | None = None
         self._baseline_ms: float | None = None
         self._incumbent_ms: float | None = None

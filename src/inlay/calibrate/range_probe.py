@@ -17,8 +17,8 @@ from inlay.data import Feed
 from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore, tensor_proto
-from inlay.quant.draft import DEQUANTIZE, QUANTIZE
 from inlay.quant.emit import ONNX_TYPE, Emitter
+from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import STORAGE, QParamsTable
 from inlay.types import Placement, Port, QParams, QType
 

@@ -13,23 +13,14 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from inlay.errors import TargetError, UsageError
+from inlay.errors import TargetError
 from inlay.model.passes.affine import fold_affine
-from inlay.model.passes.averagepool import averagepool_to_conv
-from inlay.model.passes.batchnorm import batchnorm_to_conv
 from inlay.model.passes.constants import Evaluate, drop_dead, drop_initializer_inputs, fold_constants, lift_constants
-from inlay.model.passes.fewoutputs import block_few_outputs
-from inlay.model.passes.focus import fold_focus
-from inlay.model.passes.gemm import gather_gemm
-from inlay.model.passes.half import has_halves, widen_halves
-from inlay.model.passes.hardsigmoid import gather_hardsigmoid
+from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
-from inlay.model.passes.lrn import spell_out_lrn
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.pads import write_out_pads
-from inlay.model.passes.prelu import spell_out_prelu
-from inlay.model.passes.runs import write_out_constants
 from inlay.model.passes.sums import split_sums
 
 NOISE_DB = 60.0
@@ -45,19 +36,21 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 """Edits a model (in place, or a new one) and counts its edits."""
 
 
-REWRITES: Mapping[str, Pass] = {
-    "compute halves in float32": widen_halves,
-    "spell LRN out": spell_out_lrn,
-    "spell PRelu out": spell_out_prelu,
-    "turn BatchNormalization into Conv": batchnorm_to_conv,
-    "turn AveragePool into Conv": averagepool_to_conv,
-    "gather HardSigmoid": gather_hardsigmoid,
-    "gather MatMul and Add into Gemm": gather_gemm,
-    "fold the patches of an image into Conv": fold_focus,
-    "compute few outputs in blocks": block_few_outputs,
-    "write out constants along short rows": write_out_constants,
-}
-"""Passes that make models faster on some targets only; a target's rules say which it asks for."""
+@dataclass(frozen=True)
+class FloatRewrite:
+    """A pass that only some targets want: the same function, written with operators that they have fast kernels for.
+
+    Attributes:
+        name: what reports call it.
+        apply: the pass.
+        reason: for people: why it is faster there.
+        source: where that is known from, and the figures.
+    """
+
+    name: str
+    apply: Pass
+    reason: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -77,20 +70,14 @@ class Normalized:
     reports: tuple[PassReport, ...]
 
 
-def passes(evaluate: Evaluate, rewrites: frozenset[str] = frozenset()) -> Sequence[tuple[str, Pass]]:
+def passes(evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = ()) -> Sequence[tuple[str, Pass]]:
     """Every pass by name, in the order in which they run.
 
     Args:
         evaluate: computes constants.
-        rewrites: those of :data:`REWRITES` that pay on the target.
-
-    Raises:
-        UsageError: a target asks for a rewrite that there is not.
+        rewrites: what the target wants besides, in order.
     """
-    unknown = sorted(rewrites - REWRITES.keys())
-    if unknown:
-        raise UsageError(f"the target's rules ask for rewrites {', '.join(unknown)}; there are {', '.join(REWRITES)}")
-    asked = [(name, step) for name, step in REWRITES.items() if name in rewrites]
+    asked = [(rewrite.name, rewrite.apply) for rewrite in rewrites]
     fold = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
@@ -115,7 +102,7 @@ def normalize(
     evaluate: Evaluate,
     run: Run | None,
     expected: Outputs | None = None,
-    rewrites: frozenset[str] = frozenset(),
+    rewrites: Sequence[FloatRewrite] = (),
 ) -> Normalized:
     """Apply every pass that keeps the outputs.
 
@@ -124,7 +111,7 @@ def normalize(
         evaluate: runs a model without inputs (for constants).
         run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
         expected: outputs of ``model`` on that feed, when known.
-        rewrites: those of :data:`REWRITES` that pay on the target.
+        rewrites: what the target wants besides, in order.
 
     Raises:
         TargetError: the original model itself does not run.

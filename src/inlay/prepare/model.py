@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,19 +16,18 @@ from inlay.model.load import ModelFile
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore
-from inlay.model.windows import Spread, spread_of
 from inlay.quant.calibrator import observe_shapes
-from inlay.quant.emit import Emitter, Form
+from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_quantized
+from inlay.quant.rewrite import Rewrite
 from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units, placement_from_labels
-from inlay.targets.onnxruntime.rewrites.row_tiling import bands_of, compute_in_bands
-from inlay.targets.onnxruntime.rewrites.space_to_depth import blocks_of, read_blocks
-from inlay.targets.onnxruntime.rewrites.transposed_conv import spread_transposed
-from inlay.types import Placement, Port
+from inlay.targets.base import Capabilities
+from inlay.targets.registry import known_rewrites
+from inlay.types import Placement, PortRewrite
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +45,7 @@ class PreparedModel:
         emitter: writes candidates.
         allowed: names of the nodes that the search is restricted to; None for all.
         resolved: what the user's recipe amounts to; None without one.
+        rewrites: of the target, as ``emitter`` applies them.
     """
 
     file: ModelFile
@@ -58,6 +58,7 @@ class PreparedModel:
     emitter: Emitter
     allowed: frozenset[str] | None = None
     resolved: Resolved | None = None
+    rewrites: tuple[Rewrite[Any], ...] = ()
 
     def space(self, **limits: int) -> SearchSpace:
         """The region-pattern search space; ``limits`` as for :func:`~inlay.regions.search_space.find_search_space`."""
@@ -69,12 +70,18 @@ class PreparedModel:
         return tuple(u for u in self.units if u.selectable)
 
     @property
-    def offsets(self) -> frozenset[Port]:
-        """Weights that may be stored off zero, to run in another kernel; each has one reader, which has no groups."""
-        units = [u for u in self.selectable if u.op_type in self.rules.kernels_off_zero]
-        whole = [u for u in units if self.graph.node(u.name).attributes.get("group", 1) == 1]
-        ports = [p for u in whole for p in u.weights]
-        return frozenset(p for p in ports if len(self.graph.consumers(self.graph.value_of(p))) == 1)
+    def selectable_rewrites(self) -> frozenset[PortRewrite]:
+        """What a placement may select: at the weight of each unit that a selectable rewrite applies to.
+
+        Weights with several readers are left out: a rewrite that pays for one reader may cost another.
+        """
+        return frozenset(
+            PortRewrite(port, name)
+            for unit in self.selectable
+            for port in unit.weights
+            for name in self.emitter.selectable_rewrites(port.node)
+            if len(self.graph.consumers(self.graph.value_of(port))) == 1
+        )
 
     def label(self, names: frozenset[str]) -> Placement:
         """The placement in which the named units run in low precision."""
@@ -83,7 +90,7 @@ class PreparedModel:
 
 def prepare(
     file: ModelFile,
-    rules: Rules,
+    target: Capabilities,
     feed: Mapping[str, np.ndarray],
     folder: Path,
     nodes: Sequence[str] = (),
@@ -93,7 +100,7 @@ def prepare(
 
     Args:
         file: the model.
-        rules: of the target.
+        target: what the target runs, and how it wants models written.
         feed: real inputs, for checking the passes and for shapes.
         folder: for scratch files; must stay as long as the result is used.
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
@@ -103,47 +110,32 @@ def prepare(
         ModelError: the model does not run.
         UsageError: a glob or a rule of the recipe matches no node.
     """
-    extraction = extract(file.model) if is_quantized(file.model) else None
+    extraction = extract(file.model, known_rewrites()) if is_quantized(file.model) else None
     model = file.model if extraction is None else extraction.model
     scratch = WeightStore(_fresh(folder, "normalize"))
     try:
         normalized = normalize(
-            model, ConstantEvaluator(folder), lambda m: run_model(m, scratch, feed), rewrites=rules.rewrites
+            model, ConstantEvaluator(folder), lambda m: run_model(m, scratch, feed), rewrites=target.float_rewrites
         )
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
     scratch.path.unlink()
     graph = build_graph(normalized.model)
-    forms = _forms(graph, rules)  # by the sizes that the model fixes, not by those of the samples
+    fixed = graph  # rewrites decide by the sizes that the model fixes, not by those of the samples
     store = WeightStore(folder)
     emitter = Emitter(normalized.model, graph, store)
     graph = _with_shapes(graph, emitter.base, store, feed)
-    emitter = Emitter(normalized.model, graph, store, forms)
+    emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed)
+    rules = target.rules
     units = find_units(graph, _usable(rules, graph))
     allowed = None
     if nodes:
         allowed = select_nodes(graph, nodes)
         units = tuple(u if allowed & set(u.nodes) else replace(u, rejection="it is left out by --nodes") for u in units)
-    prepared = PreparedModel(file, normalized, extraction, graph, rules, units, store, emitter, allowed)
+    prepared = PreparedModel(
+        file, normalized, extraction, graph, rules, units, store, emitter, allowed, rewrites=target.rewrites
+    )
     return prepared if recipe is None else restrict(prepared, recipe)
-
-
-def _forms(graph: Graph, rules: Rules) -> list[Form]:
-    """What operators of ``graph`` become in low precision, as far as the target wants it."""
-    blocks = {n.name: b for n in graph.nodes if (b := blocks_of(graph, n, rules.block_channels)) is not None}
-    transposed = [n for n in graph.nodes if n.op_type == "ConvTranspose" and rules.spreads_transposed]
-    spreads = {n.name: s for n in transposed if isinstance(s := spread_of(graph, n), Spread)}
-    forms: list[Form] = []
-    if spreads:
-        forms.append(partial(spread_transposed, spreads=spreads, absorbed=rules.absorbed))
-    # bands before blocks: these let more than one node read a value's integers
-    whole = [n for n in graph.nodes if rules.large_sums and n.name not in blocks]
-    bands = {n.name: b for n in whole for b in [bands_of(graph, n, rules.large_sums, rules.band_sums)] if b}
-    if bands:
-        forms.append(partial(compute_in_bands, bands=bands, absorbed=rules.absorbed))
-    if blocks:
-        forms.append(partial(read_blocks, blocks=blocks))
-    return forms
 
 
 def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:

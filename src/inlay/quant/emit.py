@@ -2,17 +2,18 @@
 
 For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
 latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
-placement gives the model back, bit for bit. Where the target wants it, operators in low precision take other forms
-with the same results (:mod:`inlay.quant.draft`).
+placement gives the model back, bit for bit. A target's rewrites (:mod:`inlay.quant.rewrite`) are applied last, to the
+quantized graph.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,15 +22,13 @@ import onnx_ir as ir
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
-from inlay.quant.draft import DEQUANTIZE, QUANTIZE, Draft
-from inlay.quant.qparams import STORAGE, QParamsTable, off_zero, quantize
+from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
+from inlay.quant.qparams import STORAGE, QParamsTable, quantize
+from inlay.quant.rewrite import Rewrite
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
 
 ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
-
-Form = Callable[[Draft], None]
-"""Rewrites operators of a candidate that run in low precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +36,7 @@ class _Site:
     """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names.
 
     ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
-    ``numbers``: what is quantized in place of the constant's own numbers (a corrected bias). ``offset``: a weight whose
-    zero point is not 0.
+    ``numbers``: what is quantized in place of the constant's own numbers (a corrected bias).
     """
 
     value: str
@@ -48,7 +46,6 @@ class _Site:
     prefix: str
     moved: bool = False
     numbers: np.ndarray | None = None
-    offset: bool = False
 
     @property
     def at_output(self) -> bool:
@@ -72,20 +69,36 @@ class Emitter:
         model: the normalized model.
         graph: its indexed view.
         store: where weights live; candidates must be built in its folder.
-        forms: of operators in low precision; each in turn rewrites every candidate.
+        rewrites: of the target, in the order in which they are applied.
+        shapes: the graph by whose shapes rewrites decide whether they apply; ``graph`` by default.
     """
 
-    def __init__(self, model: ir.Model, graph: Graph, store: WeightStore, forms: Sequence[Form] = ()) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        graph: Graph,
+        store: WeightStore,
+        rewrites: Sequence[Rewrite[Any]] = (),
+        shapes: Graph | None = None,
+    ) -> None:
         self._graph = graph
         self._store = store
-        self._forms = tuple(forms)
+        fixed = shapes or graph
+        self._rewrites = [
+            (rewrite, {n.name: form for n in fixed.nodes if (form := rewrite.applies(fixed, n)) is not None})
+            for rewrite in rewrites
+        ]
         self.base = skeleton(model, store)
         self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
         self._node_names = {n.name for n in self.base.graph.node}
         self._names = self._values | self._node_names
         # keyed by the identity of the numbers too: the tuple keeps them alive
-        self._parts: dict[tuple[str, bool, bool, bool, int], tuple[QParams, _Parts]] = {}
+        self._parts: dict[tuple[str, bool, bool, int], tuple[QParams, _Parts]] = {}
+
+    def selectable_rewrites(self, node: str) -> list[str]:
+        """Names of the selectable rewrites that apply to ``node``."""
+        return [rewrite.name for rewrite, forms in self._rewrites if rewrite.selectable and node in forms]
 
     def emit(
         self, placement: Placement, table: QParamsTable, metadata: Mapping[str, str] | None = None
@@ -114,9 +127,18 @@ class Emitter:
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, sites)
-        for write in self._forms:
-            write(Draft(proto.graph, self._store, self._new_name))
+        if sites:
+            self._rewrite(proto.graph, placement)
         return proto
+
+    def _rewrite(self, graph: onnx.GraphProto, placement: Placement) -> None:
+        """Apply the rewrites in turn; one that ``placement`` names where it does not apply changes no result."""
+        for rewrite, forms in self._rewrites:
+            if rewrite.selectable:
+                chosen = {r.port.node for r in placement.rewrites if r.name == rewrite.name}
+                forms = {name: form for name, form in forms.items() if name in chosen}
+            if forms:
+                rewrite.apply(QDQGraph(graph, self._store, self._new_name), forms)
 
     def _sites(self, placement: Placement, table: QParamsTable) -> list[_Site]:
         readers: defaultdict[tuple[str, QType], list[Port]] = defaultdict(list)
@@ -138,14 +160,11 @@ class Emitter:
             if not self._graph.is_float(value) or not table.knows(value):
                 raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
             prefix = value if types[value] == 1 else f"{value}_{qtype.value}"
-            offset = not placement.offset.isdisjoint(ports)
             params = table.params(value, qtype)
-            site = _Site(value, qtype, params, tuple(ports), prefix, value in moved, offset=offset)
+            site = _Site(value, qtype, params, tuple(ports), prefix, value in moved)
             owned = value not in self._graph.captured and self._graph.producer(value) is not None
             if site.at_output and not owned:
                 raise ModelError(f"graph output {value} cannot be quantized: a subgraph or the caller owns the value")
-            if offset and not self._graph.is_constant(value):
-                raise ModelError(f"port {ports[0]} reads {value}, which is no weight: it cannot be off zero")
             sites.append(site)
         return sites
 
@@ -203,16 +222,10 @@ class Emitter:
         return set(self._graph.consumers(site.value)) == set(site.ports)
 
     def _make(self, site: _Site) -> _Parts:
-        key = (site.prefix, site.at_output, site.moved, site.offset, id(site.params))
+        key = (site.prefix, site.at_output, site.moved, id(site.params))
         if key not in self._parts:
-            self._parts[key] = (site.params, self._new_parts(self._off_zero(site) if site.offset else site))
+            self._parts[key] = (site.params, self._new_parts(site))
         return self._parts[key][1]
-
-    def _off_zero(self, site: _Site) -> _Site:
-        """``site`` with every integer a step beside; as it is where these have no room."""
-        array = self._graph.constant(site.value)
-        assert array is not None
-        return replace(site, params=off_zero(array, site.params) or site.params)
 
     def _new_parts(self, site: _Site) -> _Parts:
         params = site.params

@@ -1,18 +1,16 @@
 """Read a placement back from a Q/DQ model: the inverse of emit, for models of any origin.
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
-becomes a float constant again. Bands of rows become the convolution again that our own writer made them of (see
-:mod:`inlay.targets.onnxruntime.rewrites.row_tiling`). What moves pixels between the two (SpaceToDepth, DepthToSpace)
-does so in float then,
-DepthToSpace with a port of its own, since runtimes run it on bytes. What remains is the float model. Whatever does not
-have one of these forms (a Q whose result is read by an integer operator, an integer graph input) is left in place and
-listed with its reason.
+becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites (:mod:`inlay.quant.rewrite`) are
+undone first. What remains is the float model. Whatever does not have one of these forms (a Q whose result is read by an
+integer operator, an integer graph input) is left in place and listed with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,12 +18,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
-from inlay.quant.draft import DEQUANTIZE, QUANTIZE
+from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize
-from inlay.targets.onnxruntime.rewrites.row_tiling import join_bands
-from inlay.targets.onnxruntime.rewrites.space_to_depth import TO_BLOCKS
-from inlay.targets.onnxruntime.rewrites.transposed_conv import FROM_BLOCKS
-from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
+from inlay.quant.rewrite import Rewrite
+from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
+
+_DEPTH_TO_SPACE = "DepthToSpace"
 
 _TYPES = {
     ir.DataType.INT4: QType.INT4,
@@ -52,16 +50,14 @@ class Extraction:
     Attributes:
         model: the float model that is left.
         placement: the ports that read quantized values, by the model's node names.
-        qparams: numbers by value name (of the float model) and type; biases have none, theirs follow from the others.
+        qparams: by value name (of the float model) and type; biases have none, theirs follow from the others.
         leftovers: Q and DQ nodes that could not be taken out.
-        moves: nodes of the float model that move pixels as the integers were moved.
     """
 
     model: ir.Model
     placement: Placement
     qparams: Mapping[tuple[str, QType], QParams]
     leftovers: tuple[Leftover, ...]
-    moves: frozenset[str] = frozenset()
 
 
 def is_quantized(model: ir.Model) -> bool:
@@ -69,20 +65,22 @@ def is_quantized(model: ir.Model) -> bool:
     return any(n.op_type in (QUANTIZE, DEQUANTIZE) for n in model.graph)
 
 
-def extract(model: ir.Model) -> Extraction:
-    """Take Q/DQ pairs out of a copy of ``model``; see the module's text. Never fails on a valid model."""
+def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extraction:
+    """Take Q/DQ pairs out of a copy of ``model``; see the module's text. Never fails on a valid model.
+
+    Args:
+        model: of any origin.
+        rewrites: those to undo where ``emit`` wrote the model.
+    """
     copy, _ = fix_names(model.clone())
     graph = copy.graph
+    ours = any(key.startswith("inlay.") for key in model.metadata_props)
+    selected = _undo(graph, rewrites) if ours else frozenset()
     sites: dict[Port, QType] = {}
-    numbers: dict[tuple[str, QType], QParams] = {}
+    qparams: dict[tuple[str, QType], QParams] = {}
     leftovers: list[Leftover] = []
     outputs = {id(v): i for i, v in enumerate(graph.outputs)}
-    foreign = not any(key.startswith("inlay.") for key in model.metadata_props)
-    offset: set[Port] = set()
-    if not foreign:
-        join_bands(graph)
     rectified: dict[str, ir.Value] = {}
-    moved: set[str] = set()
     for node in list(graph):
         if node.op_type != DEQUANTIZE:
             continue
@@ -90,13 +88,9 @@ def extract(model: ir.Model) -> Extraction:
         if isinstance(found, str):
             leftovers.append(Leftover(str(node.name), found))
             continue
-        source, params, moves = found
+        source, params = found
         read = node.outputs[0]
-        in_float: list[ir.Node] = []
-        for move in moves:
-            in_float.append(_in_float(source, move, node))
-            source = in_float[-1].outputs[0]
-        if foreign and not all(use.node.op_type in ("Relu", "Clip") for use in read.uses()):
+        if not ours and not all(use.node.op_type in ("Relu", "Clip") for use in read.uses()):
             source = _rectified(source, params, graph, rectified)
         ports = [Port(str(use.node.name), use.idx) for use in read.uses() if use.node.graph is graph]
         if len(ports) != len(read.uses()):
@@ -115,16 +109,8 @@ def extract(model: ir.Model) -> Extraction:
             graph.outputs[position] = source
         read.replace_all_uses_with(source)
         sites.update(dict.fromkeys(ports, params.qtype))
-        if not foreign and params.qtype is QType.INT8 and source.const_value is not None and any(params.zero_point):
-            offset.update(ports)
         if params.qtype is not QType.INT32:
-            numbers.setdefault((str(source.name), params.qtype), params)
-        moved.update(str(mover.name) for mover in in_float)
-        for mover in in_float:
-            before = mover.inputs[0]
-            if mover.op_type == FROM_BLOCKS and before is not None:
-                sites[Port(str(mover.name), 0)] = params.qtype
-                numbers.setdefault((str(before.name), params.qtype), params)
+            qparams.setdefault((str(source.name), params.qtype), params)
     RemoveUnusedNodesPass()(copy)
     for key in [k for k in copy.metadata_props if k.startswith("inlay.")]:
         del copy.metadata_props[key]  # it speaks of the placement that was taken out
@@ -134,7 +120,14 @@ def extract(model: ir.Model) -> Extraction:
         for n in graph
         if n.op_type in (QUANTIZE, DEQUANTIZE) and str(n.name) not in left
     ]
-    return Extraction(copy, Placement(sites.items(), offset), numbers, tuple(leftovers), frozenset(moved))
+    placement = Placement(sites.items(), (r for r in selected if r.port in sites))
+    return Extraction(copy, placement, qparams, tuple(leftovers))
+
+
+def _undo(graph: ir.Graph, rewrites: Sequence[Rewrite[Any]]) -> frozenset[PortRewrite]:
+    """Undo ``rewrites``, the last one first; where a selectable one had been applied."""
+    undone = [(rewrite, tuple(rewrite.undo(graph))) for rewrite in reversed(rewrites)]
+    return frozenset(PortRewrite(port, r.name) for r, ports in undone if r.selectable for port in ports)
 
 
 _MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
@@ -158,19 +151,16 @@ def _rectified(source: ir.Value, params: QParams, graph: ir.Graph, made: dict[st
     return made[name]
 
 
-def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams, list[ir.Node]] | str:
-    """The float value that ``dq`` gives back, its numbers, and what moves it; or why it cannot be taken out."""
+def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
+    """The float value that ``dq`` dequantizes, and its qparams; or why it cannot be taken out."""
     quantized = dq.inputs[0]
     assert quantized is not None
     params = _params(dq)
     if isinstance(params, str):
         return params
     if quantized.const_value is not None and quantized.name in graph.initializers:
-        return _float_constant(quantized, params, graph), params, []
-    q, moves = quantized.producer(), list[ir.Node]()
-    while q is not None and q.op_type in (TO_BLOCKS, FROM_BLOCKS) and params.axis is None and q.inputs[0] is not None:
-        moves.insert(0, q)
-        q = q.inputs[0].producer()
+        return _float_constant(quantized, params, graph), params
+    q = quantized.producer()
     if q is None:
         return "it reads an integer input of the graph"
     if q.op_type != QUANTIZE:
@@ -182,18 +172,7 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams, list[ir.No
         return "its scale or zero point differs from that of its QuantizeLinear"
     source = q.inputs[0]
     assert source is not None
-    return source, params, moves
-
-
-def _in_float(source: ir.Value, node: ir.Node, dq: ir.Node) -> ir.Node:
-    """What moves ``source`` as ``node`` moves its integers for ``dq``."""
-    assert isinstance(node.graph, ir.Graph)
-    name = f"{dq.outputs[0].name}_{node.name}"
-    output = ir.Value(name=name, type=source.type, shape=node.outputs[0].shape)
-    attributes = list(node.attributes.values())
-    mover = ir.Node("", node.op_type, [source], attributes, outputs=[output], name=name)
-    node.graph.insert_before(node, mover)
-    return mover
+    return source, params
 
 
 def _params(node: ir.Node) -> QParams | str:
@@ -272,7 +251,10 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
     by_name = {(n.op_type, n.name): n.name for n in target.nodes}
     sites: dict[Port, QType] = {}
     numbers: dict[tuple[str, QType], QParams] = {}
-    offset: set[Port] = set()
+    rewrites: list[PortRewrite] = []
+    selected: dict[Port, list[str]] = {}
+    for at, name in found.placement.rewrites:
+        selected.setdefault(at, []).append(name)
     missing: list[Leftover] = []
 
     def counterpart(port: Port) -> Port | str:
@@ -283,44 +265,34 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
             return "its node is gone"
         node = source.node(port.node)
         name = by_output.get((node.op_type, node.outputs[0])) or by_name.get((node.op_type, node.name), "")
-        if not name and node.op_type == "Conv":  # a ConvTranspose in blocks keeps its name, and the order of its inputs
-            name = by_name.get(("ConvTranspose", node.name), "")
         if not name:
             return f"the model has no {node.op_type} like it"
         inputs = target.node(name).inputs
         return Port(name, port.slot) if port.slot < len(inputs) and inputs[port.slot] else "it has no such input"
 
-    def alike(port: Port, there: Port, params: QParams) -> bool:
-        """Whether both nodes have their channels in one order."""
-        if params.axis is None or port.node == GRAPH_OUTPUT:
-            return True
-        return source.node(port.node).op_type == target.node(there.node).op_type
-
     for port, qtype in found.placement:
         there = counterpart(port)
         if isinstance(there, str):
-            if port.node not in found.moves:
-                missing.append(Leftover(str(port), there))
+            missing.append(Leftover(str(port), there))
             continue
         value = target.value_of(there)
         if not target.is_float(value):
             missing.append(Leftover(str(port), f"{value} is not float32"))
             continue
         sites[there] = qtype
-        if port in found.placement.offset:
-            offset.add(there)
+        rewrites += [PortRewrite(there, name) for name in selected.get(port, ())]
         params = found.qparams.get((source.value_of(port), qtype))
-        if params is not None and alike(port, there, params) and _suits(params, value, target):
+        if params is not None and _suits(params, value, target):
             numbers.setdefault((value, qtype), params)
     for (value, qtype), params in list(numbers.items()):
         move = target.producer(value)
-        if move is not None and move.op_type == FROM_BLOCKS and not _writes(source, FROM_BLOCKS, value):
+        if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
             sites.setdefault(Port(move.name, 0), qtype)
             numbers.setdefault((move.inputs[0], qtype), params)
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
         del sites[site]
-    return Transferred(Placement(sites.items(), offset), numbers, tuple(missing))
+    return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), numbers, tuple(missing))
 
 
 def _writes(graph: Graph, op_type: str, value: str) -> bool:

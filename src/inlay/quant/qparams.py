@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -78,27 +77,6 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
     """``(q - zero_point) * scale`` in float32."""
     scale, zero = _aligned(array, params)
     return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
-
-
-def off_zero(array: np.ndarray, params: QParams) -> QParams | None:
-    """Numbers with zero points that are not 0, under which ``array`` is quantized to the same multiples of the scale.
-
-    Runtimes choose kernels by it. ONNX Runtime 1.31 (x86-64) runs a Conv whose weight's zero points are all 0 in a
-    convolution kernel of its own, and any other by gathering windows for its matrix product: with AMX that takes 0.55
-    to 0.7 of the time where windows hold hundreds of numbers, and up to 5 times as long where they hold few. Earlier
-    versions refuse zero points that differ from channel to channel, so all are the same.
-
-    Every integer is one lower, or one higher where some are the least of their type. None where both ends are taken.
-    """
-    if any(params.zero_point):
-        return params
-    integers = quantize(array, params)
-    low, high = int(integers.min(initial=0)), int(integers.max(initial=0))
-    if low > params.qtype.qmin:
-        return replace(params, zero_point=(-1,) * len(params.zero_point))
-    if high < params.qtype.qmax:
-        return replace(params, zero_point=(1,) * len(params.zero_point))
-    return None
 
 
 STORAGE = {t: np.dtype(t.value.replace("int4", "int8")) for t in QType}

@@ -26,7 +26,7 @@ from inlay.regions.search_space import RegionPattern, SearchSpace, find_search_s
 from inlay.regions.tree import RegionType
 from inlay.space.rules import Rules
 from inlay.trial import Measured, Proposal, Trial
-from inlay.types import Placement, Port
+from inlay.types import Placement, Port, PortRewrite
 
 _ENUMERABLE = 12
 """Patterns with at most so many points can be searched through to the last scheme."""
@@ -71,7 +71,7 @@ class Evolve:
         cache: schemes from earlier runs, which are tried first.
         space: the search space, where the caller has it already (it must be of ``graph``).
         seeds: placements from elsewhere; what they amount to in a pattern is tried before anything is drawn.
-        offset: weights that are off zero wherever they are quantized, besides those of ``base``.
+        rewrites: selectable rewrites to apply wherever their ports are quantized, besides those of ``base``.
     """
 
     name = "evolve"
@@ -86,7 +86,7 @@ class Evolve:
         cache: PatternCache | None = None,
         space: SearchSpace | None = None,
         seeds: Sequence[Placement] = (),
-        offset: frozenset[Port] = frozenset(),
+        rewrites: frozenset[PortRewrite] = frozenset(),
     ) -> None:
         self.config = config or Config()
         self.space = space or find_search_space(
@@ -96,7 +96,7 @@ class Evolve:
             minimum_topdown_search_size=self.config.minimum_topdown_search_size,
         )
         base = base if base is not None else Placement()
-        self.completion = SchemeCompletion(graph, self.space.units, rules, base, offset)
+        self.completion = SchemeCompletion(graph, self.space.units, rules, base, rewrites)
         self.incumbent = base
         self.score = 1.0 if not len(base) else 0.0
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)

@@ -19,7 +19,7 @@ from inlay.regions.points import (
 )
 from inlay.space.rules import Rules
 from inlay.space.units import Unit
-from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
+from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class SchemeCompletion:
         rules: the target's table.
         base: a placement whose types are kept for the ports selected, and whose constants are kept where no activation
             decides about them (weight-only quantization).
-        offset: weights that are off zero wherever they are quantized, besides those of ``base``.
+        rewrites: selectable rewrites to apply wherever their ports are quantized, besides those of ``base``.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class SchemeCompletion:
         units: Collection[Unit],
         rules: Rules,
         base: Placement | None = None,
-        offset: frozenset[Port] = frozenset(),
+        rewrites: frozenset[PortRewrite] = frozenset(),
     ) -> None:
         self._graph = graph
         self._rules = rules
         self._base = base if base is not None else Placement()
-        self._offset = offset | self._base.offset
+        self._rewrites = rewrites | self._base.rewrites
         self._operands: list[tuple[tuple[Port, ...], tuple[tuple[Port, QType], ...]]] = []
         owned: set[Port] = set()
         for unit in units:
@@ -175,7 +175,7 @@ class SchemeCompletion:
                     if covered or kept is not None:
                         sites[port] = kept or qtype
         sites.update(self._unowned)
-        return Placement(sites.items()).off_zero(self._offset)
+        return Placement(sites.items()).with_rewrites(self._rewrites)
 
     def _promote(self, chosen: set[Port]) -> None:
         graph = self._graph

@@ -6,11 +6,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
 from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import Imported
+from inlay.quant.rewrite import Rewrite
 from inlay.run.confirm import Confirmed
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime
@@ -28,6 +30,7 @@ def notes_for(
     *,
     reports: Sequence[PassReport],
     units: Sequence[Unit],
+    rewrites: Sequence[Rewrite[Any]],
     anchors: Mapping[str, Trial],
     imported: Imported,
     data_kind: str,
@@ -46,7 +49,7 @@ def notes_for(
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
         *_float_notes(confirmed, units, anchors, why_slow),
-        *_kernel_notes(confirmed),
+        *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
             f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
             for r in confirmed.rejected
@@ -111,14 +114,12 @@ def _float_notes(
         yield f"full INT8 runs at {full.speedup:.2f}x of the given model{': ' + reason if reason else ''}"
 
 
-def _kernel_notes(confirmed: Confirmed) -> Iterator[str]:
-    """Zero points of -1 in weights look like a mistake to whoever opens the model."""
-    offset = len(confirmed.placement.offset) if confirmed.placement is not None else 0
-    if offset:
-        yield (
-            f"weights of {offset} operators are stored off zero (with zero points of -1): the numbers are the same, "
-            "and the runtime's kernel for such weights is the faster one there"
-        )
+def _rewrite_notes(confirmed: Confirmed, rewrites: Sequence[Rewrite[Any]]) -> Iterator[str]:
+    """What a selected rewrite does looks like a mistake to whoever opens the model."""
+    counts = Counter(r.name for r in confirmed.placement.rewrites) if confirmed.placement is not None else {}
+    for rewrite in rewrites:
+        if rewrite.name in counts:
+            yield f"{counts[rewrite.name]} operators are written as '{rewrite.name}': {rewrite.reason}"
 
 
 def _import_notes(imported: Imported) -> Iterator[str]:

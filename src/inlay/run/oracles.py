@@ -81,7 +81,14 @@ class Guide:
         least = self.config.bound.min_sqnr_db
         return Guided(
             structure,
-            Oracles(self._profile, sensitivity, probes.noise, self.prepared.label, hurried, self.prepared.offsets),
+            Oracles(
+                self._profile,
+                sensitivity,
+                probes.noise,
+                self.prepared.label,
+                hurried,
+                self.prepared.selectable_rewrites,
+            ),
             anchors,
             chosen,
             graph.float_outputs,

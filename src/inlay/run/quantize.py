@@ -23,7 +23,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.run.result import replacing
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Decision, resolve
-from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy
 from inlay.types import Placement
@@ -83,7 +83,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
             reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
-        prepared = prepare(file, create(spec).rules(), samples.feeds[0], work)
+        prepared = prepare(file, Capabilities.of(create(spec)), samples.feeds[0], work)
         resolved = resolve(rules, prepared.graph, prepared.units, prepared.rules)
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)

@@ -17,6 +17,7 @@ from inlay.prepare.model import prepare
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION
 from inlay.run.result import replacing
+from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Measured
 
@@ -98,8 +99,7 @@ def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> 
         raise JournalError(f"{journal.path} was written by an older version, which did not keep what is needed")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        rules = create(known.spec).rules()
-        prepared = prepare(file, rules, feed, work)
+        prepared = prepare(file, Capabilities.of(create(known.spec)), feed, work)
         table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
         candidates = CandidateWriter(prepared, table, known.digest, known.target)
         made = candidates.deliver(placement, work / out.name)

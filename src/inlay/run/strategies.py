@@ -67,7 +67,7 @@ def compose(
             cache=cache,
             space=prepared.space(),
             seeds=[placement for _, placement in imported.placements],
-            offset=guided.offset,
+            rewrites=guided.rewrites,
         )
 
     evolve = LazyStrategy("evolve", make_evolve)

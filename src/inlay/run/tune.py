@@ -42,7 +42,7 @@ from inlay.search.base import Strategy
 from inlay.search.baselines import Anchors
 from inlay.search.guided import Guided
 from inlay.space.recipe_file import to_text
-from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
@@ -186,7 +186,7 @@ class Run:
         target = create(self.config.target)
         prepared = prepare(
             setting.file,
-            target.rules(),
+            Capabilities.of(target),
             setting.parts.calibration.feeds[0],
             self.work,
             self.config.nodes,
@@ -228,6 +228,7 @@ class Run:
             confirmed,
             reports=prepared.normalized.reports,
             units=prepared.units,
+            rewrites=prepared.rewrites,
             anchors=anchors.trials,
             imported=imported,
             data_kind=setting.samples.kind,

@@ -21,15 +21,15 @@ from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.cost_model import CostModel, Prediction
 from inlay.search.executed import Disagreement, disagreements
-from inlay.search.kernel_choice import Kernels, choose_kernels
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.neighborhood import expected_gains, neighbours
 from inlay.search.noise_model import Allowance
+from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
 from inlay.search.solver import Solver
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.trial import Infeasible, Measured, Proposal, Trial, decibels, noise_of
-from inlay.types import Placement, Port
+from inlay.types import Placement, PortRewrite
 
 _CUTS = 3
 _TIGHTENINGS = 6
@@ -60,7 +60,7 @@ class Oracles:
         noise: the same of a placement, by a probe; None where probes do not run.
         label: the placement in which the named units run in low precision.
         hurried: whether the anchors took much of the time.
-        offsets: weights that may be off zero, as the target may have another kernel for these.
+        rewrites: the selectable rewrites of the target, wherever they apply.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
@@ -68,7 +68,7 @@ class Oracles:
     noise: Callable[[Placement], Powers | None]
     label: Callable[[frozenset[str]], Placement]
     hurried: Callable[[], bool] = lambda: False
-    offsets: frozenset[Port] = frozenset()
+    rewrites: frozenset[PortRewrite] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Guided(Scripted):
             anchors,
             chosen,
         )
-        self._kernels = Kernels()
+        self._rewrites = RewriteChoice()
         self._told: dict[Placement, Trial] = {}
         self._points: list[tuple[float, float]] = []  # of what was measured: nanoseconds and dB
         self._best = np.zeros(len(structure.units), bool)
@@ -147,11 +147,11 @@ class Guided(Scripted):
     def _propose(self) -> Dialogue:
         if not self._structure.free.any():
             return
-        self._choose_kernels()
+        self._choose_rewrites()
         self._learn_anchors()
         if not self.model.profiled:
             return
-        if self._kernels.offset and self._best.any() and self._new(self._best):
+        if self._rewrites.rewrites and self._best.any() and self._new(self._best):
             yield from self._try(self._best, "the best anchor, faster kernels")
         yield from self._cuts()
         yield from self._front(_FRONT_POINTS)
@@ -159,9 +159,9 @@ class Guided(Scripted):
         yield from self._front()
 
     @property
-    def offset(self) -> frozenset[Port]:
-        """Weights that are off zero wherever they are quantized, as that is faster; once :meth:`ask` was called."""
-        return self._kernels.offset
+    def rewrites(self) -> frozenset[PortRewrite]:
+        """The selectable rewrites that make their operators faster; known once :meth:`ask` was called."""
+        return self._rewrites.rewrites
 
     def retreat(self, least_db: float) -> Strategy:
         """A strategy that looks for the fastest model of at least ``least_db`` dB, until one is found."""
@@ -184,15 +184,17 @@ class Guided(Scripted):
 
     # --- what is known -------------------------------------------------------------------------------------------
 
-    def _choose_kernels(self) -> None:
-        """Profile the anchor with the most of the weights in question, as it is and with all of them off zero."""
+    def _choose_rewrites(self) -> None:
+        """For each selectable rewrite, profile the anchor that has the most ports for it, without and with it."""
         measured = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
-        placements = [p for p in measured if not p.offset]
-        usual = max(placements, key=lambda p: len(p.off_zero(self._oracles.offsets).offset), default=Placement())
-        other = usual.off_zero(self._oracles.offsets)
-        if other.offset:
-            profiles = [self._oracles.profile(p) for p in (usual, other)]
-            self._kernels = choose_kernels(self._structure, other.offset, *profiles)
+        plain = [p for p in measured if not p.rewrites]
+        for name in sorted({r.name for r in self._oracles.rewrites}):
+            offered = [r for r in self._oracles.rewrites if r.name == name]
+            usual = max(plain, key=lambda p: len(p.with_rewrites(offered).rewrites), default=Placement())
+            rewritten = usual.with_rewrites(offered)
+            if rewritten.rewrites:
+                profiles = [self._oracles.profile(p) for p in (usual, rewritten)]
+                self._rewrites |= choose_rewrites(self._structure, rewritten.rewrites, *profiles)
 
     def _learn_anchors(self) -> None:
         for name, trial in self._anchors.items():
@@ -205,7 +207,7 @@ class Guided(Scripted):
         placement = trial.proposal.placement
         self._told[placement] = trial
         stated = self._placement(labels)
-        if stated.offset == placement.offset and (self._structure.closed(labels) == labels).all():
+        if stated.rewrites == placement.rewrites and (self._structure.closed(labels) == labels).all():
             self._told[stated] = trial  # the same model with everything stated
         self._allowance.tell(trial)
         if trial.accuracy is not None:
@@ -226,7 +228,7 @@ class Guided(Scripted):
             self.disagreements.update(
                 {(d.unit, d.wanted_low): d for d in disagreements(self._structure, labels, kernels)}
             )
-            faster = self._kernels.applied(self._structure, placement, kernels)  # only anchors are not written so
+            faster = self._rewrites.applied(self._structure, placement, kernels)  # only anchors are not written so
             if kernels:
                 ns *= sum(k.ns for k in faster) / sum(k.ns for k in kernels)
             self.model.learn(labels, faster, ns, float(spread))
@@ -245,7 +247,7 @@ class Guided(Scripted):
 
     def _placement(self, labels: np.ndarray) -> Placement:
         plain = self._oracles.label(self._structure.names(self._structure.closed(labels)))
-        return plain.off_zero(self._kernels.offset)
+        return plain.with_rewrites(self._rewrites.rewrites)
 
     def _new(self, labels: np.ndarray) -> bool:
         return self._placement(labels) not in self._told

@@ -25,20 +25,18 @@ class OpConfig:
     Attributes:
         activation: type of its activations; None for the target's usual type.
         per_channel: one weight scale for each output channel, or one for all; None for the target's habit.
-        off_zero: the weight is stored with a zero point that is not 0; the numbers are the same, the runtime's kernel
-            may be another one.
+        rewrites: names of selectable rewrites of the target to apply to the weight (``off zero``, say).
     """
 
     activation: QType | None = None
     per_channel: bool | None = None
-    off_zero: bool = False
+    rewrites: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         parts = ["int" if self.activation is None else self.activation.value]
         if self.per_channel is not None:
             parts.append("per channel" if self.per_channel else "per tensor")
-        if self.off_zero:
-            parts.append("off zero")
+        parts.extend(sorted(self.rewrites))
         return ", ".join(parts)
 
 

@@ -8,7 +8,7 @@
       - {op_type: Softmax, config: float}
       - {name: "head*", config: {activation: int8, per_channel: false}}
       - {module: backbone/, config: int}
-      - {name: conv7, config: {activation: int, off_zero: true}}    # the kernel for weights whose zero point is not 0
+      - {name: conv7, config: {activation: int, off_zero: true}}    # a rewrite of the target: nonzero zero points
       - {io: float}
 """
 
@@ -90,8 +90,7 @@ def _config_data(config: OpConfig | None) -> Any:
     data: dict[str, Any] = {"activation": activation}
     if config.per_channel is not None:
         data["per_channel"] = config.per_channel
-    if config.off_zero:
-        data["off_zero"] = True
+    data.update((name.replace(" ", "_"), True) for name in sorted(config.rewrites))
     return data if len(data) > 1 else activation
 
 
@@ -120,16 +119,15 @@ def _config(number: int, data: object) -> OpConfig | None:
     if data is None or data == "float":
         return None
     if isinstance(data, Mapping):
-        extra = [str(k) for k in data if k not in ("activation", "per_channel", "off_zero")]
-        if extra:
-            raise ValueError(f"rule {number}: unknown entry {extra[0]!r} in its config")
+        rewrites = {str(k): v for k, v in data.items() if k not in ("activation", "per_channel")}
+        for key, wanted in rewrites.items():
+            if wanted is not True:
+                raise ValueError(f"rule {number}: {key} is {wanted!r}; a rewrite is selected by true, or left out")
         per_channel = data.get("per_channel")
         if per_channel not in (None, True, False):
             raise ValueError(f"rule {number}: per_channel is {per_channel!r}, neither true nor false")
-        off_zero = data.get("off_zero", False)
-        if off_zero not in (True, False):
-            raise ValueError(f"rule {number}: off_zero is {off_zero!r}, neither true nor false")
-        return OpConfig(_qtype(number, data.get("activation", "int")), per_channel, off_zero)
+        names = frozenset(key.replace("_", " ") for key in rewrites)
+        return OpConfig(_qtype(number, data.get("activation", "int")), per_channel, names)
     return OpConfig(_qtype(number, data))
 
 

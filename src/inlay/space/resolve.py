@@ -12,7 +12,7 @@ from inlay.space.domains import find_clusters, is_shared
 from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
 from inlay.space.rules import Needs, Rules
 from inlay.space.units import Unit, placement_from_labels
-from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
+from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 
 DEFAULT = "the target's usual"
 """Stands for the deciding rule where none matches."""
@@ -88,8 +88,13 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     _settle_clusters(recipe, found, graph, units, rules, verdicts)
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
     placement = placement_from_labels(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
-    placement = placement.off_zero(
-        p for u in units for c in [verdicts[u.name].config] if c is not None and c.off_zero for p in u.weights
+    placement = placement.with_rewrites(
+        PortRewrite(port, name)
+        for unit in units
+        for config in [verdicts[unit.name].config]
+        if config is not None
+        for port in unit.weights
+        for name in config.rewrites
     )
     io = {
         v: t
@@ -120,6 +125,7 @@ def recipe_of(
 ) -> Recipe:
     """A recipe that resolves to ``placement``: one rule for each unit in low precision, then ports that differ."""
     recipe = Recipe().set_global(None)
+    rewrites = _rewrites_by_port(placement)
     for unit in units:
         types = {placement.qtype(p) for p in unit.activations}
         complete = all(p in placement for p in (*unit.weights, *unit.biases))
@@ -128,17 +134,25 @@ def recipe_of(
         qtype = types.pop()
         if qtype is not None and qtype in _known_types(rules):
             uniform = any(graph.value_of(p) in per_tensor for p in unit.weights)
-            off_zero = not placement.offset.isdisjoint(unit.weights)
-            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None, off_zero))
+            names = frozenset(name for p in unit.weights for name in rewrites.get(p, ()))
+            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None, names))
     reached = resolve(recipe, graph, units, rules).placement
+    applied = _rewrites_by_port(reached)
     for port, _ in reached:
         if port not in placement:
             recipe = recipe.set_port(port, None)
     for port, qtype in placement:
-        off_zero = port in placement.offset
-        if reached.qtype(port) is not qtype or (port in reached.offset) is not off_zero:
-            recipe = recipe.set_port(port, OpConfig(qtype, off_zero=off_zero))
+        names = rewrites.get(port, frozenset())
+        if reached.qtype(port) is not qtype or applied.get(port, frozenset()) != names:
+            recipe = recipe.set_port(port, OpConfig(qtype, rewrites=names))
     return recipe
+
+
+def _rewrites_by_port(placement: Placement) -> Mapping[Port, frozenset[str]]:
+    found: dict[Port, frozenset[str]] = {}
+    for port, name in placement.rewrites:
+        found[port] = found.get(port, frozenset()) | {name}
+    return found
 
 
 def _known_types(rules: Rules) -> frozenset[QType]:
@@ -146,6 +160,10 @@ def _known_types(rules: Rules) -> frozenset[QType]:
 
 
 def _check_type(rule: RecipeRule, graph: Graph, rules: Rules) -> None:
+    unknown = set() if rule.config is None else rule.config.rewrites - rules.rewrites
+    if unknown:
+        offered = ", ".join(sorted(rules.rewrites)) or "none"
+        raise UsageError(f"recipe: {rule}: the target has no rewrite {min(unknown)!r}; it offers {offered}")
     qtype = None if rule.config is None else rule.config.activation
     if qtype is None or rule.scope is Scope.PORT:
         return
@@ -170,7 +188,7 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     qtype = config.activation or rules.activation
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
         return _Verdict(rule, None, "", open=True)
-    reason = f"{unit.op_type} runs in {qtype.value}{', its weight off zero' if config.off_zero else ''}"
+    reason = f"{unit.op_type} runs in {qtype.value}{''.join(f', {name}' for name in sorted(config.rewrites))}"
     if config.per_channel and not rules.per_channel and unit.weights:
         reason += "; rejected: the target takes one scale for a weight, not one per channel"
     return _Verdict(rule, qtype, reason)
@@ -237,24 +255,23 @@ def _set_io(placement: Placement, io: Mapping[str, QType], graph: Graph) -> Plac
         value = graph.value_of(port)
         outer = io.get(value) if port.node == GRAPH_OUTPUT or value in graph.inputs else None
         sites[port] = qtype if outer is None else outer
-    return Placement(sites.items(), placement.offset)
+    return Placement(sites.items(), placement.rewrites)
 
 
 def _set_ports(placement: Placement, recipe: Recipe, found: Matches, rules: Rules) -> Placement:
     if not found.ports:
         return placement
     sites: dict[Port, QType] = dict(placement)
-    offset = set(placement.offset)
+    rewrites = set(placement.rewrites)
     for port, index in found.ports.items():
         config = recipe.rules[index].config
-        offset.discard(port)
+        rewrites = {r for r in rewrites if r.port != port}
         if config is None:
             sites.pop(port, None)
             continue
         sites[port] = config.activation or rules.activation
-        if config.off_zero:
-            offset.add(port)
-    return Placement(sites.items(), offset)
+        rewrites |= {PortRewrite(port, name) for name in config.rewrites}
+    return Placement(sites.items(), rewrites)
 
 
 def _decisions(graph: Graph, units: Collection[Unit], verdicts: Mapping[str, _Verdict]) -> tuple[Decision, ...]:

@@ -73,15 +73,7 @@ class Rules:
         symmetric_activations: zero points of activations must be 0.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
         other_activations: further types in which it runs activations.
-        rewrites: optional passes that make models faster on it (``inlay.model.normalize.REWRITES``).
-        block_channels: most channels of the data of a strided Conv that reads it in blocks of pixels, in low precision
-            (``inlay.targets.onnxruntime.rewrites.space_to_depth``).
-        spreads_transposed: it has no ConvTranspose in low precision, and runs one as Conv and DepthToSpace
-            (``inlay.targets.onnxruntime.rewrites.transposed_conv``).
-        kernels_off_zero: operators that it runs in another kernel where a zero point of their weight is not 0.
-        large_sums: bytes of a Conv's int32 sums from which it runs faster in bands of rows where its weight is off zero
-            (``inlay.targets.onnxruntime.rewrites.row_tiling``); 0 where it never does.
-        band_sums: bytes of the sums of one band.
+        rewrites: names of the target's selectable rewrites (:mod:`inlay.quant.rewrite`).
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
@@ -100,11 +92,6 @@ class Rules:
     fuses_residual_add: bool = False
     other_activations: frozenset[QType] = frozenset()
     rewrites: frozenset[str] = frozenset()
-    block_channels: int = 0
-    spreads_transposed: bool = False
-    kernels_off_zero: frozenset[str] = frozenset()
-    large_sums: int = 0
-    band_sums: int = 0
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from inlay.model.normalize import FloatRewrite
+from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 
 Feed = Mapping[str, np.ndarray]
@@ -121,9 +123,41 @@ class Target(Protocol):
         """What it runs in low precision."""
         ...
 
+    def float_rewrites(self) -> Sequence[FloatRewrite]:
+        """Rewrites of the float model that suit its kernels, for normalization; in order."""
+        ...
+
+    def rewrites(self) -> Sequence[Rewrite[Any]]:
+        """Rewrites of quantized operators that suit its kernels, for emission; in order."""
+        ...
+
     def compile(self, model: Artifact) -> Executable:
         """Build the model. Raises CompileFailed."""
         ...
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What preparing a model needs to know of a target.
+
+    Attributes:
+        rules: what it runs in low precision.
+        float_rewrites: rewrites of the float model that suit its kernels.
+        rewrites: rewrites of quantized operators that suit its kernels.
+    """
+
+    rules: Rules
+    float_rewrites: tuple[FloatRewrite, ...] = ()
+    rewrites: tuple[Rewrite[Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        selectable = frozenset(r.name for r in self.rewrites if r.selectable)
+        object.__setattr__(self, "rules", replace(self.rules, rewrites=selectable))
+
+    @classmethod
+    def of(cls, target: Target) -> Capabilities:
+        """Those of ``target``."""
+        return cls(target.rules(), tuple(target.float_rewrites()), tuple(target.rewrites()))
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
+from inlay.model.normalize import FloatRewrite
 from inlay.model.reference import runtime_message
+from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.onnxruntime.rules import OPS
@@ -66,6 +69,14 @@ class NullTarget:
     def rules(self) -> Rules:
         """The same operators as ONNX Runtime on x86, so that placements look alike."""
         return Rules(activation=QType.UINT8, ops=OPS)
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """None: every form of a model costs what its nodes cost."""
+        return ()
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None, for the same reason."""
+        return ()
 
     def compile(self, model: Artifact) -> NullExecutable:
         """Price the model. Raises CompileFailed when it is not a valid model."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from inlay.errors import TargetError, UsageError
+from inlay.errors import InlayError, TargetError, UsageError
+from inlay.quant.rewrite import Rewrite
 from inlay.targets.base import Target, TargetSpec
 
 GROUP = "inlay.targets"
@@ -14,6 +18,16 @@ GROUP = "inlay.targets"
 def available() -> Mapping[str, EntryPoint]:
     """Every target's entry point by name, sorted."""
     return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
+
+
+@lru_cache(maxsize=1)
+def known_rewrites() -> tuple[Rewrite[Any], ...]:
+    """The rewrites of every installed target: a model read back may have been written for any of them."""
+    found: dict[str, Rewrite[Any]] = {}
+    for name in available():
+        with contextlib.suppress(InlayError):  # its runtime is not installed: nor did it write the model here
+            found.update((r.digest, r) for r in create(TargetSpec(name)).rewrites())
+    return tuple(found.values())
 
 
 def create(spec: TargetSpec) -> Target:

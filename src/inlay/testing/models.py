@@ -17,8 +17,7 @@ from inlay.data import Samples, input_specs, random_samples
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
-from inlay.space.rules import Rules
-from inlay.targets.base import Feed
+from inlay.targets.base import Capabilities, Feed
 
 
 class Builder:
@@ -211,9 +210,9 @@ def sqnr(want: np.ndarray, got: np.ndarray) -> float:
     return 300.0 if noise == 0.0 else float(10.0 * np.log10(max(signal, 1e-300) / noise))
 
 
-def full_int8(model: Path, rules: Rules, feed: Feed, folder: Path) -> Path:
-    """``model`` with all that ``rules`` allow in low precision, calibrated on one feed; gives a path in ``folder``."""
-    prepared = prepare(load(model), rules, feed, folder)
+def full_int8(model: Path, target: Capabilities, feed: Feed, folder: Path) -> Path:
+    """Path in ``folder`` of ``model`` with all that ``target`` runs in low precision, calibrated on one feed."""
+    prepared = prepare(load(model), target, feed, folder)
     table = table_from(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")), "minmax")
     placement = prepared.label(frozenset(u.name for u in prepared.selectable))
     return CandidateWriter(prepared, table, "testing", "testing").deliver(placement, folder / "full-int8.onnx").path

@@ -13,7 +13,7 @@ import onnx
 
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.model.load import file_sha256
-from inlay.targets.base import Artifact, Executable, Feed, Target
+from inlay.targets.base import Artifact, Capabilities, Executable, Feed, Target
 from inlay.testing.models import (
     concat_model,
     depthwise_model,
@@ -98,7 +98,7 @@ class TargetTestCase:
                 folder = Path(text)
                 feed = random_feed(proto)
                 onnx.save(proto, folder / "float.onnx")
-                path = full_int8(folder / "float.onnx", self.target().rules(), feed, folder)
+                path = full_int8(folder / "float.onnx", Capabilities.of(self.target()), feed, folder)
                 executable = self.target().compile(Artifact(path, file_sha256(path)))
                 try:
                     found = executable.run(feed)

@@ -15,19 +15,17 @@ from hypothesis import strategies as st
 from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
 from inlay.model.store import embed
-from inlay.quant.draft import Draft
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import extract, transfer
 from inlay.targets.base import Artifact
-from inlay.targets.onnxruntime.rewrites.row_tiling import bands_of, compute_in_bands
-from inlay.targets.onnxruntime.rules import rules_for
-from inlay.targets.onnxruntime.target import OrtCpuTarget
+from inlay.targets.onnxruntime.rewrites import NonzeroZeroPoint, RowTiling
+from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing import Builder
 from inlay.types import Placement
 from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
 
-RULES = rules_for("x86_64")
+REWRITES = capabilities_for("x86_64").rewrites
 
 
 def conv_model(
@@ -54,7 +52,7 @@ def conv_model(
 
 
 def off_zero(space: Workspace) -> Placement:
-    return space.full().off_zero(space.prepared.offsets)
+    return space.full().with_rewrites(space.prepared.selectable_rewrites)
 
 
 def run(model: onnx.ModelProto, space: Workspace, plainly: bool) -> list[np.ndarray]:
@@ -95,21 +93,21 @@ def test_bands_compute_what_the_whole_does(
         space = Workspace(model, Path(folder))
         node = space.graph.node("conv")
         _, outputs, height, width = (int(d or 0) for d in space.graph.shape(node.outputs[0]) or ())
-        found = bands_of(space.graph, node, large=0, size=4 * outputs * width * rows)
+        tiling = RowTiling(space.prepared.rules.absorbed, None, 0, 4 * outputs * width * rows)
+        found = tiling.applies(space.graph, node) or ()
         assume(found)
         assert len(found) == -(-height // rows)
-        assert sum(-(-(b.behind - b.first + b.above + b.below - reach + 1) // stride) for b in found) == height
+        assert sum(-(-(b.stop - b.start + b.above + b.below - reach + 1) // stride) for b in found) == height
         placement = off_zero(space)
-
-        def write(draft: Draft) -> None:
-            compute_in_bands(draft, {"conv": found}, space.prepared.rules.absorbed)
 
         model, graph, store = space.prepared.normalized.model, space.graph, space.prepared.store
         plain, banded = (
-            embed(Emitter(model, graph, store, forms).emit(placement, space.table), store) for forms in ((), (write,))
+            embed(Emitter(model, graph, store, rewrites).emit(placement, space.table), store)
+            for rewrites in ((NonzeroZeroPoint(),), (NonzeroZeroPoint(), tiling))
         )
         check_and_load(banded)
-        assert [n.op_type for n in banded.graph.node].count("Conv") == len(found) + tail
+        tiles = [n for n in banded.graph.node if n.op_type == "Conv" and n.name.startswith("conv")]
+        assert len(tiles) == len(found)
         for a, b in zip(run(plain, space, True), run(banded, space, True), strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -162,10 +160,9 @@ def test_only_what_is_off_zero_and_large_is_in_bands(tmp_path: Path) -> None:
 def test_a_conv_of_unknown_height_has_no_bands() -> None:
     def bands(model: onnx.ModelProto) -> int:
         graph = build_graph(normalize(ir.from_proto(model), lambda m, names: {}, None).model)
-        return len(bands_of(graph, graph.node("conv"), RULES.large_sums, RULES.band_sums))
+        return len(RowTiling().applies(graph, graph.node("conv")) or ())
 
     assert bands(conv_model()) == 3
-    assert RULES.large_sums > RULES.band_sums > 0
     assert bands(conv_model(size=("h", 64))) == 0
     assert bands(conv_model(size=(64, "w"))) == 0
 
@@ -176,7 +173,7 @@ def test_extract_joins_bands_and_keeps_what_is_off_zero(tmp_path: Path) -> None:
     written = ir.from_proto(
         embed(space.prepared.emitter.emit(placement, space.table, {"inlay.version": "test"}), space.prepared.store)
     )
-    found = extract(written)
+    found = extract(written, REWRITES)
     assert found.leftovers == ()
     assert [n.op_type for n in found.model.graph] == ["Conv", "Relu", "Conv"]
     source = build_graph(found.model)

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from inlay.model.graph import Graph, build_graph
@@ -21,15 +21,16 @@ from inlay.model.normalize import normalize
 from inlay.model.store import embed
 from inlay.quant.extract import extract
 from inlay.targets.base import Artifact
-from inlay.targets.onnxruntime.rewrites.space_to_depth import Blocks, blocks_of
-from inlay.targets.onnxruntime.rules import rules_for
-from inlay.targets.onnxruntime.target import OrtCpuTarget
+from inlay.targets.onnxruntime.rewrites import SpaceToDepth
+from inlay.targets.onnxruntime.rewrites.space_to_depth import BlockedConv
+from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing import Builder, random_feed
 from inlay.types import Placement
 from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
 
-PLAIN = replace(rules_for("x86_64"), block_channels=0)
+PLAIN = replace(capabilities_for("x86_64"), rewrites=())
+REWRITES = capabilities_for("x86_64").rewrites
 
 
 def conv_model(
@@ -54,9 +55,9 @@ def indexed(model: onnx.ModelProto) -> Graph:
     return build_graph(found.model)
 
 
-def form(model: onnx.ModelProto, most: int = 4) -> Blocks | None:
+def form(model: onnx.ModelProto, most: int = 4) -> BlockedConv | None:
     graph = indexed(model)
-    return blocks_of(graph, graph.node("conv"), most)
+    return SpaceToDepth(most).applies(graph, graph.node("conv"))
 
 
 def run(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -174,7 +175,7 @@ def test_extract_finds_the_ports_of_the_image(shared: bool, names: set[str]) -> 
         space = Workspace(stem(shared, 32), Path(folder))
         placement: Placement = space.prepared.label(frozenset(names))
         proto = space.emit(placement)
-        found = extract(ir.from_proto(proto))
+        found = extract(ir.from_proto(proto), REWRITES)
         assert found.placement == placement
         assert found.leftovers == ()
         left = ir.to_proto(found.model)
@@ -184,20 +185,32 @@ def test_extract_finds_the_ports_of_the_image(shared: bool, names: set[str]) -> 
             assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b), "float, up to the rounding of weights"
 
 
-def test_blocks_that_two_dequantizations_read_stay_a_valid_model(tmp_path: Path) -> None:
-    space = Workspace(stem(False, 32), tmp_path)
-    proto = space.emit(space.full())
-    (first,) = (n for n in proto.graph.node if n.op_type == "DequantizeLinear" and "blocks" in n.input[0])
-    proto.graph.node.add().CopyFrom(first)
-    second = proto.graph.node[-1]
-    second.name, second.output[0] = "second_DequantizeLinear", "again"
-    proto.graph.node.add(op_type="Neg", name="neg", input=["again"], output=["negative"])
-    proto.graph.output.add().CopyFrom(
-        onnx.helper.make_tensor_value_info("negative", onnx.TensorProto.FLOAT, [1, 12, 8, 8])
-    )
-    found = extract(ir.from_proto(proto))
-    assert found.leftovers == ()
-    check_and_load(ir.to_proto(found.model))
+@settings(max_examples=100, deadline=None)
+@given(
+    st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    st.sampled_from([2, 4]),
+    st.tuples(*[st.integers(0, 4)] * 4),
+    st.tuples(st.integers(1, 5), st.integers(1, 5)),
+)
+def test_undone_it_is_a_convolution_over_pixels_with_the_same_results(
+    kernel: tuple[int, int], stride: int, pads: tuple[int, int, int, int], times: tuple[int, int]
+) -> None:
+    size = (times[0] * stride, times[1] * stride)
+    assume(all(size[a] + pads[a] + pads[a + 2] >= kernel[a] for a in (0, 1)))
+    with tempfile.TemporaryDirectory() as folder:
+        space = Workspace(conv_model(kernel, stride, pads, size), Path(folder))
+        proto = space.emit(space.full())
+        assume("SpaceToDepth" in {n.op_type for n in proto.graph.node})
+        model = ir.from_proto(proto)
+        assert list(SpaceToDepth().undo(model.graph)) == []
+        undone = ir.to_proto(model)
+        check_and_load(undone)
+        assert "SpaceToDepth" not in {n.op_type for n in undone.graph.node}
+        (conv,) = (n for n in undone.graph.node if n.op_type == "Conv")
+        window = next(list(a.ints) for a in conv.attribute if a.name == "kernel_shape")
+        assert all(w <= k for w, k in zip(window, kernel, strict=True)), "only zeros were trimmed"
+        for a, b in zip(run(proto, space.feeds[0]), run(undone, space.feeds[0]), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_the_time_of_the_blocks_belongs_to_the_image(tmp_path: Path) -> None:

@@ -121,7 +121,6 @@ RULES = Rules(
     weight=QType.INT8,
     other_activations=frozenset({QType.UINT8}),
     ops={row.op_type: row for row in _ROWS},
-    rewrites=frozenset({"compute halves in float32"}),
     share=frozenset({"Concat"}),  # a requantizing Concat costs a pass over each input
     unfold_cost=0.0,
 )

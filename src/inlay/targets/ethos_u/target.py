@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError
+from inlay.model.normalize import FloatRewrite
+from inlay.model.passes.half import widen_halves
+from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.ethos_u import hostcost, vela
@@ -69,6 +73,14 @@ class EthosUTarget:
         """What becomes integer operators, with this accelerator's prices."""
         _, macs, cores = vela.ACCELERATORS[self.name]
         return rules_for(self.name, macs * cores)
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """Half precision is widened: Q/DQ nodes on halves are not lowered."""
+        return (FloatRewrite("compute halves in float32", widen_halves, "Q/DQ on halves is not lowered", "inlay.tosa"),)
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None."""
+        return ()
 
     def compile(self, model: Artifact) -> EthosUExecutable:
         """Lower, partition and compile through Vela. Raises CompileFailed."""

@@ -14,9 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from inlay.model.graph import Graph, Node
-from inlay.model.normalize import REWRITES
-from inlay.model.windows import spread_of
 from inlay.space.rules import Needs, OpRule, Rules
+from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
 
 
@@ -45,8 +44,8 @@ def _bias_is_channel_vector(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _spreads(graph: Graph, node: Node) -> str | None:
-    found = spread_of(graph, node)
+def _block_conv(graph: Graph, node: Node) -> str | None:
+    found = block_conv_of(graph, node)
     return f"ConvTranspose runs in 8 bits only as Conv and DepthToSpace: {found}" if isinstance(found, str) else None
 
 
@@ -76,7 +75,7 @@ def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, takes_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)),
     # written as Conv and DepthToSpace (`rewrites/transposed_conv.py`); the operator itself has no integer kernel
-    _compute("ConvTranspose", weight=1, bias=2, conditions=(_spreads, _bias_is_channel_vector)),
+    _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, _bias_is_channel_vector)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
     _compute(
         "Gemm",
@@ -120,13 +119,6 @@ OPS = {row.op_type: row for row in _ROWS}
 # of its output, and looks every number of any other up in a table: 80 against 15 us for 1x128x55x55 of uint8.
 _TABLE_NS = 0.17
 _PRODUCT_NS = 0.003
-# QLinearConv gathers its windows a few bytes at a time where an image has 3 channels: with windows of 3x3 to 7x7 at
-# strides of 2 and 4, image to next convolution takes 0.5 to 0.7 of the time over blocks of pixels (4 channels: 1.0).
-_BLOCK_CHANNELS = 3
-# Bytes of int32 sums of a Conv off zero, on a processor with 2 MB of second level cache. Bands take 0.91 of the time of
-# 1.6 MB at once, 0.5 to 0.7 of that of 2.3 MB and more; bands of 0.1 to 0.4 MB take within 4 % of the least time, those
-# of 1.2 MB 9 to 19 % longer (four shapes, windows of 1x1 to 5x5).
-_LARGE_SUMS, _BAND_SUMS = 1_000_000, 400_000
 _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in float
 
 
@@ -163,10 +155,4 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
         other_activations=frozenset({QType.UINT8, QType.INT8}),
-        rewrites=frozenset(REWRITES),
-        block_channels=_BLOCK_CHANNELS,
-        spreads_transposed=True,
-        kernels_off_zero=frozenset({"Conv"}),
-        large_sums=_LARGE_SUMS,
-        band_sums=_BAND_SUMS,
     )

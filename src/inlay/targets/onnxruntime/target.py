@@ -16,15 +16,25 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.model.normalize import FloatRewrite
 from inlay.model.reference import runtime_message
+from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
+from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
+from inlay.targets.onnxruntime.rewrites import rewrites_for
 from inlay.targets.onnxruntime.rules import cpu_flags, rules_for
 
 _WARM_UP = 2
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
+
+
+def capabilities_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Capabilities:
+    """What the runtime runs on a CPU, and how it wants models written; arguments as of :func:`rules_for`."""
+    rules = rules_for(machine, flags)
+    return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed))
 
 
 class OrtCpuTarget:
@@ -60,6 +70,14 @@ class OrtCpuTarget:
     def rules(self) -> Rules:
         """What this CPU runs in 8 bits."""
         return rules_for()
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """All of :data:`~inlay.targets.onnxruntime.float_rewrites.FLOAT_REWRITES`."""
+        return FLOAT_REWRITES
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """Nonzero weight zero points, transposed convolutions, row tiling, space to depth."""
+        return rewrites_for(self.rules().absorbed)
 
     def compile(self, model: Artifact) -> OrtExecutable:
         """Build a session. Raises CompileFailed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.model.passes.batchnorm import batchnorm_to_conv
+from inlay.targets.onnxruntime.passes.batch_norm import batchnorm_to_conv
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

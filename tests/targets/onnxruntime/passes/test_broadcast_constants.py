@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.model.passes.runs import write_out_constants, written_out
+from inlay.targets.onnxruntime.passes.broadcast_constants import write_out_constants, written_out
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

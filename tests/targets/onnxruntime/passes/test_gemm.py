@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inlay.model.passes.gemm import gather_gemm
+from inlay.targets.onnxruntime.passes.gemm import gather_gemm
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.model.passes.hardsigmoid import gather_hardsigmoid
+from inlay.targets.onnxruntime.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

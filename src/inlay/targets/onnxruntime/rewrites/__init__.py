@@ -1,1 +1,27 @@
-"""The kernel tricks of ONNX Runtime: the same numbers, written so that a faster kernel takes them."""
+"""ONNX Runtime's quantized rewrites, one file each: same integers, written so that a faster kernel takes them.
+
+May import ``quant`` and ``model``. Offers :func:`rewrites_for`, the list in the order in which ``emit`` applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from inlay.quant.rewrite import Rewrite
+from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
+from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
+from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
+from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
+
+__all__ = ["NonzeroZeroPoint", "RowTiling", "SpaceToDepth", "TransposedConv", "rewrites_for"]
+
+
+def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
+    """The rewrites, given the activations that the runtime fuses into the operator before them.
+
+    Row tiling reads the zero points that the first rewrite sets, and leaves alone what SpaceToDepth takes. The latter
+    comes last because it lets several nodes read one value's integers.
+    """
+    fused = frozenset(absorbed)
+    blocked = SpaceToDepth()
+    return (NonzeroZeroPoint(), TransposedConv(fused), RowTiling(fused, blocked), blocked)

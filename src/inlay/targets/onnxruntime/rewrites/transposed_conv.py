@@ -1,71 +1,252 @@
-"""A ``ConvTranspose`` as a ``Conv`` that computes blocks of pixels: the form that has an integer kernel.
+"""A ``ConvTranspose`` as a ``Conv`` that computes blocks of pixels, and ``DepthToSpace``.
 
-A runtime may have no ``ConvTranspose`` in 8 bits. Each block of ``s x s`` pixels that it makes, at stride ``s``, comes
-from the same few inputs, so a convolution of stride 1 with ``s*s`` times as many outputs computes it, and
-``DepthToSpace`` puts the pixels in their places, as bytes (:class:`inlay.model.windows.Spread`). The products are the
-same ones. In float (ONNX Runtime 1.31, x86-64 with AVX512) this takes 1.0 to 2.0 times as long as ``ConvTranspose``
-does, which is why the form is for low precision only.
+ONNX Runtime has no integer ConvTranspose. Each block of ``s x s`` pixels that one of stride ``s`` computes depends on
+the same few inputs, so a convolution of stride 1 with ``s*s`` times as many outputs computes it, and ``DepthToSpace``
+puts the pixels in their places, as bytes. The products are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 
-from inlay.model.windows import Spread
-from inlay.quant.draft import Draft, set_window, until_quantized
+from inlay.model.graph import Graph, Node
+from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, path_to_quantizer, set_attributes
+from inlay.quant.rewrite import Rewrite
+from inlay.targets.onnxruntime.rewrites._undo import integers, own_constants, producer_of, set_constant, zero_edges
+from inlay.types import Port
 
-FROM_BLOCKS = "DepthToSpace"
+DEPTH_TO_SPACE = "DepthToSpace"
 
 
-def spread_transposed(draft: Draft, spreads: Mapping[str, Spread], absorbed: Collection[str]) -> None:
-    """Write transposed convolutions between DQ and Q as ``DQ -> Conv [-> Relu] -> Q -> DepthToSpace -> DQ``.
+@dataclass(frozen=True)
+class BlockConv:
+    """The ``Conv`` of stride 1 that computes blocks of what a ``ConvTranspose`` computes.
 
-    Args:
-        draft: the candidate; is changed.
-        spreads: by node, the transposed convolutions that may.
-        absorbed: activations that the target folds into the convolution before them.
+    An output pixel of a transposed convolution of stride ``s`` reads every ``s``-th tap of the weight along each axis;
+    which ones follows from its place in its block of ``s x s`` pixels.
+
+    Attributes:
+        size: pixels along each edge of a block: the stride.
+        taps: by axis, ``(pixel of the block, tap of the Conv) -> tap of the transposed weight``.
+        kernel: taps of the Conv, by axis.
+        pads: of the Conv: before by axis, then after by axis.
     """
-    after = {v: n for n in draft.graph.node for v in n.input}
-    stale: set[str] = set()
-    for node in list(draft.graph.node):
-        form = spreads.get(node.name)
-        parameters = [draft.dequantizer(v) for v in node.input]
-        if form is None or None in parameters:
-            continue
-        constants = [p for p in parameters[1:] if p is not None]
-        if not all(draft.owns(p) for p in constants):
-            continue
-        between, q = until_quantized(node, after, draft, absorbed)
-        if q is None:
-            continue
-        node.op_type = "Conv"
-        set_window(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=False)
-        for slot, dq in enumerate(constants):
-            _spread_constant(dq, form, draft, weight=slot == 0)
-        stale.update(n.output[0] for n in (node, *between))
-        whole, blocks = q.output[0], draft.free(f"{node.name}_blocks_quantized")
-        q.output[0] = blocks
-        move = onnx.helper.make_node(
-            FROM_BLOCKS, [blocks], [whole], draft.free(f"{node.name}_{FROM_BLOCKS}"), blocksize=form.size
-        )
-        draft.insert([move], before=after[whole])
-    draft.finish(set())
-    draft.forget(stale)
+
+    size: int
+    taps: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]]
+    kernel: tuple[int, int]
+    pads: tuple[int, int, int, int]
+
+    def weight(self, array: np.ndarray) -> np.ndarray:
+        """The Conv's, shape ``(size * size * outputs, channels, *kernel)``, of one ``(channels, outputs, ...)``."""
+        channels, outputs = array.shape[:2]
+        turned = array.swapaxes(0, 1)
+        blocks = np.zeros((self.size, self.size, outputs, channels, *self.kernel), array.dtype)
+        for (a, d), k in self.taps[0].items():
+            for (b, e), m in self.taps[1].items():
+                blocks[a, b, :, :, d, e] = turned[:, :, k, m]
+        return blocks.reshape(-1, channels, *self.kernel)
+
+    def channels(self, array: np.ndarray) -> np.ndarray:
+        """One value per output channel (bias, scale) as one per channel of the Conv."""
+        return np.tile(array, self.size * self.size)
 
 
-def _spread_constant(dq: onnx.NodeProto, form: Spread, draft: Draft, weight: bool) -> None:
-    """Give the constant behind ``dq``, and scales where each output has its own, the order of the Conv's outputs."""
-    if weight:
-        draft.rearrange(dq, form.weight, form.channels, FROM_BLOCKS)
+def block_conv_of(graph: Graph, node: Node) -> BlockConv | str:
+    """The form of ``node``, a ConvTranspose, or the reason why it has none.
+
+    It takes a constant weight that no other node reads, two dimensions, one group, two equal strides of at least 2, no
+    dilation, and an output whose height and width are multiples of the stride, whatever the input's are.
+    """
+    if len(node.inputs) < 2 or not graph.is_constant(node.inputs[1]):
+        return "its weight is computed at run time"
+    window = [d for d in (graph.shape(node.inputs[1]) or ())[2:] if d is not None]
+    if len(window) != 2:
+        return "it is not two-dimensional"
+    if len(graph.consumers(node.inputs[1])) > 1:
+        return "its weight has other readers"
+    if int(node.attributes.get("group", 1)) != 1 or {*node.attributes.get("dilations", (1,))} != {1}:
+        return "it has groups or dilations"
+    if "auto_pad" in node.attributes or "output_shape" in node.attributes:
+        return "its pads follow from its output's shape"
+    strides, pads, extra = (
+        [int(i) for i in node.attributes.get(name, default)]
+        for name, default in (("strides", (1, 1)), ("pads", (0, 0, 0, 0)), ("output_padding", (0, 0)))
+    )
+    size = strides[0]
+    if size < 2 or strides[1] != size or min(pads) < 0:
+        return "its strides are not equal, or 1"
+    found = [_axis(size, window[i], pads[i], pads[i + 2], extra[i]) for i in (0, 1)]
+    rows, columns = found
+    if rows is None or columns is None:
+        return "its output's height or width is no multiple of its stride"
+    return BlockConv(size, (rows[0], columns[0]), (rows[1], columns[1]), (rows[2], columns[2], rows[3], columns[3]))
+
+
+def _axis(
+    size: int, kernel: int, before: int, after: int, extra: int
+) -> tuple[Mapping[tuple[int, int], int], int, int, int] | None:
+    """Taps, their number, and the padding before and after, along one axis; None where blocks do not fit.
+
+    Output ``size * j + a`` sums input ``i`` times tap ``k`` over all ``size * j + a + before == size * i + k`` (ONNX,
+    ConvTranspose): the Conv's tap ``i - j`` is ``(a + before - k) / size``. It has ``more`` outputs than inputs.
+    """
+    more, rest = divmod(kernel - before - after + extra, size)
+    if rest:
+        return None
+    more -= 1
+    pairs = {
+        (a, (a + before - k) // size): k for a in range(size) for k in range(kernel) if not (a + before - k) % size
+    }
+    low, high = min(0, *(d for _, d in pairs)), max(-more, *(d for _, d in pairs))
+    return {(a, d - low): k for (a, d), k in pairs.items()}, high - low + 1, -low, more + high
+
+
+@dataclass(frozen=True)
+class TransposedConv(Rewrite[BlockConv]):
+    """``DQ -> ConvTranspose [-> Relu] -> Q`` becomes ``DQ -> Conv [-> Relu] -> Q -> DepthToSpace``.
+
+    Attributes:
+        absorbed: activations that the runtime fuses into the convolution before them.
+    """
+
+    absorbed: frozenset[str] = frozenset()
+
+    name = "transposed convolution as convolution"
+    reason = "ONNX Runtime has an integer Conv, but no integer ConvTranspose"
+    source = (
+        "every quantized ConvTranspose is otherwise computed in float; in float this form takes 1.0 to 2.0 times as "
+        "long as ConvTranspose (ONNX Runtime 1.31, x86-64 with AVX512)"
+    )
+
+    def applies(self, graph: Graph, node: Node) -> BlockConv | None:
+        """The Conv of a ConvTranspose whose output consists of whole blocks."""
+        form = block_conv_of(graph, node) if node.op_type == "ConvTranspose" else None
+        return form if isinstance(form, BlockConv) else None
+
+    def apply(self, qdq: QDQGraph, forms: Mapping[str, BlockConv]) -> None:
+        """Rewrite transposed convolutions all of whose inputs, and whose output, are quantized."""
+        sole_reader = {v: n for n in qdq.graph.node for v in n.input}
+        stale: set[str] = set()
+        for node in list(qdq.graph.node):
+            form = forms.get(node.name)
+            parameters = [qdq.dequantizer(v) for v in node.input]
+            if form is None or None in parameters:
+                continue
+            constants = [p for p in parameters[1:] if p is not None]
+            if not all(qdq.owns(p) for p in constants):
+                continue
+            between, q = path_to_quantizer(node, sole_reader, qdq, self.absorbed)
+            if q is None:
+                continue
+            node.op_type = "Conv"
+            set_attributes(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=False)
+            for slot, dq in enumerate(constants):
+                _rearrange(dq, form, qdq, is_weight=slot == 0)
+            stale.update(n.output[0] for n in (node, *between))
+            whole, blocks = q.output[0], qdq.unique(f"{node.name}_blocks_quantized")
+            q.output[0] = blocks
+            name = qdq.unique(f"{node.name}_{DEPTH_TO_SPACE}")
+            move = onnx.helper.make_node(DEPTH_TO_SPACE, [blocks], [whole], name, blocksize=form.size)
+            qdq.insert([move], before=sole_reader[whole])
+        qdq.finish()
+        qdq.drop_shapes(stale)
+
+    def undo(self, graph: ir.Graph) -> Iterable[Port]:
+        """Turn such convolutions into ConvTranspose again; zeros at the edges of the window are trimmed."""
+        for move in [n for n in graph if n.op_type == DEPTH_TO_SPACE]:
+            q = producer_of(move.inputs[0], QUANTIZE)
+            conv = None if q is None else self._computed_by(q.inputs[0])
+            if q is None or conv is None or not _transpose(conv, int(move.attributes["blocksize"].as_int()), graph):
+                continue
+            q.outputs[0].shape = move.outputs[0].shape
+            move.outputs[0].replace_all_uses_with(q.outputs[0])
+            graph.remove(move, safe=True)
+        return ()
+
+    def _computed_by(self, value: ir.Value | None) -> ir.Node | None:
+        """The Conv that computes ``value``, through absorbed activations that nothing else reads."""
+        while value is not None and len(value.uses()) == 1 and (node := value.producer()) is not None:
+            if node.op_type == "Conv":
+                return node
+            value = node.inputs[0] if node.op_type in self.absorbed else None
+        return None
+
+
+def _rearrange(dq: onnx.NodeProto, form: BlockConv, qdq: QDQGraph, is_weight: bool) -> None:
+    """Put the constant behind ``dq``, and a scale per channel, in the order of the Conv's outputs."""
+    if is_weight:
+        qdq.rearrange(dq, form.weight, form.channels, DEPTH_TO_SPACE)
     else:
-        draft.put(dq.input[0], partial(form.channels, draft.numbers(dq.input[0])), FROM_BLOCKS)
+        qdq.set_constant(dq.input[0], partial(form.channels, qdq.constant(dq.input[0])), DEPTH_TO_SPACE)
     for name in dq.input[1:]:
-        numbers = draft.numbers(name)
-        if numbers.ndim:
-            draft.put(name, partial(form.channels, numbers), FROM_BLOCKS)
-    if weight and dq.attribute:
-        set_window(dq, {}, keep=False)
+        array = qdq.constant(name)
+        if array.ndim:
+            qdq.set_constant(name, partial(form.channels, array), DEPTH_TO_SPACE)
+    if is_weight and dq.attribute:
+        set_attributes(dq, {}, keep=False)
         dq.attribute.append(onnx.helper.make_attribute("axis", 0))
+
+
+def _transpose(conv: ir.Node, size: int, graph: ir.Graph) -> bool:
+    """Replace ``conv``, which computes blocks of ``size x size`` pixels, by a ConvTranspose, where that is possible.
+
+    With a weight of ``size * kernel`` taps, tap ``k = a + size * (kernel - 1 - d)`` serves pixel ``a`` of a block and
+    tap ``d`` of the Conv, and both pads are ``size * (kernel - 1 - pad)``: the inverse of :func:`_axis`.
+    """
+    dequantizers = [producer_of(v, DEQUANTIZE) for v in conv.inputs[1:]]
+    constants = [own_constants(dq) for dq in dequantizers]
+    if not constants or any(c is None for c in constants):
+        return False
+    (blocks, _, zero_point), *_ = (c for c in constants if c is not None)
+    total, channels, *kernel = blocks.shape
+    pads = integers(conv, "pads", (0, 0, 0, 0))
+    turned = [size * (kernel[i % 2] - 1 - pads[i]) for i in range(4)]
+    arrays = [array for c in constants if c is not None for array in c]
+    per_channel = [array for array in arrays if array.ndim == 1]
+    if total % size**2 or min(turned) < 0 or any(not _repeats(a, size**2) for a in per_channel):
+        return False
+    outputs, (rows, columns) = total // size**2, kernel
+    split = blocks.reshape(size, size, outputs, channels, rows, columns)[:, :, :, :, ::-1, ::-1]
+    weight = split.transpose(3, 2, 4, 0, 5, 1).reshape(channels, outputs, rows * size, columns * size)
+    values = weight.astype(np.int32) - (zero_point[:outputs].reshape(1, -1, 1, 1) if zero_point.ndim else zero_point)
+    window = []
+    for axis in (0, 1):
+        leading, trailing = (
+            min(z, turned[axis + side]) for z, side in zip(zero_edges(values, axis + 2), (0, 2), strict=True)
+        )
+        turned[axis], turned[axis + 2] = turned[axis] - leading, turned[axis + 2] - trailing
+        window.append(slice(leading, weight.shape[axis + 2] - trailing))
+    weight = weight[:, :, window[0], window[1]]
+    for dq, found in zip(dequantizers, constants, strict=True):
+        assert dq is not None
+        assert found is not None
+        for slot, array in enumerate(found):
+            if slot or array.ndim == 1:
+                set_constant(dq.inputs[slot], array[:outputs] if array.ndim else array)
+    weight_dq = dequantizers[0]
+    assert weight_dq is not None
+    set_constant(weight_dq.inputs[0], weight)
+    weight_dq.outputs[0].shape = ir.Shape(weight.shape)
+    if "axis" in weight_dq.attributes:
+        weight_dq.attributes["axis"] = ir.AttrInt64("axis", 1)
+    window_of = (("kernel_shape", weight.shape[2:]), ("strides", (size, size)), ("pads", turned))
+    attributes = [ir.AttrInt64s(name, [int(v) for v in values]) for name, values in window_of]
+    old = conv.outputs[0]
+    new = ir.Node("", "ConvTranspose", conv.inputs, attributes, name=conv.name)
+    new.outputs[0].name, new.outputs[0].type = old.name, old.type
+    graph.insert_before(conv, new)
+    old.replace_all_uses_with(new.outputs[0])
+    graph.remove(conv, safe=True)
+    return True
+
+
+def _repeats(array: np.ndarray, times: int) -> bool:
+    """Whether ``array`` is one part repeated ``times`` times."""
+    return array.size % times == 0 and np.array_equal(array, np.tile(array[: array.size // times], times))

@@ -1,18 +1,23 @@
-"""Which of two kernels is taken: by profiles, each alone, whatever the machine did in between."""
+"""Rewrites are chosen by profiles, for each operator alone, whatever the machine did in between."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from inlay.search.kernel_choice import Kernels, choose_kernels
+from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
-from inlay.types import Placement, Port, QType
+from inlay.types import Placement, Port, PortRewrite, QType
 from tests.search.test_cost_model import chain
 from tests.search.test_guided import Bench, N
 
-PORTS = frozenset(Port(f"u{i}", 1) for i in range(4))
+
+def rewrite(i: int, name: str = "other kernel") -> PortRewrite:
+    return PortRewrite(Port(f"u{i}", 1), name)
+
+
+REWRITES = frozenset(rewrite(i) for i in range(4))
 
 
 def profile(structure: UnitGraph, ns: list[float]) -> list[KernelTime]:
@@ -24,37 +29,45 @@ def test_each_is_chosen_alone_at_the_pace_of_what_ran_alike(pace: float) -> None
     structure = chain(8)
     usual = [50e3, 50e3, 50e3, 5e3, 40e3, 30e3, 20e3, 60e3]
     other = [30e3, 90e3, 49e3, 4.5e3, 40e3, 30e3, 20e3, 60e3]  # half the time, twice, nothing to speak of, too short
-    found = choose_kernels(structure, PORTS, profile(structure, usual), profile(structure, [pace * t for t in other]))
-    assert found.offset == {Port("u0", 1)}
-    assert found.gains == {"u0": pytest.approx(0.6)}
+    found = choose_rewrites(
+        structure, REWRITES, profile(structure, usual), profile(structure, [pace * t for t in other])
+    )
+    assert found.rewrites == {rewrite(0)}
+    assert found.ratios == {"u0": pytest.approx(0.6)}
 
 
 def test_what_was_profiled_in_the_usual_kernels_is_told_in_the_faster_ones() -> None:
     structure = chain(4)
-    kernels = Kernels(frozenset({Port("u0", 1), Port("u1", 1)}), {"u0": 0.5, "u1": 0.6})
+    kernels = RewriteChoice(frozenset({rewrite(0), rewrite(1)}), {"u0": 0.5, "u1": 0.6})
     sites = [(Port(f"u{i}", 1), QType.INT8) for i in range(3)]
-    placement = Placement(sites, [Port("u1", 1)])
+    placement = Placement(sites, [rewrite(1)])
     times = [*profile(structure, [10.0, 20.0, 30.0, 40.0]), KernelTime("q", "Q", 5.0, values=("v0",), kind="quantize")]
     assert [k.ns for k in kernels.applied(structure, placement, times)] == [5.0, 20.0, 30.0, 40.0, 5.0]
 
 
 class TwoKernels(Bench):
-    """A weight off zero takes ``gain[i]`` of the time of unit ``i`` in low precision."""
+    """With the rewrite, unit ``i`` takes ``gain[i]`` of its time in low precision."""
 
     def __init__(self, seed: int, gain: np.ndarray) -> None:
         super().__init__(seed, np.zeros(N + 1), 1.0)
         self.gain = gain
-        self.ports = frozenset(Port(u.name, 1) for u in self.structure.units)
+        self.rewrites = frozenset(PortRewrite(Port(u.name, 1), "other kernel") for u in self.structure.units)
 
     def label(self, names: frozenset[str]) -> Placement:
         return Placement(site for n in names for site in ((Port(n, 0), QType.UINT8), (Port(n, 1), QType.INT8)))
 
     def profile(self, placement: Placement) -> list[KernelTime]:
         factors = {u.name: g for u, g in zip(self.structure.units, self.gain, strict=True)}
-        off = {p.node for p in placement.offset}
+        rewritten = {r.port.node for r in placement.rewrites}
         return [
             KernelTime(
-                k.name, k.op_type, k.ns * (factors[k.name] if k.name in off else 1.0), "", k.nodes, k.values, k.kind
+                k.name,
+                k.op_type,
+                k.ns * (factors[k.name] if k.name in rewritten else 1.0),
+                "",
+                k.nodes,
+                k.values,
+                k.kind,
             )
             for k in self.runtime.kernels(self.labels(placement))
         ]
@@ -65,16 +78,25 @@ def test_every_later_candidate_is_in_the_faster_kernels(seed: int) -> None:
     gain = np.where(np.arange(N) % 2, 0.5, 1.5)
     bench = TwoKernels(seed, gain)
     bench.run()
-    faster = {Port(f"u{i}", 1) for i in range(1, N, 2)}
-    assert bench.guided.offset == faster
+    faster = {rewrite(i) for i in range(1, N, 2)}
+    assert bench.guided.rewrites == faster
     later = [p for p in bench.asked if len(p)][1:]  # behind the anchor
     assert later
-    assert all(p.offset == {port for port in faster if port in p} for p in later)
+    assert all(p.rewrites == {r for r in faster if r.port in p} for p in later)
 
 
 def test_where_the_other_kernels_are_slower_nothing_changes() -> None:
     bench, plain = TwoKernels(1, np.full(N, 1.3)), TwoKernels(1, np.full(N, 1.3))
-    plain.ports = frozenset()
+    plain.rewrites = frozenset()
     bench.run()
     plain.run()
     assert bench.asked == plain.asked
+
+
+def test_of_two_rewrites_of_one_unit_the_faster_is_taken() -> None:
+    one = RewriteChoice(frozenset({rewrite(0, "a"), rewrite(1, "a")}), {"u0": 0.5, "u1": 0.9})
+    two = RewriteChoice(frozenset({rewrite(1, "b"), rewrite(2, "b")}), {"u1": 0.6, "u2": 0.7})
+    both = RewriteChoice(
+        frozenset({rewrite(0, "a"), rewrite(1, "b"), rewrite(2, "b")}), {"u0": 0.5, "u1": 0.6, "u2": 0.7}
+    )
+    assert one | two == both == two | one

@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
-from inlay.model.windows import written_in_blocks
 
 MOST_OUTPUTS = 8
 LEAST_KERNEL = 3  # rows and columns
@@ -47,7 +46,7 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
         return False
     if any(r % _SIZE for r in results):
         return False
-    shifted = written_in_blocks(weight, _SIZE)
+    shifted = _shifted(weight, _SIZE)
     inputs = [x, steps.constant("shifted", shifted)]
     if bias is not None:
         inputs.append(steps.constant("biases", np.tile(bias, _SIZE * _SIZE)))
@@ -106,3 +105,17 @@ def _size(x: ir.Value) -> tuple[int, int] | None:
         return None
     height, width = x.shape[2], x.shape[3]
     return (height, width) if isinstance(height, int) and isinstance(width, int) and min(height, width) > 0 else None
+
+
+def _shifted(weight: np.ndarray, size: int) -> np.ndarray:
+    """The weight of the convolution of stride ``size`` that computes blocks of what ``weight`` computes at stride 1.
+
+    Shape ``(size * size * outputs, channels, height + size - 1, width + size - 1)``, of one ``(outputs, channels,
+    height, width)``: the weight shifted to each pixel of a block.
+    """
+    outputs, channels, height, width = weight.shape
+    shifted = np.zeros((size, size, outputs, channels, height + size - 1, width + size - 1), weight.dtype)
+    for i in range(size):
+        for j in range(size):
+            shifted[i, j, :, :, i : i + height, j : j + width] = weight
+    return shifted.reshape(-1, *shifted.shape[3:])

@@ -8,14 +8,13 @@ move the whole image twice, are gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from inlay.model.passes.steps import Steps, ints
-from inlay.model.windows import of_patches
 
 _STANDARD = ("", "ai.onnx")
 
@@ -46,7 +45,7 @@ def _fold(conv: ir.Node) -> bool:
     numbers = np.asarray(weight.const_value.numpy())
     if numbers.ndim != 4 or numbers.shape[1] % (k * k) or numbers.dtype != np.float32 or not _plain(conv):
         return False
-    whole = of_patches(numbers, [(a, b) for (a, _), (b, _) in order], k)
+    whole = _over_image(numbers, [(a, b) for (a, _), (b, _) in order], k)
     steps = Steps(conv, graph, image)
     strides = [int(s) * k for s in ints(conv, "strides", [1, 1])]
     attributes = [
@@ -102,3 +101,19 @@ def _plain(conv: ir.Node) -> bool:
 
 def _numbers(value: ir.Value | None) -> list[int] | None:
     return None if value is None or value.const_value is None else [int(i) for i in value.const_value.numpy().ravel()]
+
+
+def _over_image(weight: np.ndarray, starts: Sequence[tuple[int, int]], size: int) -> np.ndarray:
+    """The weight over an image, ``size`` times as high and wide, of one over its patches joined along the channels.
+
+    Args:
+        weight: shape ``(outputs, len(starts) * channels, height, width)``.
+        starts: first row and column of each patch, which takes every ``size``-th of both.
+        size: the step.
+    """
+    outputs, joined, height, width = weight.shape
+    channels = joined // len(starts)
+    whole = np.zeros((outputs, channels, size * height, size * width), weight.dtype)
+    for slot, (a, b) in enumerate(starts):
+        whole[:, :, a::size, b::size] = weight[:, slot * channels : (slot + 1) * channels]
+    return whole

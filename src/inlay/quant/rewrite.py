@@ -1,0 +1,57 @@
+"""The rewrite seam: a target's own way to write a quantized operator so that a faster kernel takes it.
+
+A rewrite changes nodes, never results: every output stays the same integer. It belongs to the target whose kernels it
+serves. ``emit`` applies a target's rewrites last, in their order; ``extract`` undoes them in reverse, so that a model
+read back has the placement it was written with. A *selectable* rewrite is applied only to the operators at whose weight
+a placement names it (:attr:`inlay.types.Placement.rewrites`), because whether it pays depends on the machine: the
+search measures it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Generic, TypeVar
+
+import onnx_ir as ir
+
+from inlay.model.graph import Graph, Node
+from inlay.quant.qdq_graph import QDQGraph
+from inlay.types import Port
+
+Form = TypeVar("Form")
+"""What one operator becomes: whatever ``apply`` needs to know of it."""
+
+
+class Rewrite(ABC, Generic[Form]):
+    """One rewrite of a target; subclasses are frozen dataclasses whose fields are their thresholds.
+
+    Attributes:
+        name: identifies it in placements, recipes and journals.
+        selectable: applied only where a placement names it, rather than wherever it applies.
+        reason: for people: why the rewritten operator is faster.
+        source: where the thresholds come from, or what measures whether it pays.
+    """
+
+    name: ClassVar[str]
+    selectable: ClassVar[bool] = False
+    reason: ClassVar[str]
+    source: ClassVar[str]
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits over the name and the thresholds."""
+        return hashlib.sha256(f"{self.name} {self!r}".encode()).hexdigest()[:16]
+
+    @abstractmethod
+    def applies(self, graph: Graph, node: Node) -> Form | None:
+        """What ``node`` of the float model becomes once it is quantized, or None where the rewrite does not apply."""
+
+    @abstractmethod
+    def apply(self, qdq: QDQGraph, forms: Mapping[str, Form]) -> None:
+        """Rewrite, in place, those nodes among the keys of ``forms`` that the Q/DQ nodes around them make integer."""
+
+    @abstractmethod
+    def undo(self, graph: ir.Graph) -> Iterable[Port]:
+        """Undo the rewrite in a graph that it was applied to, and return the ports at which a placement named it."""

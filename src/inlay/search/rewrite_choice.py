@@ -1,0 +1,96 @@
+"""Choose, for each operator alone, among the target's selectable rewrites: by one profile with each of them.
+
+A selectable rewrite (:class:`inlay.quant.rewrite.Rewrite`) gives the same results in another kernel. Which kernel is
+faster depends on the machine and on the operator's shape, but not on its neighbours. So this is decided once, before
+the search over labels, and every later candidate is written accordingly.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from inlay.search.unit_graph import UnitGraph
+from inlay.targets.base import KernelTime
+from inlay.types import Placement, PortRewrite
+
+_MIN_GAIN = 0.03  # of a kernel's time: profiles of one kernel differ by about as much
+_MIN_GAIN_NS = 1000.0  # runtimes report whole microseconds
+_MIN_UNCHANGED = 3  # kernels that both profiles share, needed to correct for the machine's speed
+
+
+@dataclass(frozen=True)
+class RewriteChoice:
+    """Which rewrites are faster.
+
+    Attributes:
+        rewrites: those to apply wherever their ports are quantized.
+        ratios: by name of their units: kernel time with the rewrite over the time without.
+    """
+
+    rewrites: frozenset[PortRewrite] = frozenset()
+    ratios: Mapping[str, float] = field(default_factory=dict)
+
+    def applied(self, graph: UnitGraph, placement: Placement, times: Sequence[KernelTime]) -> list[KernelTime]:
+        """The profile ``times`` of ``placement`` as it would be with the chosen rewrites."""
+        missing = {r.port.node for r in self.rewrites if r.port in placement and r not in placement.rewrites}
+        found = []
+        for kernel in times:
+            unit = _unit(graph, kernel)
+            name = "" if unit is None else graph.units[unit].name
+            found.append(replace(kernel, ns=kernel.ns * self.ratios[name]) if name in missing else kernel)
+        return found
+
+    def __or__(self, other: RewriteChoice) -> RewriteChoice:
+        """Both; where they disagree about a unit, the faster one."""
+        slower = {n for n, ratio in other.ratios.items() if ratio < self.ratios.get(n, np.inf)}
+        mine = {r for r in self.rewrites if r.port.node not in slower}
+        taken = {r.port.node for r in mine}
+        others = {r for r in other.rewrites if r.port.node not in taken}
+        ratios = {**other.ratios, **{n: x for n, x in self.ratios.items() if n not in slower}}
+        return RewriteChoice(frozenset(mine | others), ratios)
+
+
+def choose_rewrites(
+    graph: UnitGraph,
+    rewrites: Iterable[PortRewrite],
+    plain: Sequence[KernelTime],
+    rewritten: Sequence[KernelTime],
+) -> RewriteChoice:
+    """Those of ``rewrites`` that make their operator faster by more than profiles of one kernel differ.
+
+    The machine may have been slower in one profile than in the other: kernels that both share tell by how much.
+
+    Args:
+        graph: of the model.
+        rewrites: at most one for a unit.
+        plain: profile of a placement without them.
+        rewritten: profile of the same placement with all of them.
+    """
+    before, after = _by_unit(graph, plain), _by_unit(graph, rewritten)
+    asked = {graph.index[r.port.node]: r for r in rewrites}
+    both = [i for i in before if i in after and before[i] > 0.0]
+    unchanged = [after[i] / before[i] for i in both if i not in asked and before[i] > 10 * _MIN_GAIN_NS]
+    pace = float(np.median(unchanged)) if len(unchanged) >= _MIN_UNCHANGED else 1.0
+    ratios = {i: after[i] / pace / before[i] for i in both if i in asked}
+    chosen = {i: r for i, r in ratios.items() if before[i] * (1.0 - r) > max(_MIN_GAIN * before[i], _MIN_GAIN_NS)}
+    return RewriteChoice(frozenset(asked[i] for i in chosen), {graph.units[i].name: r for i, r in chosen.items()})
+
+
+def _by_unit(graph: UnitGraph, times: Sequence[KernelTime]) -> Mapping[int, float]:
+    found: defaultdict[int, float] = defaultdict(float)
+    for kernel in times:
+        unit = _unit(graph, kernel)
+        if unit is not None:
+            found[unit] += kernel.ns
+    return found
+
+
+def _unit(graph: UnitGraph, kernel: KernelTime) -> int | None:
+    """The unit that a kernel computes; None where it serves a boundary, or is nobody's."""
+    if kernel.kind != "compute" or kernel.values:
+        return None
+    return graph.owner(kernel.nodes)
