@@ -275,7 +275,7 @@ def test_10_resolving_a_scheme_takes_linear_work() -> None:
         strategy = evolve(FAMILIES["residual"](count))
         pattern = max(strategy.patterns(), key=lambda p: len(p.instances))
         scheme = InsertionScheme(frozenset(pattern.points))
-        return lambda: strategy.completion.placement(strategy.resolve(pattern, scheme))
+        return lambda: strategy._completion.placement(strategy.resolve(pattern, scheme))
 
     assert len(resolve(100)()) > len(resolve(50)()) > 0
     assert growth(resolve, 100) < 2.2

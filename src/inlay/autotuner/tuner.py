@@ -16,7 +16,7 @@ from inlay.autotuner.state import SavedState, read_state, write_state
 from inlay.errors import UsageError
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
-from inlay.regions.evolve import Evolve, PatternState
+from inlay.regions.evolve import Evolve, PatternSearch
 from inlay.regions.scheme_import import ImportReport, import_placement, sites_of_values
 from inlay.regions.schemes import InsertionScheme
 from inlay.regions.search_space import RegionPattern, find_search_space
@@ -75,7 +75,7 @@ class QDQAutotuner:
         self._baseline_ms: float | None = None
         self._incumbent_ms: float | None = None
         self._region: Region | None = None
-        self._state: PatternState | None = None
+        self._state: PatternSearch | None = None
         self._records: list[SchemeRecord] = []
         self._before: Any = None
         self._pending: tuple[int, Proposal] | None = None
@@ -171,7 +171,7 @@ class QDQAutotuner:
             if commit:
                 self._profiled[self._state.pattern.signature] = sum(not r.failed for r in self._records[1:])
             else:
-                core.restore(self._before[0])
+                core.best = self._before[0]
                 self._incumbent_ms = self._before[1]
         self._leave()
         if region is None:
@@ -181,9 +181,9 @@ class QDQAutotuner:
         known = core.space.tree.regions
         if region.id >= len(known) or known[region.id] is not region:
             raise UsageError(f"region {region.id} is not one of this model's: take it from .regions")
-        self._before = (core.state(), self._incumbent_ms)
+        self._before = (core.best, self._incumbent_ms)
         self._region = region
-        self._state = core.open(core.space.pattern_of[region.id])
+        self._state = core.search_of(core.space.pattern_of[region.id])
         start = core.current(self._state.pattern)
         self._records = [SchemeRecord(0, start, core.incumbent, self._incumbent_ms)]
 
@@ -208,15 +208,15 @@ class QDQAutotuner:
             candidate = self._duel.candidate_next
             self._turn = proposal.placement if candidate else core.incumbent
             return index if candidate else self._incumbent_index()
-        found = core.next_scheme(self._state)
+        found = core.next_candidate(self._state)
         if found is None:
             return None
-        scheme, selected, placement, how = found
+        assert found.scheme is not None
         index = len(self._records)
-        origin = f"step by step: {self._state.pattern.signature[:8]}, {how}"
-        self._pending = (index, core.offer(placement, selected, self._state, scheme, origin))
-        self._records.append(SchemeRecord(index, scheme, placement))
-        self._turn = placement
+        origin = f"step by step: {self._state.pattern.signature[:8]}, {found.how}"
+        self._pending = (index, core.propose(found, origin))
+        self._records.append(SchemeRecord(index, found.scheme, found.placement))
+        self._turn = found.placement
         return index
 
     def export_onnx(self, path: str | Path | None = None, insert_qdq: bool = True) -> bytes:
@@ -332,13 +332,20 @@ class QDQAutotuner:
         """
         core = self._core
         saved = read_state(Path(path), self._prepared.sha256, self._prepared.graph)
-        rng = np.random.default_rng(core.config.seed)
-        self._evolve = Evolve(
-            self._prepared.graph, self._rules, saved.placement, core.config, rng, saved.cache, core.space
-        )
         self._baseline_ms, self._incumbent_ms = saved.baseline_ms, saved.incumbent_ms
+        speedup = None
         if saved.baseline_ms is not None and saved.incumbent_ms is not None:
-            self._evolve.score = saved.baseline_ms / saved.incumbent_ms
+            speedup = saved.baseline_ms / saved.incumbent_ms
+        self._evolve = Evolve(
+            self._prepared.graph,
+            self._rules,
+            saved.placement,
+            core.config,
+            np.random.default_rng(core.config.seed),
+            saved.cache,
+            core.space,
+            base_speedup=speedup,
+        )
         self._profiled = dict(saved.profiled)
         self._leave()
 

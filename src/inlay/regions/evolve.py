@@ -1,18 +1,19 @@
-"""Region-pattern evolution: search one pattern at a time, all of its regions together.
+"""Region-pattern evolution: search one pattern at a time, in all of its instances together.
 
 ::
 
     everything at once;
     patterns, leaves first ─▶ schemes: cached, all, none, then drawn ─▶ placement ─▶ (measured) ─▶ incumbent?
 
-The incumbent is one placement of the whole model. A scheme is tried by setting its points, in all regions of its
-pattern, and clearing the pattern's other points that are set; what lies outside the pattern's points stays as it is.
-So a composite region starts from what its leaves found, and a scheme that is not faster leaves no trace.
+The incumbent is a placement of the whole model. Trying a scheme sets its points in all instances of its pattern and
+clears the pattern's other points that are set; everything else stays as it is. So a composite region starts from what
+the search of its leaves found, and a scheme that is not faster leaves no trace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,39 +29,81 @@ from inlay.space.rules import Rules
 from inlay.trial import Measured, Proposal, Trial
 from inlay.types import Placement, Port, PortRewrite
 
-_ENUMERABLE = 12
-"""Patterns with at most so many points can be searched through to the last scheme."""
+_ENUMERABLE_POINTS = 12
+"""Most points of a pattern whose schemes (at most 4096) are counted, so as to end the search after the last one."""
 
 
-class PatternState:
-    """What is known of one pattern while it is searched: schemes with their scores, best first."""
+class PatternSearch:
+    """The search of one pattern: what is queued, tried and measured.
+
+    Attributes:
+        pattern: the pattern.
+        sampler: draws schemes once the queue is empty.
+        queue: schemes to try before any is drawn, with how they were made; the last one is next.
+        speedups: over the float baseline, of measured schemes; None for a start that was not measured itself.
+        tried: schemes that need not be tried again.
+        drawn: number of schemes whose placement was new.
+    """
 
     def __init__(
-        self, pattern: RegionPattern, sampler: SchemeSampler, given: list[tuple[InsertionScheme, str]]
+        self, pattern: RegionPattern, sampler: SchemeSampler, given: Sequence[tuple[InsertionScheme, str]]
     ) -> None:
         self.pattern = pattern
         self.sampler = sampler
-        self.scores: dict[InsertionScheme, float] = {}
+        every = InsertionScheme(frozenset(pattern.points))
+        self.queue = [(InsertionScheme(), "none"), (every, "all"), *reversed(given)]
+        self.speedups: dict[InsertionScheme, float | None] = {}
         self.tried: set[InsertionScheme] = set()
         self.drawn = 0
-        every = InsertionScheme(frozenset(pattern.points))
-        self.queue = [*given, (every, "all"), (InsertionScheme(), "none")]
-        self.queue.reverse()
 
     @property
     def ranked(self) -> list[InsertionScheme]:
-        """Schemes measured so far, best first; equal ones in the order in which they were measured."""
-        return sorted(self.scores, key=lambda s: -self.scores[s])
+        """Schemes with known speedups, best first (ties in the order of measurement), then the others."""
+        return sorted(self.speedups, key=lambda s: -(self.speedups[s] or 0.0))
 
     @property
     def exhausted(self) -> bool:
         """Whether every scheme was tried."""
-        count = len(self.pattern.points)
-        return count <= _ENUMERABLE and len(self.tried) >= 1 << count
+        points = len(self.pattern.points)
+        return points <= _ENUMERABLE_POINTS and len(self.tried) >= 1 << points
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement to be measured.
+
+    Attributes:
+        placement: of the whole model.
+        ports: its activation ports, those added by promotion included.
+        how: how it was made.
+        search: the search that it belongs to; None for a placement that belongs to no single pattern.
+        scheme: the scheme that it tries; None likewise.
+    """
+
+    placement: Placement
+    ports: frozenset[Port]
+    how: str
+    search: PatternSearch | None = None
+    scheme: InsertionScheme | None = None
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """The best placement so far.
+
+    Attributes:
+        placement: of the whole model.
+        ports: its activation ports.
+        speedup: over the float baseline; None until it is measured.
+    """
+
+    placement: Placement
+    ports: frozenset[Port]
+    speedup: float | None
 
 
 class Evolve:
-    """The strategy: see the module's text. Fulfils :class:`inlay.search.base.Strategy`.
+    """The strategy: see the module's docstring. Fulfils :class:`inlay.search.base.Strategy`.
 
     Args:
         graph: the normalized model.
@@ -69,9 +112,14 @@ class Evolve:
         config: settings.
         rng: source of all random choices; by default made from ``config.seed``.
         cache: schemes from earlier runs, which are tried first.
-        space: the search space, where the caller has it already (it must be of ``graph``).
-        seeds: placements from elsewhere; what they amount to in a pattern is tried before anything is drawn.
+        space: the search space of ``graph``, if the caller has it already.
+        seeds: existing placements; the schemes that they amount to are tried before any is drawn.
         rewrites: selectable rewrites to apply wherever their ports are quantized, besides those of ``base``.
+        base_speedup: speedup of ``base`` over float, if it was measured before; 1 for the empty placement.
+
+    Attributes:
+        config, space: as given.
+        best: the incumbent; assign an earlier one to return to it, which forgets no measurement.
     """
 
     name = "evolve"
@@ -87,6 +135,7 @@ class Evolve:
         space: SearchSpace | None = None,
         seeds: Sequence[Placement] = (),
         rewrites: frozenset[PortRewrite] = frozenset(),
+        base_speedup: float | None = None,
     ) -> None:
         self.config = config or Config()
         self.space = space or find_search_space(
@@ -96,190 +145,189 @@ class Evolve:
             minimum_topdown_search_size=self.config.minimum_topdown_search_size,
         )
         base = base if base is not None else Placement()
-        self.completion = SchemeCompletion(graph, self.space.units, rules, base, rewrites)
-        self.incumbent = base
-        self.score = 1.0 if not len(base) else 0.0
+        self._completion = SchemeCompletion(graph, self.space.units, rules, base, rewrites)
+        if base_speedup is None and not len(base):
+            base_speedup = 1.0
+        self.best = Incumbent(base, self._completion.activations(base), base_speedup)
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)
         self._cache = cache if cache is not None else PatternCache()
-        self._selected = self.completion.activations(base)
-        self._seeds = [self.completion.activations(p) for p in seeds]
-        self._seen = {base.digest}
-        self._states: dict[str, PatternState] = {}
-        self._pending: tuple[Proposal, frozenset[Port], PatternState | None, InsertionScheme | None] | None = None
+        self._seeds = [self._completion.activations(p) for p in seeds]
+        self._proposed = {base.digest}
+        self._searches: dict[str, PatternSearch] = {}
+        self._pending: Candidate | None = None
         self._steps = self._run(base)
 
+    @property
+    def incumbent(self) -> Placement:
+        """The best placement so far."""
+        return self.best.placement
+
     def ask(self) -> Proposal | None:
-        """The next placement, or None when every pattern was searched."""
+        """The next placement, or None once every pattern was searched."""
         return next(self._steps, None)
 
     def tell(self, trial: Trial) -> None:
-        """Rank the scheme, and make it the incumbent when the judge accepted it and it is fast enough."""
-        assert self._pending is not None, "tell without ask"
-        proposal, selected, state, scheme = self._pending
-        assert trial.proposal.placement == proposal.placement, "told of a placement that was not asked for"
-        self._pending = None
-        score = speed(trial)
-        if state is not None and scheme is not None and score is not None:
-            state.scores[scheme] = score
-        if score is None:
+        """Record the scheme's speedup; the trial becomes the incumbent if it was accepted and is fast enough."""
+        candidate, self._pending = self._pending, None
+        assert candidate is not None, "tell without ask"
+        assert trial.proposal.placement == candidate.placement, "told of a placement that was not asked for"
+        speedup = measured_speedup(trial)
+        if speedup is None:
             return
-        first = state is None and proposal.placement == self.incumbent
+        if candidate.search is not None and candidate.scheme is not None:
+            candidate.search.speedups[candidate.scheme] = speedup
+        is_base = candidate.search is None and candidate.placement == self.incumbent
         gain = trial.versus_incumbent.value if trial.versus_incumbent is not None else None
         enough = gain is None or gain >= self.config.performance_threshold
-        if first or (trial.accepted and enough):
-            self.incumbent, self._selected, self.score = proposal.placement, selected, score
+        if is_base or (trial.accepted and enough):
+            self.best = Incumbent(candidate.placement, candidate.ports, speedup)
 
     def patterns(self) -> list[RegionPattern]:
-        """Patterns that have points, in the order of the search: leaves, then composites by height, the root last."""
+        """Patterns that have points, in the order of the search: leaves, then composites by level, the root last."""
         found = [p for p in self.space.patterns.values() if p.points]
-        return sorted(found, key=lambda p: (_height(p), -len(p.instances) * p.size))
+        return sorted(found, key=_search_order)
 
     def current(self, pattern: RegionPattern) -> InsertionScheme:
-        """The scheme of ``pattern`` that the incumbent amounts to, in most of its regions."""
-        return scheme_of_ports(self.space, pattern, self._selected)
+        """The scheme that the incumbent amounts to in most instances of ``pattern``."""
+        return scheme_of_ports(self.space, pattern, self.best.ports)
 
     def resolve(self, pattern: RegionPattern, scheme: InsertionScheme) -> frozenset[Port]:
-        """The incumbent's activation ports, with ``scheme`` in force in all regions of ``pattern``."""
-        cleared: set[Port] = set()
-        added: set[Port] = set()
-        for instance in pattern.instances:
-            for point, ports in self.space.tables[instance.region.id].items():
-                if point in scheme.points:
-                    added.update(ports)
-                elif all(p in self._selected for p in ports):
-                    cleared.update(ports)
-        return frozenset(self._selected - cleared | added)
+        """The incumbent's activation ports with ``scheme`` applied to all instances of ``pattern``."""
+        return self._apply(pattern, scheme, self.best.ports)
 
     def learned(self) -> PatternCache:
-        """What was learned, for the next run: each pattern's scheme in force, then the best ones measured."""
-        made = PatternCache(
+        """Schemes for the next run: of each pattern the incumbent's scheme, then the best ones measured."""
+        cache = PatternCache(
             minimum_distance=self.config.pattern_cache_minimum_distance,
             max_entries_per_pattern=self.config.pattern_cache_max_entries_per_pattern,
         )
         for pattern in self.patterns():
-            state = self._states.get(pattern.signature)
-            entries = [CacheEntry(self.current(pattern), self.score)]
-            entries += [CacheEntry(s, state.scores[s]) for s in state.ranked] if state else []
-            made.add(pattern.signature, pattern.summary, entries)
-        return made
-
-    def _run(self, base: Placement) -> Iterator[Proposal]:
-        """The search, as one loop; it waits for ``tell`` at each yield."""
-        if len(base):
-            yield self.offer(base, self._selected, None, None, "evolve: start")
-        for selected, origin in (
-            (self._all_cached(), "all cached schemes together"),
-            (self._everything(), "all points"),
-        ):
-            placement = self.completion.placement(selected)
-            if self._is_new(placement):
-                selected = self.completion.activations(placement)
-                yield self.offer(placement, selected, None, None, f"evolve: {origin}")
-        for pattern in self.patterns():
-            state = self.open(pattern)
-            while (found := self.next_scheme(state)) is not None:
-                scheme, selected, placement, how = found
-                origin = f"evolve: {pattern.type.value.lower()} {pattern.signature[:8]}, {how}"
-                yield self.offer(placement, selected, state, scheme, origin)
-
-    def open(self, pattern: RegionPattern) -> PatternState:
-        """Begin, or go on with, the search of ``pattern``."""
-        state = self._states.get(pattern.signature)
-        if state is None:
-            fitting = set(pattern.points)
-            given = [(e.scheme, "cached") for e in self._cache.entries(pattern.signature) if e.scheme.points <= fitting]
-            given += [(scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds]
-            sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
-            state = self._states[pattern.signature] = PatternState(pattern, sampler, given)
-        start = self.current(pattern)
-        state.scores.setdefault(start, self.score)
-        if self.resolve(pattern, start) == self._selected:
-            state.tried.add(start)
-        else:  # the pattern's regions differ: making them alike is worth a try
-            state.queue.append((start, "alike"))
-        return state
-
-    def next_scheme(self, state: PatternState) -> tuple[InsertionScheme, frozenset[Port], Placement, str] | None:
-        """A scheme whose placement was not seen before, or None when the pattern is done."""
-        if state.drawn >= self.config.schemes_per_region:
-            return None
-        attempts = 0
-        while attempts < self.config.maximum_generation_attempts and not state.exhausted:
-            if state.queue:
-                scheme, how = state.queue.pop()
-            else:
-                attempts += 1
-                scheme, how = state.sampler.draw(self.current(state.pattern), state.ranked, state.drawn)
-            if scheme in state.tried:
-                continue
-            state.tried.add(scheme)
-            selected = self.resolve(state.pattern, scheme)
-            placement = self.completion.placement(selected)
-            if self._is_new(placement):
-                state.drawn += 1
-                state.sampler.record(how)
-                # promotion may have added ports: they are part of what was measured
-                return scheme, self.completion.activations(placement), placement, how
-        return None
-
-    def offer(
-        self,
-        placement: Placement,
-        selected: frozenset[Port],
-        state: PatternState | None,
-        scheme: InsertionScheme | None,
-        origin: str,
-    ) -> Proposal:
-        """Make the proposal that the next ``tell`` is about."""
-        proposal = Proposal(placement, origin)
-        self._pending = (proposal, selected, state, scheme)
-        return proposal
+            search = self._searches.get(pattern.signature)
+            known = [(self.current(pattern), self.best.speedup)]
+            known += [(scheme, search.speedups[scheme]) for scheme in search.ranked] if search else []
+            entries = [CacheEntry(scheme, speedup) for scheme, speedup in known if speedup is not None]
+            cache.add(pattern.signature, pattern.summary, entries)
+        return cache
 
     def add_seed(self, placement: Placement) -> None:
-        """Add a seed after the fact: it is tried in every pattern that was not opened yet."""
-        self._seeds.append(self.completion.activations(placement))
+        """Add an existing placement as a seed for every pattern whose search has not begun."""
+        self._seeds.append(self._completion.activations(placement))
 
-    def state(self) -> tuple[Placement, frozenset[Port], float]:
-        """The incumbent; :meth:`restore` brings it back."""
-        return self.incumbent, self._selected, self.score
+    def search_of(self, pattern: RegionPattern) -> PatternSearch:
+        """Begin, or resume, the search of ``pattern``."""
+        search = self._searches.get(pattern.signature)
+        if search is None:
+            given = [(scheme, "cached") for scheme in self._cached(pattern)]
+            given += [(scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds]
+            sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
+            search = self._searches[pattern.signature] = PatternSearch(pattern, sampler, given)
+        start = self.current(pattern)
+        search.speedups.setdefault(start, self.best.speedup)
+        if self.resolve(pattern, start) == self.best.ports:
+            search.tried.add(start)
+        else:  # the instances differ: making them alike is worth a try
+            search.queue.append((start, "alike"))
+        return search
 
-    def restore(self, state: tuple[Placement, frozenset[Port], float]) -> None:
-        """Return to an incumbent from :meth:`state`, forgetting none of what was measured."""
-        self.incumbent, self._selected, self.score = state
+    def next_candidate(self, search: PatternSearch) -> Candidate | None:
+        """A scheme whose placement was not proposed before, or None if the search of the pattern is finished."""
+        if search.drawn >= self.config.schemes_per_region:
+            return None
+        attempts = 0
+        while attempts < self.config.maximum_generation_attempts and not search.exhausted:
+            if search.queue:
+                scheme, how = search.queue.pop()
+            else:
+                attempts += 1
+                scheme, how = search.sampler.draw(self.current(search.pattern), search.ranked, search.drawn)
+            if scheme in search.tried:
+                continue
+            search.tried.add(scheme)
+            candidate = self._candidate(self.resolve(search.pattern, scheme), how, search, scheme)
+            if candidate is not None:
+                search.drawn += 1
+                search.sampler.record(how)
+                return candidate
+        return None
 
-    def _is_new(self, placement: Placement) -> bool:
-        if placement.digest in self._seen:
-            return False
-        self._seen.add(placement.digest)
-        return True
+    def propose(self, candidate: Candidate, origin: str) -> Proposal:
+        """Make ``candidate`` the proposal that the next ``tell`` is about."""
+        self._pending = candidate
+        return Proposal(candidate.placement, origin)
 
-    def _everything(self) -> frozenset[Port]:
-        """The ports of every point of every region, beside those that are set."""
+    def _run(self, base: Placement) -> Iterator[Proposal]:
+        """The search as one loop; it waits for ``tell`` at each yield."""
+        if len(base):
+            yield self.propose(Candidate(base, self.best.ports, "start"), "evolve: start")
+        for make_ports, how in (
+            (self._all_cached, "all cached schemes together"),
+            (self._all_points, "all points"),
+        ):
+            candidate = self._candidate(make_ports(), how)
+            if candidate is not None:
+                yield self.propose(candidate, f"evolve: {how}")
+        for pattern in self.patterns():
+            search = self.search_of(pattern)
+            while (candidate := self.next_candidate(search)) is not None:
+                origin = f"evolve: {pattern.type.value.lower()} {pattern.signature[:8]}, {candidate.how}"
+                yield self.propose(candidate, origin)
+
+    def _candidate(
+        self,
+        selected: frozenset[Port],
+        how: str,
+        search: PatternSearch | None = None,
+        scheme: InsertionScheme | None = None,
+    ) -> Candidate | None:
+        """The completed placement of the ``selected`` ports, or None if it was proposed before."""
+        placement = self._completion.placement(selected)
+        if placement.digest in self._proposed:
+            return None
+        self._proposed.add(placement.digest)
+        return Candidate(placement, self._completion.activations(placement), how, search, scheme)
+
+    def _apply(self, pattern: RegionPattern, scheme: InsertionScheme, ports: frozenset[Port]) -> frozenset[Port]:
+        """``ports`` with the points of ``scheme`` set, and the pattern's other points cleared where they are set."""
+        cleared: set[Port] = set()
+        added: set[Port] = set()
+        for instance in pattern.instances:
+            for point, own in self.space.tables[instance.region.id].items():
+                if point in scheme.points:
+                    added.update(own)
+                elif ports.issuperset(own):
+                    cleared.update(own)
+        return ports - cleared | added
+
+    def _all_points(self) -> frozenset[Port]:
+        """The ports of every point of every region, besides those of the incumbent."""
         tables = self.space.tables.values()
-        return self._selected.union(*(ports for table in tables for ports in table.values()))
+        return self.best.ports.union(*(ports for table in tables for ports in table.values()))
 
     def _all_cached(self) -> frozenset[Port]:
-        """The best cached scheme of every pattern, one upon the other in the order of the search."""
-        before = self._selected
+        """The incumbent with the best cached scheme of every pattern applied in the order of the search."""
+        ports = self.best.ports
         for pattern in self.patterns():
-            fitting = set(pattern.points)
-            scheme = next(
-                (e.scheme for e in self._cache.entries(pattern.signature) if e.scheme.points <= fitting), None
-            )
+            scheme = next(self._cached(pattern), None)
             if scheme is not None:
-                self._selected = self.resolve(pattern, scheme)
-        after, self._selected = self._selected, before
-        return after
+                ports = self._apply(pattern, scheme, ports)
+        return ports
+
+    def _cached(self, pattern: RegionPattern) -> Iterator[InsertionScheme]:
+        """Cached schemes of ``pattern``, best first; without those that have points which are not legal here."""
+        legal = set(pattern.points)
+        return (e.scheme for e in self._cache.entries(pattern.signature) if e.scheme.points <= legal)
 
 
-def speed(trial: Trial) -> float | None:
-    """Speedup over the baseline of a trial that may be delivered, or None."""
+def measured_speedup(trial: Trial) -> float | None:
+    """Speedup over the baseline of a trial that was measured and is feasible, or None."""
     if not trial.feasible:
         return None
     assert isinstance(trial.outcome, Measured)
     return trial.outcome.latency.speedup.value
 
 
-def _height(pattern: RegionPattern) -> int:
+def _search_order(pattern: RegionPattern) -> tuple[bool, int, int]:
+    """Small regions first; on one level, those first that hold the largest part of the model."""
     region = pattern.instances[0].region
-    return region.level if region.type is not RegionType.ROOT else 1 << 30
+    is_root = region.type is RegionType.ROOT
+    return is_root, region.level, -len(pattern.instances) * pattern.size

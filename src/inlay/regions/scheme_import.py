@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph
-from inlay.regions.schemes import InsertionScheme, SchemeCompletion
+from inlay.regions.schemes import InsertionScheme, activation_ports
 from inlay.regions.search_space import RegionPattern, SearchSpace
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
@@ -75,7 +75,7 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
             continue
         usable[port] = qtype
     placement = Placement(usable.items())
-    chosen = SchemeCompletion(graph, space.units, space.rules, placement).activations(placement)
+    chosen = activation_ports(graph, placement)
     schemes = {p.signature: scheme_of_ports(space, p, chosen) for p in space.patterns.values() if p.points}
     return ImportReport(placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes)
 

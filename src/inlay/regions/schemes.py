@@ -100,6 +100,11 @@ def concat_groups(graph: Graph, nodes: Iterable[str], table: PointTable) -> tupl
     return tuple(groups.values())
 
 
+def activation_ports(graph: Graph, placement: Placement) -> frozenset[Port]:
+    """The ports of ``placement`` that read computed values: those that a search selects among."""
+    return frozenset(p for p, _ in placement if not graph.is_constant(graph.value_of(p)))
+
+
 class SchemeCompletion:
     """Completes a selection of activation ports to a placement that the target can run in low precision.
 
@@ -158,8 +163,8 @@ class SchemeCompletion:
         )
 
     def activations(self, placement: Placement) -> frozenset[Port]:
-        """The ports of ``placement`` that read computed values: those that a search selects among."""
-        return frozenset(p for p, _ in placement if not self._graph.is_constant(self._graph.value_of(p)))
+        """The activation ports of ``placement``; :meth:`placement` takes them back."""
+        return activation_ports(self._graph, placement)
 
     def placement(self, selected: Collection[Port]) -> Placement:
         """The placement that selecting these activation ports amounts to. Linear in the model's size."""

@@ -82,6 +82,6 @@ def compose(
 
     def harvest() -> PatternCache | None:
         made = evolve.strategy
-        return made.learned() if isinstance(made, Evolve) and made.score > 0.0 else None
+        return made.learned() if isinstance(made, Evolve) and made.best.speedup is not None else None
 
     return Plan(anchors, Chain([anchors, *after[config.strategy]]), harvest)
