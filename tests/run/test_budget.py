@@ -23,7 +23,7 @@ SECONDS = 20.0  # of a model that takes a quarter of a second
 def run(folder: Path, least_db: float, seconds: float = SECONDS) -> tuple[TuneResult, Clock]:
     onnx.save(honesty.network(), folder / "model.onnx")
     clock = Clock()
-    target = NullTarget(noise=0.01, scale=3000.0, passes=clock.sleep)
+    target = NullTarget(noise=0.01, scale=3000.0, advance_clock=clock.sleep)
     config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
     return tune(folder / "model.onnx", folder / "out", honesty.samples(), config, lab=lab), clock

@@ -90,7 +90,7 @@ def test_operators_pass_q_and_dq_on_as_their_row_says(name: str, tmp_path: Path)
         assert asked.wrong(settled, settled) == []
         if names != ["first", "third"]:  # there it depends on what stands behind
             assert ("op" in asked.structure.names(settled)) == (name in PASSING and names != ["second"])
-    assert OPS[name].passes == (name in PASSING)
+    assert OPS[name].propagates_qdq == (name in PASSING)
 
 
 def test_the_question_can_be_answered_in_the_negative(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_builtin_recipes_are_the_usual_placements(family: str) -> None:
     full = resolve(BUILTIN["full-int8"], graph, units, RULES).placement
     usual = placement_from_labels(graph, units, RULES, lambda u: True)
     assert {p for p, _ in full} <= {p for p, _ in usual}
-    computing = {p for u in units if u.selectable and not u.moves for p in (*u.activations, *u.weights)}
+    computing = {p for u in units if u.selectable and not u.moves_data for p in (*u.activations, *u.weights)}
     assert all(p in full for p in computing)
     weighted = resolve(BUILTIN["conv-matmul"], graph, units, RULES).placement
     assert weighted == placement_from_labels(graph, units, RULES, lambda u: u.op_type in ("Conv", "MatMul"))

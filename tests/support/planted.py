@@ -57,7 +57,7 @@ def _paired(space: SearchSpace) -> Callable[[Placement], float]:
     graph = space.graph
     units = []
     for unit in space.units:
-        if unit.selectable and unit.rule is not None and not unit.moves:
+        if unit.selectable and unit.rule is not None and not unit.moves_data:
             needs = [p for p in unit.activations if not graph.is_constant(graph.value_of(p))]
             if unit.rule.output is Needs.QUANTIZED:
                 needs += [p for v in unit.outputs for p in graph.consumers(v)]

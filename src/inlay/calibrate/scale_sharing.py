@@ -145,7 +145,7 @@ def model_cost(graph: Graph, rules: Rules) -> float:
     total = 0.0
     for node in graph.nodes:
         rule = rules.rule(node)
-        if rule is None or rule.moves:
+        if rule is None or rule.moves_data:
             continue
         total += rules.requantize_cost * sum(graph.size(v) or 0 for v in node.outputs if v)
         if rule.weight is not None and rule.weight < len(node.inputs):
@@ -218,7 +218,7 @@ class _Domains:
 
 def _moves(rules: Rules, node: Node) -> bool:
     rule = rules.rule(node)
-    return rule is not None and rule.moves
+    return rule is not None and rule.moves_data
 
 
 def _read_elsewhere(graph: Graph, rules: Rules, value: str) -> bool:
@@ -246,7 +246,7 @@ def _unfolds(graph: Graph, rules: Rules, domains: _Domains, value: str, whole: R
     if node is None or own is None or before is None or node.op_type not in rules.absorbed:
         return False
     rule = rules.rule(before)
-    if rule is None or rule.moves:
+    if rule is None or rule.moves_data:
         return False
     low, high = _bounds(graph, node)
     return low <= own.low and own.high <= high and not (low <= whole.low and whole.high <= high)

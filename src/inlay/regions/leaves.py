@@ -90,7 +90,7 @@ def _grow(
 
 def _is_anchor(graph: Graph, rules: Rules, node: Node) -> bool:
     rule = rules.rule(node)
-    return rule is not None and not rule.moves and rules.rejection(graph, node) is None
+    return rule is not None and not rule.moves_data and rules.rejection(graph, node) is None
 
 
 def _sole_producer(graph: Graph, node: Node) -> Node | None:

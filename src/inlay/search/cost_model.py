@@ -301,7 +301,7 @@ class CostModel:
     def _usual(self, at: int) -> float:
         """What the target's table says of a unit's form, over the same label behind the other kind of unit."""
         rule = self.structure.units[at // _FORMS].rule
-        slower = 1.0 if rule is None else rule.behind_float
+        slower = 1.0 if rule is None else rule.slowdown_after_float
         return {2: slower, 3: 1.0 / slower}.get(at % _FORMS, 1.0)
 
     def _changes(self) -> dict[tuple[str, int], float]:

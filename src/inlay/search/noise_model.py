@@ -47,7 +47,7 @@ class NoiseModel:
         ups = np.array([alone.values.get(e.value, none) for e in structure.edges], np.float64).reshape(shape)
         units = np.array([alone.constants.get(u.name, none) for u in structure.units], np.float64).reshape(shape)
         for k, edge in enumerate(structure.edges):
-            if edge.producer >= 0 and structure.free[edge.producer] and not structure.units[edge.producer].moves:
+            if edge.producer >= 0 and structure.free[edge.producer] and not structure.units[edge.producer].moves_data:
                 units[edge.producer] += ups[k]
         self._prior: np.ndarray = np.clip(np.concatenate([units, ups]), _LEAST, _MOST)
         self._fitted: np.ndarray | None = None

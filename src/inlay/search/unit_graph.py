@@ -120,14 +120,14 @@ class UnitGraph:
             unit = self.units[i]
             weighted = bool(unit.weights or unit.biases)
             whole = len(reads.get(i, ())) == len(unit.activations) > 0  # a constant among them needs a Q of its own
-            if whole and i in hands and (not weighted or (unit.rule is not None and unit.rule.takes_weight)):
+            if whole and i in hands and (not weighted or (unit.rule is not None and unit.rule.quantizes_float_weight)):
                 found.append(i)
         rules = [self.units[i].rule for i in found]
         strict = [e.producer >= 0 and _output(self.units[e.producer]) is Needs.QUANTIZED for e in self.edges]
         either = [_output(self.units[i]) is Needs.EITHER and not self.units[i].weights for i in found]
         return _Followers(
             np.array(found, np.int64),
-            np.array([r is not None and r.passes for r in rules], bool),
+            np.array([r is not None and r.propagates_qdq for r in rules], bool),
             np.array(either, bool),
             np.array([(f, k) for f, i in enumerate(found) for k in reads[i]], np.int64).reshape(-1, 2),
             np.array([(f, k) for f, i in enumerate(found) for k in hands[i]], np.int64).reshape(-1, 2),

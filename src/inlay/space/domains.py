@@ -48,7 +48,7 @@ def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -
 def is_shared(rules: Rules, node: Node) -> bool:
     """Whether ``node`` wants one set of numbers around it: it moves elements, or the target's policy says so."""
     rule = rules.rule(node)
-    return rule is not None and (rule.moves or node.op_type in rules.share)
+    return rule is not None and (rule.moves_data or node.op_type in rules.share)
 
 
 def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
@@ -57,12 +57,12 @@ def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
     assert rule is not None
     slots = range(len(node.inputs)) if rule.activations is None else rule.activations
     members = [node.inputs[i] for i in slots if i < len(node.inputs) and node.inputs[i]]
-    if rule.moves or node.op_type not in COMPARISONS:
+    if rule.moves_data or node.op_type not in COMPARISONS:
         members += [v for v in node.outputs if v]
     return [
         v
         for v in members
-        if graph.is_float(v) and (not graph.is_constant(v) or (not rule.moves and len(graph.consumers(v)) == 1))
+        if graph.is_float(v) and (not graph.is_constant(v) or (not rule.moves_data and len(graph.consumers(v)) == 1))
     ]
 
 

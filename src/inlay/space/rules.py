@@ -11,11 +11,11 @@ from inlay.types import QType
 
 
 class Needs(enum.Enum):
-    """What an operator asks of its output in order to run in low precision."""
+    """What an operator requires of its output in order to run in low precision."""
 
     QUANTIZED = "quantized"  # every consumer must read Q/DQ
-    EITHER = "either"  # it can also hand out float
-    FLOAT = "float"  # Q/DQ on its output only costs
+    EITHER = "either"  # its kernel can also produce float
+    FLOAT = "float"  # Q/DQ on its output is pure cost
 
 
 Condition = Callable[[Graph, Node], str | None]
@@ -31,15 +31,15 @@ class OpRule:
         activations: input slots that carry activations; None means all slots.
         weight: input slot of the weight, or None. A weight that is not constant counts as an activation.
         bias: input slot of the bias, or None.
-        output: what it needs of its output.
-        moves: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
-        passes: the target moves a DQ from before it to behind it, and a Q from behind it to before it: it runs in low
-            precision as soon as what it reads was handed out in low precision, or all its readers want it so.
-        takes_weight: between DQ and Q the target quantizes a float weight by itself (and less well).
-        behind_float: how many times as long it takes in low precision behind a float unit as behind an integer one,
-            roughly (its fast integer kernel wants a layout that only integer units hand out): believed until the
-            target was seen doing it.
-        conditions: further checks of the very node, each naming its reason.
+        output: what it requires of its output.
+        moves_data: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
+        propagates_qdq: the target moves a DQ from its input to its output, and a Q from its output to its input: it
+            runs in low precision as soon as its producer or all of its consumers do.
+        quantizes_float_weight: between DQ and Q the target quantizes a float weight by itself, with its own, coarser
+            qparams.
+        slowdown_after_float: its time in low precision after a float unit over that after an integer unit, roughly
+            (its fast integer kernel needs a layout that only integer units produce); a prior until profiles correct it.
+    conditions: further checks of the very node, each naming its reason.
         source: where the rule is known from.
     """
 
@@ -48,10 +48,10 @@ class OpRule:
     weight: int | None = None
     bias: int | None = None
     output: Needs = Needs.QUANTIZED
-    moves: bool = False
-    passes: bool = False
-    takes_weight: bool = False
-    behind_float: float = 1.0
+    moves_data: bool = False
+    propagates_qdq: bool = False
+    quantizes_float_weight: bool = False
+    slowdown_after_float: float = 1.0
     conditions: tuple[Condition, ...] = ()
     source: str = ""
 

@@ -47,9 +47,9 @@ class Unit:
         return self.rule is not None and not self.rejection
 
     @property
-    def moves(self) -> bool:
+    def moves_data(self) -> bool:
         """Whether it only moves elements."""
-        return self.rule is not None and self.rule.moves
+        return self.rule is not None and self.rule.moves_data
 
 
 def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
@@ -60,7 +60,7 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
         if node.name in folded:
             continue
         rule = rules.rule(node)
-        follower = _follower(graph, node, rules) if rule is not None and not rule.moves else None
+        follower = _follower(graph, node, rules) if rule is not None and not rule.moves_data else None
         if follower is not None:
             folded.add(follower.name)
         units.append(_unit(graph, rules, node, follower))

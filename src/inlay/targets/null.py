@@ -43,7 +43,7 @@ class NullTarget:
         seed: of the noise.
         effect: 1.0 plants real differences between float and low precision; 0.0 makes every placement cost the same.
         scale: factor on every cost, for models of milliseconds.
-        passes: told the seconds that building, running and timing would have taken; a simulated clock.
+        advance_clock: called with the seconds that building, running or timing would have taken.
     """
 
     name = "null"
@@ -55,10 +55,10 @@ class NullTarget:
         seed: int = 0,
         effect: float = 1.0,
         scale: float = 1.0,
-        passes: Callable[[float], None] | None = None,
+        advance_clock: Callable[[float], None] | None = None,
     ) -> None:
         self.noise, self.burst, self.seed, self.effect, self.scale = noise, burst, seed, effect, scale
-        self.passes: Callable[[float], None] = passes or (lambda seconds: None)
+        self.advance_clock: Callable[[float], None] = advance_clock or (lambda seconds: None)
         self.deterministic = noise == 0.0 and burst == 0.0
 
     def fingerprint(self) -> Fingerprint:
@@ -80,7 +80,7 @@ class NullTarget:
 
     def compile(self, model: Artifact) -> NullExecutable:
         """Price the model. Raises CompileFailed when it is not a valid model."""
-        self.passes(_BUILD_S)
+        self.advance_clock(_BUILD_S)
         return NullExecutable(model, self)
 
 
@@ -110,7 +110,7 @@ class NullExecutable:
         """Outputs by name, computed by ONNX Runtime. Raises RunFailed."""
         if self._closed:
             raise RunFailed("the model was closed")
-        self._target.passes(self._ns * 1e-9)
+        self._target.advance_clock(self._ns * 1e-9)
         try:
             self._session = self._session or _session(self._path)
             outputs = self._session.run(None, dict(feed))
@@ -123,14 +123,14 @@ class NullExecutable:
         if self._closed:
             raise RunFailed("the model was closed")
         readings = np.asarray(np.rint(self._ns * self._factors(repeats)), np.int64)
-        self._target.passes(float(readings.sum()) * 1e-9)
+        self._target.advance_clock(float(readings.sum()) * 1e-9)
         return readings
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """The price of each node: with noise, the median of ``repeats`` readings. Raises RunFailed."""
         if self._closed:
             raise RunFailed("the model was closed")
-        self._target.passes(self._ns * repeats * 1e-9)
+        self._target.advance_clock(self._ns * repeats * 1e-9)
         if self._target.deterministic:
             return list(self._kernels)
         return [replace(k, ns=k.ns * float(np.median(self._factors(repeats)))) for k in self._kernels]
@@ -191,7 +191,7 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
             free = node.input[0] not in producer or all(r.name in low for r in after(node))
             return 0.0 if free else _BOUNDARY * effect
         rule = OPS.get(node.op_type)
-        ns = _COST if rule is not None and not rule.moves else _MOVE
+        ns = _COST if rule is not None and not rule.moves_data else _MOVE
         return ns * (1.0 + effect * (_factor(node.name) - 1.0)) if node.name in low else ns
 
     return [

@@ -83,7 +83,7 @@ class TargetTestCase:
             assert len(set(taken)) == len(taken), f"{op_type} gives an input slot two roles"
             assert all(s >= 0 for s in taken)
             assert row.activations is None or row.activations, f"{op_type} has no activation"
-            assert not (row.moves and row.weight is not None), f"{op_type} only moves elements, but has a weight"
+            assert not (row.moves_data and row.weight is not None), f"{op_type} only moves elements, but has a weight"
 
     def test_float_models_run(self) -> None:
         """Outputs come by name, in the model's dtype and shape, with the right numbers."""

@@ -69,7 +69,7 @@ def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
 
 
 def _move(op_type: str, *conditions: Condition) -> OpRule:
-    return _row(op_type, _moves_activation, *conditions, moves=True)
+    return _row(op_type, _moves_activation, *conditions, moves_data=True)
 
 
 _ROWS: Iterable[OpRule] = (

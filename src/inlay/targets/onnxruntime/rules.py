@@ -69,11 +69,13 @@ def _compute(op_type: str, **details: object) -> OpRule:
 
 
 def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
-    return _compute(op_type, moves=True, conditions=(_reads_activation, *conditions), **details)
+    return _compute(op_type, moves_data=True, conditions=(_reads_activation, *conditions), **details)
 
 
 _ROWS: Iterable[OpRule] = (
-    _compute("Conv", weight=1, bias=2, takes_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)),
+    _compute(
+        "Conv", weight=1, bias=2, quantizes_float_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)
+    ),
     # written as Conv and DepthToSpace (`rewrites/transposed_conv.py`); the operator itself has no integer kernel
     _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, _bias_is_channel_vector)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
@@ -88,25 +90,25 @@ _ROWS: Iterable[OpRule] = (
     _compute("Mul", activations=(0, 1)),
     _compute("Where", activations=(1, 2)),
     _compute("Concat", activations=None),
-    _compute("AveragePool", behind_float=1.6),
+    _compute("AveragePool", slowdown_after_float=1.6),
     _compute("GlobalAveragePool"),
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
     _compute("Softmax"),
     # ops that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal qparams
-    # (`passes`: Q/DQ propagation. An integer MaxPool in NCHW walks its windows one number at a time; the vectorized
+    # (`propagates_qdq`: Q/DQ propagation. An integer MaxPool in NCHW walks its windows one number at a time; the vectorized
     # kernel is the NHWC one, which the runtime takes only where the value arrives in NHWC, from an integer convolution)
-    _move("MaxPool", _no_mask, passes=True, behind_float=75.0),
+    _move("MaxPool", _no_mask, propagates_qdq=True, slowdown_after_float=75.0),
     _move("ReduceMax"),
     _move("ReduceMin"),
-    _move("Reshape", passes=True),
+    _move("Reshape", propagates_qdq=True),
     _move("Flatten"),
-    _move("Squeeze", passes=True),
-    _move("Unsqueeze", passes=True),
-    _move("Transpose", passes=True),
+    _move("Squeeze", propagates_qdq=True),
+    _move("Unsqueeze", propagates_qdq=True),
+    _move("Transpose", propagates_qdq=True),
     _move("Expand"),
     _move("Tile"),
-    _move("Slice", passes=True),
+    _move("Slice", propagates_qdq=True),
     _move("Gather"),
     _move("Split"),
     _move("DepthToSpace"),
