@@ -74,7 +74,7 @@ class Accuracy:
         drop: float model's metric minus this one's, or None.
         samples: how many samples were used.
         reason: why it is not feasible; empty when it is.
-        margin_db: how much more than the bound was asked for, by the spread between samples.
+        margin_db: required above the bound, derived from how much samples differ.
     """
 
     feasible: bool
@@ -123,7 +123,7 @@ Outcome = Measured | Infeasible | Failed
 
 @dataclass(frozen=True)
 class Proposal:
-    """A placement that a strategy asks to have judged.
+    """A placement that a strategy proposes.
 
     Attributes:
         placement: what is to be judged.

@@ -1,7 +1,7 @@
 """The frozen values that the whole system passes around.
 
-A :class:`Placement` says *where* Q/DQ nodes go; a :class:`QParams` says *with which numbers*. Neither knows what was
-measured of it: that is a :class:`~inlay.trial.Trial`.
+A :class:`Placement` says *where* Q/DQ nodes go; a :class:`QParams` gives their scale and zero point. Neither knows what
+was measured of it: that is a :class:`~inlay.trial.Trial`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class QType(enum.Enum):
 
     @property
     def signed(self) -> bool:
-        """Whether the type has negative numbers."""
+        """Whether the type holds negative integers."""
         return not self.value.startswith("u")
 
     @property
@@ -72,7 +72,7 @@ class QParams:
         qtype: integer type.
         scale: one number per tensor (length 1), or per channel. Exact float32 values.
         zero_point: as many as ``scale``.
-        axis: channel axis, or None for per-tensor numbers (written as ONNX scalars).
+        axis: channel axis, or None for per-tensor qparams (written as ONNX scalars).
     """
 
     qtype: QType

@@ -154,7 +154,7 @@ def test_float_model_inputs_and_outputs() -> None:
     b.conv(b.relu(b.conv(b.input((1, 8, 8, 8), "x"), 8)), 8)
     out = table(Recipe().set_io(None, "n2:0"), b.graph())
     assert [out[n].precision for n in ("n0", "n2")] == ["uint8", "float"]
-    assert "hands out the model output n2:0" in out["n2"].reason
+    assert "produces the model output n2:0" in out["n2"].reason
 
 
 def test_global_float_quantizes_only_what_is_named() -> None:

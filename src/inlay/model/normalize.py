@@ -1,4 +1,4 @@
-"""Bring a model into the form that the rest works on: one pass per quirk, each checked by numbers.
+"""Bring a model into the form that the rest works on: one pass per quirk, each gated by a numeric check.
 
 The passes run in order and the result is compared with the original on a real feed. Where the outputs differ beyond
 float noise, the passes are replayed one at a time, and each that changes the outputs is left out and reported.
@@ -38,7 +38,7 @@ Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 
 @dataclass(frozen=True)
 class FloatRewrite:
-    """A pass that only some targets want: the same function, written with operators that they have fast kernels for.
+    """A pass for some targets only: the same function, written with operators that they have fast kernels for.
 
     Attributes:
         name: what reports call it.
@@ -75,9 +75,9 @@ def passes(evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = ()) -> Sequenc
 
     Args:
         evaluate: computes constants.
-        rewrites: what the target wants besides, in order.
+        rewrites: the float rewrites of the target, in order.
     """
-    asked = [(rewrite.name, rewrite.apply) for rewrite in rewrites]
+    of_target = [(rewrite.name, rewrite.apply) for rewrite in rewrites]
     fold = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
@@ -91,7 +91,7 @@ def passes(evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = ()) -> Sequenc
         ("turn Sum into Add", split_sums),
         ("write out automatic pads", write_out_pads),
         fold,
-        *([*asked, fold] if asked else []),
+        *([*of_target, fold] if of_target else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
     )
@@ -111,7 +111,7 @@ def normalize(
         evaluate: runs a model without inputs (for constants).
         run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
         expected: outputs of ``model`` on that feed, when known.
-        rewrites: what the target wants besides, in order.
+        rewrites: the float rewrites of the target, in order.
 
     Raises:
         TargetError: the original model itself does not run.

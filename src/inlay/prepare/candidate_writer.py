@@ -42,7 +42,7 @@ class CandidateWriter:
 
     Args:
         prepared: the model.
-        table: numbers; also an attribute.
+        table: qparams; also an attribute.
         calibration: digest of ``table``'s origin.
         target: fingerprint of the target, for the metadata.
     """
@@ -54,7 +54,7 @@ class CandidateWriter:
         self._target = target
 
     def key(self, placement: Placement) -> str:
-        """Identifies the model that ``placement`` gives with these numbers."""
+        """Identifies the model that ``placement`` gives with these qparams."""
         return hashlib.sha256(f"{placement.digest} {self._calibration}".encode()).hexdigest()[:16]
 
     def proto(self, placement: Placement) -> onnx.ModelProto:

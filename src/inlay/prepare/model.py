@@ -100,7 +100,7 @@ def prepare(
 
     Args:
         file: the model.
-        target: what the target runs, and how it wants models written.
+        target: what the target runs, and its rewrites.
         feed: real inputs, for checking the passes and for shapes.
         folder: for scratch files; must stay as long as the result is used.
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
@@ -142,7 +142,7 @@ def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:
     """``prepared`` with the units that ``recipe`` keeps in float left out, and in the recipe's type.
 
     Raises:
-        UsageError: a rule matches nothing, asks for a type that the target lacks, or several types are asked for.
+        UsageError: a rule matches nothing, names a type that the target lacks, or the rules name several types.
     """
     resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
     types = {*resolved.types.values(), *resolved.io.values()}

@@ -36,7 +36,7 @@ class _Site:
     """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names.
 
     ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
-    ``numbers``: what is quantized in place of the constant's own numbers (a corrected bias).
+    ``array``: what is quantized in place of the constant's own values (a corrected bias).
     """
 
     value: str
@@ -45,7 +45,7 @@ class _Site:
     ports: tuple[Port, ...]
     prefix: str
     moved: bool = False
-    numbers: np.ndarray | None = None
+    array: np.ndarray | None = None
 
     @property
     def at_output(self) -> bool:
@@ -63,7 +63,7 @@ class _Parts:
 
 
 class Emitter:
-    """Writes any number of candidates of one model; weights are quantized and stored once, and only referred to.
+    """Writes candidates of one model; each weight is quantized and stored once, and candidates refer to it.
 
     Args:
         model: the normalized model.
@@ -93,7 +93,7 @@ class Emitter:
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
         self._node_names = {n.name for n in self.base.graph.node}
         self._names = self._values | self._node_names
-        # keyed by the identity of the numbers too: the tuple keeps them alive
+        # keyed by the identity of the qparams too: the tuple keeps them alive
         self._parts: dict[tuple[str, bool, bool, int], tuple[QParams, _Parts]] = {}
 
     def selectable_rewrites(self, node: str) -> list[str]:
@@ -107,7 +107,7 @@ class Emitter:
 
         Args:
             placement: ports of this model.
-            table: numbers for the values that those ports read.
+            table: qparams of the values that those ports read.
             metadata: entries for the model's metadata properties.
 
         Raises:
@@ -123,7 +123,9 @@ class Emitter:
         proto.functions.extend(base.functions)
         facts = dict(metadata or {})
         if sites:
-            facts.setdefault("inlay.version", __version__)  # tells extract that no activation was dropped for a Q
+            facts.setdefault(
+                "inlay.version", __version__
+            )  # so that extract knows that no activation was dropped for a Q
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
         self._write_graph(proto.graph, sites)
@@ -151,7 +153,7 @@ class Emitter:
             if qtype is QType.INT32:
                 params = table.bias_params(port, placement)
                 bias = table.bias(port, placement)
-                sites.append(_Site(value, qtype, params, (port,), f"{value}_{port.node}", numbers=bias))
+                sites.append(_Site(value, qtype, params, (port,), f"{value}_{port.node}", array=bias))
             else:
                 readers[value, qtype].append(port)
         types = Counter(value for value, _ in readers)
@@ -249,14 +251,14 @@ class Emitter:
         return _Parts(read, tuple(nodes), tuple(tensors))
 
     def _constant(self, site: _Site, name: str) -> onnx.TensorProto:
-        """The quantized form of a constant, stored once for each set of numbers."""
-        array = self._graph.constant(site.value) if site.numbers is None else site.numbers
+        """The quantized form of a constant, stored once for each of its qparams."""
+        array = self._graph.constant(site.value) if site.array is None else site.array
         assert array is not None
         dtype = ONNX_TYPE[site.qtype]
         if array.size * site.qtype.bits // 8 < INLINE_BYTES or site.qtype is QType.INT4:
             return tensor_proto(name, quantize(array, site.params), dtype)
         key = f"{site.qtype.value}:{site.prefix}:{hash(site.params)}"
-        if site.numbers is not None:
+        if site.array is not None:
             key += f":{hashlib.sha256(array.tobytes()).hexdigest()}"
         self._store.put(key, lambda: quantize(array, site.params).tobytes())
         return self._store.reference(key, name, dtype, tuple(array.shape))
@@ -276,7 +278,7 @@ class Emitter:
 
 
 def _free(wish: str, taken: set[str]) -> str:
-    """``wish``, or with a number behind it where the base model has that name. The same in every candidate."""
+    """``wish``, with a number appended where the base model has that name. The same in every candidate."""
     name, n = wish, 1
     while name in taken:
         n += 1

@@ -134,10 +134,10 @@ _MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", 
 
 
 def _rectified(source: ir.Value, params: QParams, graph: ir.Graph, made: dict[str, ir.Value]) -> ir.Value:
-    """``source`` behind a Relu where its Q stands for one.
+    """``source`` followed by a Relu where its Q implies one.
 
     Some quantizers drop a Relu whose Q clips at zero anyway (zero point equal to qmin). Without the Q the float model
-    would lack the activation. Putting it back changes no quantized number, since DQ(Q(x)) equals DQ(Q(relu(x))) there.
+    would lack the activation. Putting it back changes no quantized value, since DQ(Q(x)) equals DQ(Q(relu(x))) there.
     """
     producer = source.producer()
     clips = all(z == params.qtype.qmin for z in params.zero_point)
@@ -208,7 +208,7 @@ def _stated_type(node: ir.Node) -> ir.DataType:
 
 
 def _float_constant(quantized: ir.Value, params: QParams, graph: ir.Graph) -> ir.Value:
-    """The dequantized constant, named as it was before it was quantized where the name tells."""
+    """The dequantized constant, under its name before quantization where that can be recovered."""
     name = str(quantized.name).removesuffix("_quantized")
     assert quantized.const_value is not None
     array = dequantize(np.asarray(quantized.const_value.numpy()), params)
@@ -245,12 +245,12 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
 
     Nodes are matched by operator and name of their first output, then by operator and node name; slots by position. A
     port whose value is not float32 in ``target``, or has no counterpart, is listed. Where ``target`` computes a value
-    in blocks of pixels, the DepthToSpace before it reads the same numbers: bytes move as well.
+    in blocks of pixels, the DepthToSpace before it gets the same qparams: it can move bytes as well.
     """
     by_output = {(n.op_type, n.outputs[0]): n.name for n in target.nodes if n.outputs}
     by_name = {(n.op_type, n.name): n.name for n in target.nodes}
     sites: dict[Port, QType] = {}
-    numbers: dict[tuple[str, QType], QParams] = {}
+    qparams: dict[tuple[str, QType], QParams] = {}
     rewrites: list[PortRewrite] = []
     selected: dict[Port, list[str]] = {}
     for at, name in found.placement.rewrites:
@@ -283,16 +283,16 @@ def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
         rewrites += [PortRewrite(there, name) for name in selected.get(port, ())]
         params = found.qparams.get((source.value_of(port), qtype))
         if params is not None and _suits(params, value, target):
-            numbers.setdefault((value, qtype), params)
-    for (value, qtype), params in list(numbers.items()):
+            qparams.setdefault((value, qtype), params)
+    for (value, qtype), params in list(qparams.items()):
         move = target.producer(value)
         if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
             sites.setdefault(Port(move.name, 0), qtype)
-            numbers.setdefault((move.inputs[0], qtype), params)
+            qparams.setdefault((move.inputs[0], qtype), params)
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
         del sites[site]
-    return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), numbers, tuple(missing))
+    return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), qparams, tuple(missing))
 
 
 def _writes(graph: Graph, op_type: str, value: str) -> bool:

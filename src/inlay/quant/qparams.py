@@ -1,4 +1,4 @@
-"""From ranges and weights to scales and zero points: one table of numbers for search and delivery alike."""
+"""Quantization parameters (qparams): from ranges and weights to scales and zero points, in one table for search and delivery."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from inlay.quant.observers import Range
 from inlay.space.rules import Rules
 from inlay.types import Placement, Port, QParams, QType
 
-_TINY = float(np.float32(2.0**-100))  # scales stay normal float32 numbers, and so do their products
-_HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer stands for a finite number
+_TINY = float(np.float32(2.0**-100))  # scales, and products of two of them, stay normal float32 values
+_HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer dequantizes to a finite value
 _BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
 
 
 def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QParams:
-    """Per-tensor numbers that cover ``found``: ``scale = (high - low) / (qmax - qmin)``, zero exactly representable.
+    """Per-tensor qparams that cover ``found``: ``scale = (high - low) / (qmax - qmin)``, zero exactly representable.
 
-    The scale is rounded down to float32 where rounding up would let the largest integer stand for more than
+    The scale is rounded down to float32 where rounding up would let the largest integer dequantize to more than
     ``high``: a runtime drops a Clip only when no integer exceeds its bounds.
     """
     low, high = min(0.0, found.low), max(0.0, found.high)
@@ -43,13 +43,13 @@ def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QP
 
 
 def covered(params: QParams) -> Range:
-    """The smallest and largest number that per-tensor ``params`` represent."""
+    """The range that per-tensor ``params`` represent."""
     scale, zero = params.scale[0], params.zero_point[0]
     return Range((params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale)
 
 
 def weight_params(weight: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float = 0.0) -> QParams:
-    """Symmetric int8 numbers: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
+    """Symmetric int8 qparams: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
 
     Args:
         weight: float array, at least one dimension when ``axis`` is given.
@@ -80,7 +80,7 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
 
 
 STORAGE = {t: np.dtype(t.value.replace("int4", "int8")) for t in QType}
-"""The numpy type that holds each integer type's numbers."""
+"""The numpy type that holds each integer type."""
 
 
 def _aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]:
@@ -92,13 +92,13 @@ def _aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray
 
 
 class QParamsTable:
-    """Numbers for every value that a placement may quantize, computed when first asked for, then fixed.
+    """The qparams of every value that a placement may quantize, computed on first use, then constant.
 
     Args:
         graph: the normalized model.
         rules: types, symmetry and weight limits of the target.
         ranges: by value; values of one domain have one range already.
-        fixed: numbers that replace the computed ones (those of an imported baseline).
+        fixed: qparams that replace computed ones (those of an imported baseline).
         per_tensor: weights that get one scale for all channels.
         shifts: by node, the mean error that its rounded weight makes, for each output channel: shape (channels,).
             It is taken off the node's bias wherever that is quantized.
@@ -124,7 +124,7 @@ class QParamsTable:
         self._biases: dict[tuple[Port, int, int], QParams] = {}
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that the numbers follow from, as plain data; see :meth:`from_json`."""
+        """Everything that the qparams are computed from, as plain data; see :meth:`from_json`."""
         return {
             "ranges": {value: [found.low, found.high] for value, found in self._ranges.items()},
             "fixed": [[v, q.value, p.scale, p.zero_point, p.axis] for (v, q), p in self._given.items()],
@@ -145,14 +145,14 @@ class QParamsTable:
         return value in self._ranges or self._graph.is_constant(value) or value in self._fixed
 
     def params(self, value: str, qtype: QType) -> QParams:
-        """Numbers for ``value`` in ``qtype``. Raises KeyError when it was never observed."""
+        """The qparams of ``value`` in ``qtype``. Raises KeyError when it was never observed."""
         key = (value, qtype)
         if key not in self._known:
             self._known[key] = self._compute(value, qtype)
         return self._known[key]
 
     def bias_params(self, port: Port, placement: Placement) -> QParams:
-        """Numbers of the int32 bias at ``port``: in units of ``scale_x * scale_w``, as the products it is added to.
+        """The qparams of the int32 bias at ``port``: in units of ``scale_x * scale_w``, as the products it is added to.
 
         Raises:
             ModelError: ``placement`` does not quantize the node's data and weight, or the bias does not fit them.
@@ -169,7 +169,7 @@ class QParamsTable:
             scale = np.asarray(x.scale, np.float32) * np.asarray(w.scale, np.float32)
             size = self._graph.size(value) or 1
             if scale.size not in (1, size):
-                raise ModelError(f"bias port {port} has {size} numbers for {scale.size} channels")
+                raise ModelError(f"bias port {port} has {size} values for {scale.size} channels")
             axis = None if scale.size == 1 else (len(self._graph.shape(value) or (0,)) - 1)
             self._biases[key] = QParams(QType.INT32, tuple(scale.tolist()), (0,) * scale.size, axis)
         return self._biases[key]
@@ -179,20 +179,20 @@ class QParamsTable:
         return node in self._shifts
 
     def bias(self, port: Port, placement: Placement | None = None) -> np.ndarray | None:
-        """The float numbers of the bias at ``port``, less the mean error of the node's rounded weight where known.
+        """The float values of the bias at ``port``, less the mean error of the node's rounded weight where known.
 
         Args:
             port: of a constant bias.
             placement: where given, and it quantizes the weight in another type than the target's, the error is not
                 known, and nothing is taken off.
         """
-        numbers = self._graph.constant(self._graph.value_of(port))
+        values = self._graph.constant(self._graph.value_of(port))
         shift = self._shifts.get(port.node)
-        if numbers is None or shift is None:
-            return numbers
+        if values is None or shift is None:
+            return values
         if placement is not None and placement.qtype(Port(port.node, 1)) is not self._rules.weight:
-            return numbers
-        return np.asarray(numbers - shift.reshape(numbers.shape), np.float32)
+            return values
+        return np.asarray(values - shift.reshape(values.shape), np.float32)
 
     def _compute(self, value: str, qtype: QType) -> QParams:
         if not self._graph.is_constant(value):
@@ -230,11 +230,11 @@ class QParamsTable:
             rule = self._rules.rule(node)
             assert rule is not None
             bias = node.inputs[rule.bias] if rule.bias is not None and len(node.inputs) > rule.bias else ""
-            numbers = self._graph.constant(bias) if bias else None
-            if numbers is None or node.inputs[0] not in self._ranges:
+            values = self._graph.constant(bias) if bias else None
+            if values is None or node.inputs[0] not in self._ranges:
                 continue
             scale = self.params(node.inputs[0], self._rules.activation).scale[0]
-            least = np.abs(numbers.astype(np.float64)).reshape(-1) / (scale * _BIAS_LIMIT)
+            least = np.abs(values.astype(np.float64)).reshape(-1) / (scale * _BIAS_LIMIT)
             channels = 1 if axis is None else weight.shape[axis]
             least = least if channels == least.size else np.full(channels, least.max(initial=0.0))
             floor = np.maximum(floor, least if axis is not None else least.max(initial=0.0))
@@ -242,7 +242,7 @@ class QParamsTable:
 
 
 def constant_range(array: np.ndarray) -> Range:
-    """The smallest and largest number of a constant."""
+    """The range of a constant's values."""
     return Range(float(array.min()), float(array.max())) if array.size else Range(0.0, 0.0)
 
 

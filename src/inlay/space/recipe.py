@@ -23,7 +23,7 @@ class OpConfig:
     """How a matching node is quantized.
 
     Attributes:
-        activation: type of its activations; None for the target's usual type.
+        activation: type of its activations; None for the target's default type.
         per_channel: one weight scale for each output channel, or one for all; None for the target's habit.
         rewrites: names of selectable rewrites of the target to apply to the weight (``off zero``, say).
     """

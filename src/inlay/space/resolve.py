@@ -28,7 +28,7 @@ class Decision:
         node, op_type: the node.
         precision: ``float``, or the type of its activations.
         rule: the deciding rule, as text.
-        reason: why; for a rejected wish, what stands against it.
+        reason: why; for what was rejected, the obstacle.
     """
 
     node: str
@@ -61,7 +61,7 @@ class Resolved:
 
 @dataclass
 class _Verdict:
-    """About one unit: the deciding rule, the type that it asks for, and the reason so far."""
+    """Of one unit: the deciding rule, the type that it requests, and the reason so far."""
 
     rule: RecipeRule | None
     qtype: QType | None
@@ -70,7 +70,7 @@ class _Verdict:
 
     @property
     def config(self) -> OpConfig | None:
-        """What the deciding rule asks for."""
+        """The configuration of the deciding rule."""
         return None if self.rule is None else self.rule.config
 
 
@@ -78,7 +78,7 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     """Apply ``recipe``.
 
     Raises:
-        UsageError: a rule matches nothing, or asks for a type that the target or the model's opset lacks.
+        UsageError: a rule matches nothing, or names a type that the target or the model's opset lacks, or a rewrite that the target lacks.
     """
     for rule in recipe.rules:
         _check_type(rule, graph, rules)
@@ -212,7 +212,7 @@ def _bare_boundary(unit: Unit, recipe: Recipe, found: Matches, graph: Graph) -> 
         rule = bare(value) if value in outputs else None
         alone = all(p.node == "" for p in graph.consumers(value))
         if rule is not None and (unit.rule.output is Needs.QUANTIZED or not alone):
-            return rule, f"it hands out the model output {value}, which the recipe keeps float"
+            return rule, f"it produces the model output {value}, which the recipe keeps float"
     return None
 
 

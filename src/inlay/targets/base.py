@@ -34,7 +34,7 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A model file that can be handed to a target: its path and the digest of its content."""
+    """A model file for a target: its path and the digest of its content."""
 
     path: Path
     digest: str

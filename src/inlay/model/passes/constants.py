@@ -44,7 +44,7 @@ def drop_dead(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
-    """Compute once what depends on constants only, so that a weight behind an Unsqueeze is seen as a weight.
+    """Compute once what depends on constants only, so that a weight computed by an Unsqueeze is recognized as a weight.
 
     Values that would grow the model by more than a megabyte (a large ConstantOfShape) are left as they are.
     """

@@ -1,7 +1,6 @@
 """A model in half precision (float16, bfloat16), computed in float32 between its inputs and outputs.
 
-Runtimes on CPUs that have no kernels for halves convert before and behind each operator, and Q/DQ on halves is fused by
-none. With the same weights in float32 every result is nearer to the exact one; inputs and outputs keep their types.
+Runtimes without kernels for half precision convert before and after each operator, and none fuses Q/DQ on halves. With the same weights in float32 every result is nearer to the exact one; inputs and outputs keep their types.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def widen_halves(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def _widen_constant(graph: ir.Graph, value: ir.Value) -> None:
-    """Another constant in place of ``value``, under another name: numbers are stored by name."""
+    """Another constant in place of ``value``, under another name: weights are stored by name."""
     assert value.const_value is not None
     tensor = _widened(value.const_value, f"{value.name}_float32")
     wide = ir.Value(name=tensor.name, type=_FLOAT, shape=value.shape, const_value=tensor)

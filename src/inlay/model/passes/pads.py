@@ -1,4 +1,4 @@
-"""Padding that is asked for by name (``auto_pad``), as the numbers that it stands for.
+"""Automatic padding (``auto_pad``) written out as explicit pads.
 
 Everything that looks at windows then has one form to know. ``SAME_UPPER`` and ``SAME_LOWER`` pad such that there is one
 result for each ``stride`` inputs (a ``ConvTranspose``: ``stride`` results for each input), the odd one behind or before
@@ -46,7 +46,7 @@ def _write_out(node: ir.Node) -> bool:
 
 
 def _totals(node: ir.Node, kernel: Sequence[int]) -> list[int] | None:
-    """Rows of padding along each axis, before and behind together; None where they cannot be told."""
+    """Rows of padding along each axis, before and after together; None where the shapes do not determine it."""
     rank, x = len(kernel), node.inputs[0]
     strides, dilations = ints(node, "strides", [1] * rank), ints(node, "dilations", [1] * rank)
     extent = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]

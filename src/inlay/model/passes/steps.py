@@ -1,4 +1,4 @@
-"""What takes the place of an operator that is spelled out."""
+"""Tools for passes that replace one operator by others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """What a constant holds; None where ``value`` is none."""
+    """The array of a constant, or None."""
     return None if value is None or value.const_value is None else np.asarray(value.const_value.numpy())
 
 
@@ -22,12 +22,12 @@ def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
 def replace_each(
     model: ir.Model, op_type: str, replace: Callable[[ir.Node, ir.Value, Steps], bool]
 ) -> tuple[ir.Model, int]:
-    """Offer each operator of a type whose first input is a float32 value of known rank to ``replace``.
+    """Call ``replace`` on each operator of a type whose first input is a float32 value of known rank.
 
     Args:
         model: is changed; shapes are inferred where they are missing.
         op_type: of the default domain.
-        replace: edits around the operator, given its first input, and says whether it did.
+        replace: edits around the operator, given its first input, and returns whether it did.
     """
     found = [n for n in model.graph if n.op_type == op_type and n.domain in ("", "ai.onnx")]
     if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
@@ -61,7 +61,7 @@ class Steps:
         return value
 
     def replace(self, result: ir.Value) -> None:
-        """Let ``result`` be what the original handed out first, and take the original out of the graph."""
+        """Let ``result`` replace the original's first output, and remove the original from the graph."""
         output = self._node.outputs[0]
         output.replace_all_uses_with(result, replace_graph_outputs=True)
         self._graph.remove(self._node, safe=True)

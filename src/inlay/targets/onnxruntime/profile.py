@@ -84,7 +84,7 @@ def _largest(shapes: Sequence[Mapping[str, Sequence[int]]], op_type: str) -> str
 
 
 class Attribution:
-    """Traces kernels of an optimized graph back to the model that was handed to the runtime.
+    """Traces kernels of an optimized graph back to the model that the runtime was given.
 
     Args:
         model: that model; weights are not looked at.
@@ -227,7 +227,7 @@ class Attribution:
 
 
 def _public_names(model: onnx.ModelProto) -> dict[str, str]:
-    """A graph output that is quantized keeps its name behind the DQ; the value before the Q is the one meant."""
+    """A quantized graph output keeps its name after the DQ; the value before the Q is meant."""
     producer = {n.output[0]: n for n in model.graph.node if n.op_type in _KINDS}
     names = {}
     for output in model.graph.output:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CPU provider runs in INT8: a table, each row known from asking the runtime itself.
+"""What ONNX Runtime's CPU provider runs in INT8: a table, each row verified against the runtime itself.
 
 A Q/DQ pair pays only where the runtime replaces ``DQ -> op -> Q`` by an integer kernel. Each row here is checked by
 ``tests/targets/onnxruntime/test_rules.py``, which builds the op between Q/DQ nodes and reads the optimized graph back.
@@ -65,7 +65,7 @@ def _reads_activation(graph: Graph, node: Node) -> str | None:
 
 
 def _compute(op_type: str, **details: object) -> OpRule:
-    return OpRule(op_type, source="QDQ selectors, asked of 1.31.1", **details)  # type: ignore[arg-type]
+    return OpRule(op_type, source="QDQ selectors, checked against 1.31.1", **details)  # type: ignore[arg-type]
 
 
 def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
@@ -95,9 +95,9 @@ _ROWS: Iterable[OpRule] = (
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
     _compute("Softmax"),
-    # ops that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal qparams
-    # (`propagates_qdq`: Q/DQ propagation. An integer MaxPool in NCHW walks its windows one number at a time; the vectorized
-    # kernel is the NHWC one, which the runtime takes only where the value arrives in NHWC, from an integer convolution)
+    # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
+    # qparams. An integer MaxPool in NCHW processes one element at a time; the vectorized kernel is the NHWC one, which
+    # the runtime takes only where an integer convolution produced the value in NHWC.
     _move("MaxPool", _no_mask, propagates_qdq=True, slowdown_after_float=75.0),
     _move("ReduceMax"),
     _move("ReduceMin"),
@@ -117,8 +117,8 @@ _ROWS: Iterable[OpRule] = (
 
 OPS = {row.op_type: row for row in _ROWS}
 
-# Prices in nanoseconds (one thread, AVX512-VNNI; only ratios count). QLinearConcat copies an input that has the numbers
-# of its output, and looks every number of any other up in a table: 80 against 15 us for 1x128x55x55 of uint8.
+# Prices in nanoseconds (one thread, AVX512-VNNI; only ratios count). QLinearConcat copies an input that has its output's
+# qparams, and maps every element of any other through a table: 80 against 15 us for 1x128x55x55 of uint8.
 _TABLE_NS = 0.17
 _PRODUCT_NS = 0.003
 _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in float

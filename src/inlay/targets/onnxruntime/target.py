@@ -32,7 +32,7 @@ _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8
 
 
 def capabilities_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Capabilities:
-    """What the runtime runs on a CPU, and how it wants models written; arguments as of :func:`rules_for`."""
+    """What the runtime runs on a CPU, and its rewrites; arguments as of :func:`rules_for`."""
     rules = rules_for(machine, flags)
     return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed))
 
@@ -86,7 +86,7 @@ class OrtCpuTarget:
     def compile_identified(self, model: Artifact) -> tuple[OrtExecutable, str]:
         """Build a session, and say what it executes: models with the same digest run alike.
 
-        The digest is empty where it cannot be told: for large models, or where the graph cannot be written.
+        The digest is empty where it cannot be computed: for large models, or where the graph cannot be written.
 
         Raises:
             CompileFailed: the runtime does.

@@ -1,1 +1,16 @@
-"""Float rewrites that ONNX Runtime wants: the same function, written with operators that it has fast kernels for."""
+"""ONNX Runtime's float rewrites, one pass a file; :mod:`..float_rewrites` lists them in order, with reasons.
+
+May import ``model``; normalization runs them behind its numeric gate.
+"""
+
+__all__ = [
+    "average_pool",
+    "batch_norm",
+    "broadcast_constants",
+    "few_outputs",
+    "gemm",
+    "hard_sigmoid",
+    "image_patches",
+    "lrn",
+    "prelu",
+]
