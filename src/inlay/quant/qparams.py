@@ -1,4 +1,4 @@
-"""Quantization parameters (qparams): from ranges and weights to scales and zero points, in one table for search and delivery."""
+"""Quantization parameters (qparams): scales and zero points from ranges and weights, one table for all candidates."""
 
 from __future__ import annotations
 

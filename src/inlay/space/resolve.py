@@ -78,7 +78,8 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     """Apply ``recipe``.
 
     Raises:
-        UsageError: a rule matches nothing, or names a type that the target or the model's opset lacks, or a rewrite that the target lacks.
+        UsageError: a rule matches nothing, names a type that the target or the model's opset lacks, or a rewrite that
+            the target lacks.
     """
     for rule in recipe.rules:
         _check_type(rule, graph, rules)

@@ -1,6 +1,7 @@
 """A model in half precision (float16, bfloat16), computed in float32 between its inputs and outputs.
 
-Runtimes without kernels for half precision convert before and after each operator, and none fuses Q/DQ on halves. With the same weights in float32 every result is nearer to the exact one; inputs and outputs keep their types.
+Runtimes without kernels for half precision convert before and after each operator, and none fuses Q/DQ on halves. With
+the same weights in float32 every result is nearer to the exact one; inputs and outputs keep their types.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ _ROWS: Iterable[OpRule] = (
 
 OPS = {row.op_type: row for row in _ROWS}
 
-# Prices in nanoseconds (one thread, AVX512-VNNI; only ratios count). QLinearConcat copies an input that has its output's
-# qparams, and maps every element of any other through a table: 80 against 15 us for 1x128x55x55 of uint8.
+# Prices in nanoseconds (one thread, AVX512-VNNI; only ratios count). QLinearConcat copies an input that has its
+# output's qparams, and maps every element of any other through a table: 80 against 15 us for 1x128x55x55 of uint8.
 _TABLE_NS = 0.17
 _PRODUCT_NS = 0.003
 _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in float
