@@ -1,8 +1,8 @@
 """The model as a graph: read, normalized, indexed, and stored once.
 
-May import the values in the package root only. Offers :mod:`load` (files to models), :mod:`normalize` and
-:mod:`passes` (one pass per quirk, gated by a numeric check), :mod:`graph` (the immutable index that all analysis reads),
-:mod:`store` (weights on disk, shared by all candidates), :mod:`reference` (the numeric oracle) and :mod:`silence`.
+May import the values in the package root only. Offers :mod:`load` (files to models), :mod:`normalize` and :mod:`passes`
+(one pass per quirk, gated by a numeric check), :mod:`graph` (the immutable index that all analysis reads), :mod:`store`
+(weights on disk, shared by all candidates), :mod:`reference` (the numeric oracle) and :mod:`silence`.
 """
 
 __all__ = ["graph", "load", "normalize", "passes", "reference", "silence", "store"]
