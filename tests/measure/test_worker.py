@@ -85,7 +85,7 @@ def fake_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def feed(tmp_path: Path) -> Path:
     path = tmp_path / "feed.npz"
-    np.savez(path, **random_feed(residual_model()))  # type: ignore[arg-type]
+    np.savez(path, **random_feed(residual_model()))
     return path
 
 

@@ -18,17 +18,17 @@ def judged(want: np.ndarray, got: np.ndarray, least_db: float = 20.0) -> Accurac
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, bool])
-def test_decisions_count_by_how_many_change(dtype: type) -> None:
+def test_decisions_count_by_how_many_change(dtype: type[np.generic] | type[bool]) -> None:
     """Whatever the classes are called: numbers of classes are names."""
     rng = np.random.default_rng(0)
-    want = rng.integers(0, 2, 1000).astype(dtype)
+    want: np.ndarray = rng.integers(0, 2, 1000).astype(dtype)
     got = want.copy()
     got[::100] = 1 - got[::100] if dtype is not bool else ~got[::100]
     found = judged(want, got, least_db=20.5)
     assert found.sqnr_db == pytest.approx(20.0)
     assert found.reason == "1.0% of the integers in output y change: 20.0 dB, below 20.5 dB"
     if dtype is not bool:
-        names = np.array([7, 100_000], dtype)
+        names: np.ndarray = np.array([7, 100_000], dtype)
         assert judged(names[want], names[got]).sqnr_db == pytest.approx(20.0)
     assert judged(want, want).sqnr_db == EXACT_DB
 

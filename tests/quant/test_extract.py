@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantType
 
 from inlay.model.graph import build_graph
 from inlay.quant.extract import extract, is_quantized, transfer
@@ -19,14 +18,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from tests.support.fixtures import MakeWorkspace
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 from tests.support.runtime import check_and_load
-
-
-class _Reader(CalibrationDataReader):
-    def __init__(self, feeds: list[dict[str, np.ndarray]]) -> None:
-        self._feeds: Iterator[dict[str, np.ndarray]] = iter(feeds)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._feeds, None)
+from tests.support.runtime_quantizer import quantize_by_runtime
 
 
 @pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
@@ -37,19 +29,11 @@ def test_models_of_the_runtimes_own_quantizer(
     tmp_path: Path, workspace: MakeWorkspace, per_channel: bool, activation: QuantType, keep: bool
 ) -> None:
     model = small_model()
-    onnx.save(model, tmp_path / "float.onnx")
-    feeds = [dict(random_feed(model, seed)) for seed in range(3)]
-    quantize_static(
-        tmp_path / "float.onnx",
-        tmp_path / "quantized.onnx",
-        _Reader(feeds),
-        quant_format=QuantFormat.QDQ,
-        per_channel=per_channel,
-        activation_type=activation,
-        weight_type=QuantType.QInt8,
-        extra_options={"QDQKeepRemovableActivations": keep},
+    feeds = [random_feed(model, seed) for seed in range(3)]
+    path = quantize_by_runtime(
+        model, tmp_path, feeds, activation=activation, per_channel=per_channel, keep_activations=keep
     )
-    found = extract(ir.load(tmp_path / "quantized.onnx"))
+    found = extract(ir.load(path))
     assert found.leftovers == ()
     left = ir.to_proto(found.model)
     check_and_load(left)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -228,7 +230,7 @@ def test_weights_stay_within_seven_bits_without_vnni() -> None:
 def _runtime_qdq(x: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]:
     scale = np.asarray(params.scale, np.float32)
     zero = np.asarray(params.zero_point, params.qtype.value)
-    axis = {} if params.axis is None else {"axis": params.axis}
+    axis: dict[str, Any] = {} if params.axis is None else {"axis": params.axis}
     if params.axis is None:
         scale, zero = scale.reshape(()), zero.reshape(())
     tensors = [numpy_helper.from_array(scale, "s"), numpy_helper.from_array(zero, "z")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.errors import UsageError
-from inlay.regions import cache as module
 from inlay.regions.cache import CacheEntry, PatternCache, merge_files, show
 from inlay.regions.points import NodeInputInsertionPoint
 from inlay.regions.schemes import InsertionScheme
@@ -164,7 +164,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     cache = PatternCache()
     cache.add("p", "", [entry(1.0, 1)])
     with pytest.raises(UsageError, match="No space left"):

@@ -90,7 +90,7 @@ def _described(space: SearchSpace, region_id: int) -> list[object]:
         for name, order in zip(instance.nodes, instance.slots, strict=True)
         for j, slot in enumerate(order)
     }
-    edges = []
+    edges: list[object] = []
     first_read: dict[str, int] = {}
     for (name, order), _ in zip(zip(instance.nodes, instance.slots, strict=True), instance.nodes, strict=True):
         for slot in order:

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from inlay.autotuner import Config, QDQAutotuner
 from inlay.model.load import load
@@ -19,31 +18,15 @@ from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import QType
 from tests.support.branches import branches
+from tests.support.runtime_quantizer import quantize_by_runtime
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 
 
-class Reader(CalibrationDataReader):
-    def __init__(self) -> None:
-        rng = np.random.default_rng(0)
-        self._feeds = iter([{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(4)])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._feeds, None)
-
-
-def by_the_runtime(path: Path, per_channel: bool) -> Path:
-    onnx.save(branches(), path / "float.onnx")
-    quantize_static(
-        path / "float.onnx",
-        path / "int8.onnx",
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        per_channel=per_channel,
-    )
-    return path / "int8.onnx"
+def by_the_runtime(folder: Path, per_channel: bool) -> Path:
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+    return quantize_by_runtime(branches(), folder, feeds, per_channel=per_channel)
 
 
 def by_hand(path: Path) -> Path:

@@ -9,7 +9,8 @@ import pytest
 from benchmarks import honesty
 
 from inlay.measure.in_process import Clock, simulated
-from inlay.prepare.config import Bound, TuneConfig
+from inlay.prepare.config import TuneConfig
+from inlay.quant.accuracy import Bound
 from inlay.run import budget
 from inlay.run.result import TuneResult
 from inlay.run.tune import tune

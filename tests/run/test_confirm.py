@@ -17,7 +17,7 @@ FILE = Artifact(Path("model.onnx"), "digest")
 
 def candidate(key: str, speedup: float, sqnr_db: float, feasible: bool = True) -> Candidate:
     latency = Latency(1e6 / speedup, Interval(speedup, speedup, speedup), 9)
-    placement = Placement({Port(key, 0): QType.UINT8})
+    placement = Placement([(Port(key, 0), QType.UINT8)])
     trial = Trial(Proposal(placement, key), Measured(latency, Accuracy(feasible, sqnr_db)))
     return Candidate(key, trial, lambda: FILE, placement)
 

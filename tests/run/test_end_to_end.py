@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -206,8 +207,7 @@ def test_two_outputs_names_and_order(save: SaveModel, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mnist", "ultraface_rfb320_simplified", "g2p_bert"])
 def test_trained_models(name: str, real_models: Path, tmp_path: Path) -> None:
     """A small budget on the real runtime: valid, inside the bound on unseen samples, no slower than the anchors."""
-    import feeds as source
-
+    source = importlib.import_module("feeds")  # comes with the models
     path = real_models / f"{name}.onnx"
     source.write(name, str(tmp_path / "calibration.npz"), str(tmp_path / "unseen.npz"), limit=12)
     result = inlay.tune(

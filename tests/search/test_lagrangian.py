@@ -53,7 +53,7 @@ def test_what_is_known_is_not_lost(case: tuple[Problem, list[Limit]]) -> None:
 
 def start(problem: Problem, draw: st.DataObject) -> np.ndarray:
     """Labels that keep ties and label no unit that is not free."""
-    labels = np.array([draw.draw(st.booleans()) for _ in problem.free]) & problem.free
+    labels: np.ndarray = np.array([draw.draw(st.booleans()) for _ in problem.free]) & problem.free
     for tie in problem.ties:
         labels[list(tie)] = bool(labels[list(tie)].all())
     return labels

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ X = (1, 8, 12, 12)
 Case = Callable[[Builder, str], str]
 
 
-def _node(op_type: str, *extra: list[int], **attributes: object) -> Case:
+def _node(op_type: str, *extra: list[int], **attributes: Any) -> Case:
     def build(b: Builder, x: str) -> str:
         constants = [b.constant(f"c{i}", np.array(v, np.int64)) for i, v in enumerate(extra)]
         return b.node("op", op_type, [x, *constants], **attributes)

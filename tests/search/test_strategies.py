@@ -6,7 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from inlay.search.base import Chain, Scripted, Strategy
+from inlay.search.base import Chain, Dialogue, Scripted, Strategy
 from inlay.search.baselines import Anchors
 from inlay.search.refine import Refine
 from inlay.testing import StrategyTestCase, small_model
@@ -39,9 +39,13 @@ class TestAnchorsThenRefine(StrategyTestCase):
         return Chain([first, second])
 
 
+def nothing() -> Dialogue:
+    yield from ()
+
+
 class TestNothingToAsk(StrategyTestCase):
     def strategy(self) -> Strategy:
-        return Scripted("nothing", lambda: (p for p in ()))  # type: ignore[arg-type,return-value]
+        return Scripted("nothing", nothing)
 
 
 def test_anchors_are_float_full_and_weighted_without_repetition() -> None:

@@ -111,7 +111,7 @@ class Fixture:
         self.worker = Worker(TargetSpec("ort-cpu", {"threads": 1}), folder)
         self.journal = Journal(folder / "run.sqlite", {"run": "test"})
         feed = folder / "feed.npz"
-        np.savez(feed, **self.space.feeds[0])  # type: ignore[arg-type]
+        np.savez(feed, **self.space.feeds[0])
         base = Artifact(self.space.path, "given")
         reference = list(self.worker.run(base, [feed]))
         judge = Judge(reference, Samples((dict(self.space.feeds[0]),), "feeds", "test"), Bound(min_sqnr_db=1.0))

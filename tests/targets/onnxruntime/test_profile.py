@@ -27,7 +27,10 @@ def _model(path: Path, quantized: bool) -> onnx.ModelProto:
     weights: list[onnx.TensorProto] = []
     first = _conv("first", "x_dq" if quantized else "x", "a", weights, 16)
     nodes = [first, helper.make_node("Relu", ["a"], ["b"], "relu")]
-    scale = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.uint8(0), "z")]
+    scale = [
+        numpy_helper.from_array(np.array(0.05, np.float32), "s"),
+        numpy_helper.from_array(np.array(0, np.uint8), "z"),
+    ]
     if quantized:
         q = [
             helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x_q"], "x_QuantizeLinear"),
@@ -35,7 +38,10 @@ def _model(path: Path, quantized: bool) -> onnx.ModelProto:
         ]
         weight = numpy_helper.to_array(weights[0])
         weights[0] = numpy_helper.from_array(np.rint(weight / 0.01).clip(-127, 127).astype(np.int8), "first.wq")
-        scale += [numpy_helper.from_array(np.float32(0.01), "ws"), numpy_helper.from_array(np.int8(0), "wz")]
+        scale += [
+            numpy_helper.from_array(np.array(0.01, np.float32), "ws"),
+            numpy_helper.from_array(np.array(0, np.int8), "wz"),
+        ]
         q.append(
             helper.make_node("DequantizeLinear", ["first.wq", "ws", "wz"], ["first.w"], "first.w_DequantizeLinear")
         )
@@ -79,8 +85,8 @@ def test_a_constants_dequantization_belongs_to_its_reader(tmp_path: Path) -> Non
     rng = np.random.default_rng(0)
     constants = [
         numpy_helper.from_array(rng.integers(-9, 9, (64, 64)).astype(np.int8), "w_quantized"),
-        numpy_helper.from_array(np.float32(0.1), "s"),
-        numpy_helper.from_array(np.int8(0), "z"),
+        numpy_helper.from_array(np.array(0.1, np.float32), "s"),
+        numpy_helper.from_array(np.array(0, np.int8), "z"),
     ]
     nodes = [
         helper.make_node("DequantizeLinear", ["w_quantized", "s", "z"], ["w_dq"], "w_DequantizeLinear"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ def conv_model(
     shapes: tuple[int, int] = (4, 64),
     relu: bool = True,
     tail: bool = True,
-    **attributes: object,
+    **attributes: Any,
 ) -> onnx.ModelProto:
     """Conv, Relu, Conv: the sums of the first take 1 MB."""
     b = Builder()
@@ -100,9 +101,9 @@ def test_bands_compute_what_the_whole_does(
         assert sum(-(-(b.stop - b.start + b.above + b.below - reach + 1) // stride) for b in found) == height
         placement = off_zero(space)
 
-        model, graph, store = space.prepared.normalized.model, space.graph, space.prepared.store
+        given, graph, store = space.prepared.normalized.model, space.graph, space.prepared.store
         plain, banded = (
-            embed(Emitter(model, graph, store, rewrites).emit(placement, space.table), store)
+            embed(Emitter(given, graph, store, rewrites).emit(placement, space.table), store)
             for rewrites in ((NonzeroZeroPoint(),), (NonzeroZeroPoint(), tiling))
         )
         check_and_load(banded)

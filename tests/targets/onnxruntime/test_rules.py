@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,11 +25,11 @@ from tests.support.runtime import optimized
 from tests.support.workspace import Workspace
 
 X = (1, 4, 6, 6)
-_POOL = {"kernel_shape": [2, 2], "strides": [2, 2]}
+_POOL: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
 Case = Callable[[Builder], None]
 
 
-def _unary(op_type: str, *extra: tuple[str, object], **attributes: object) -> Case:
+def _unary(op_type: str, *extra: tuple[str, object], **attributes: Any) -> Case:
     """One operator on ``x``, with constant further inputs."""
 
     def build(b: Builder) -> None:
@@ -38,7 +39,7 @@ def _unary(op_type: str, *extra: tuple[str, object], **attributes: object) -> Ca
     return build
 
 
-def _binary(op_type: str, constant: bool = False, **attributes: object) -> Case:
+def _binary(op_type: str, constant: bool = False, **attributes: Any) -> Case:
     def build(b: Builder) -> None:
         other = b.constant("c", b.rng.standard_normal((1, 4, 1, 1)).astype(np.float32)) if constant else b.input("o", X)
         b.output(b.node("op", op_type, [b.input("x", X), other], **attributes))
@@ -46,14 +47,14 @@ def _binary(op_type: str, constant: bool = False, **attributes: object) -> Case:
     return build
 
 
-def _conv(**options: object) -> Case:
+def _conv(**options: Any) -> Case:
     def build(b: Builder) -> None:
-        b.output(b.conv("op", b.input("x", X), **{"channels": 4, **options}))  # type: ignore[arg-type]
+        b.output(b.conv("op", b.input("x", X), **{"channels": 4, **options}))
 
     return build
 
 
-def _transposed(bias: bool, relu: bool = False, **attributes: object) -> Case:
+def _transposed(bias: bool, relu: bool = False, **attributes: Any) -> Case:
     def build(b: Builder) -> None:
         inputs = [b.input("x", X), b.constant("w", b.rng.standard_normal((4, 3, 2, 2)).astype(np.float32))]
         inputs += [b.constant("b", b.rng.standard_normal(3).astype(np.float32))] if bias else []
@@ -63,7 +64,7 @@ def _transposed(bias: bool, relu: bool = False, **attributes: object) -> Case:
     return build
 
 
-def _gemm(bias: bool, **attributes: object) -> Case:
+def _gemm(bias: bool, **attributes: Any) -> Case:
     def build(b: Builder) -> None:
         inputs = [
             b.input("x", (8, 2) if attributes.get("transA") else (2, 8)),

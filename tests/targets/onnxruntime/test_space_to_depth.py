@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,11 +41,11 @@ def conv_model(
     size: tuple[int | str, int | str],
     channels: int = 3,
     outputs: int = 5,
-    **attributes: object,
+    **attributes: Any,
 ) -> onnx.ModelProto:
     b = Builder()
     x = b.input("x", (1, channels, *size))
-    width = channels // int(str(attributes.get("group", 1)))
+    width = channels // attributes.get("group", 1)
     weight = b.constant("w", b.rng.integers(-9, 10, (outputs, width, *kernel)).astype(np.float32))
     b.output(b.node("conv", "Conv", [x, weight], pads=list(pads), strides=[stride, stride], **attributes))
     return b.model()

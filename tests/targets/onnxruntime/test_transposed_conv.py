@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ def transposed(
     shapes: tuple[int, int] = (3, 2),
     group: int = 1,
     bias: bool = False,
-    **attributes: object,
+    **attributes: Any,
 ) -> onnx.ModelProto:
     """One ConvTranspose of small integers, strides 2 where nothing else is said."""
     b = Builder()
@@ -190,7 +191,7 @@ def test_what_is_added_to_a_weight_is_zero_wherever_its_zero_point_is(
     b = Builder()
     x = b.input("x", (1, 3, 8, 8))
     weight = b.constant("w", b.rng.normal(0.0, 0.1, (3, 3, 3, 3)).astype(np.float32))
-    more = {"output_padding": [1, 1]} if operator == "ConvTranspose" else {}
+    more: dict[str, Any] = {"output_padding": [1, 1]} if operator == "ConvTranspose" else {}
     b.output(b.node("op", operator, [x, weight], strides=[2, 2], pads=[1] * 4, **more))
     space = Workspace(b.model(), tmp_path)
     axis = None if len(zeros) == 1 else ["Conv", "ConvTranspose"].index(operator)

@@ -1,0 +1,53 @@
+"""Models that ONNX Runtime's own quantizer makes, to be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+from inlay.targets.base import Feed
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]  # the runtime has no types
+    def __init__(self, feeds: Iterable[Feed]) -> None:
+        self._feeds = iter(feeds)
+
+    def get_next(self) -> Feed | None:
+        return next(self._feeds, None)
+
+
+def quantize_by_runtime(
+    model: onnx.ModelProto,
+    folder: Path,
+    feeds: Iterable[Feed],
+    *,
+    activation: QuantType = QuantType.QUInt8,
+    per_channel: bool = False,
+    keep_activations: bool = False,
+) -> Path:
+    """The file of ``model`` with Q/DQ nodes by ``quantize_static``: int8 weights, minmax ranges of ``feeds``.
+
+    Args:
+        model: in float; also written to ``folder``.
+        folder: of both files.
+        feeds: calibration samples.
+        activation: type of the activations.
+        per_channel: one weight scale per output channel.
+        keep_activations: leave a Relu or Clip in place that its quantized output makes redundant.
+    """
+    given, quantized = folder / "float.onnx", folder / "quantized.onnx"
+    onnx.save(model, given)
+    quantize_static(
+        given,
+        quantized,
+        _Reader(feeds),
+        quant_format=QuantFormat.QDQ,
+        per_channel=per_channel,
+        activation_type=activation,
+        weight_type=QuantType.QInt8,
+        extra_options={"QDQKeepRemovableActivations": keep_activations},
+    )
+    return quantized
