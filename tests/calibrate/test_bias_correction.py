@@ -6,14 +6,12 @@ import json
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.calibrate.bias_correction import bias_errors
 from inlay.calibrate.tables import table_from
 from inlay.model.reference import Session
-from inlay.quant.extract import extract
 from inlay.quant.noise_probe import SWITCHES, find_switches, probe_model
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
 from inlay.testing import run_reference
@@ -174,7 +172,7 @@ def test_large_biases_of_two_tables_are_kept_apart(space: Workspace) -> None:
 
 def test_extraction_finds_the_same_placement_and_numbers(space: Workspace) -> None:
     table, full = corrected(space), space.full()
-    found = extract(ir.from_proto(space.emit(full, table)))
+    found = space.extract(space.emit(full, table))
     assert found.leftovers == ()
     assert found.placement == full
     for (value, qtype), params in found.qparams.items():

@@ -18,7 +18,7 @@ from onnx import helper
 from inlay.errors import ModelError
 from inlay.model.graph import build_graph
 from inlay.quant.emit import emit
-from inlay.quant.extract import extract, transfer
+from inlay.quant.extract import transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from inlay.version import __version__
@@ -43,7 +43,7 @@ def drawn(data: st.DataObject) -> Iterator[tuple[Workspace, Placement]]:
 @given(st.data())
 def test_extract_is_the_inverse_of_emit(data: st.DataObject) -> None:
     with drawn(data) as (space, placement):
-        found = extract(ir.from_proto(space.emit(placement)))
+        found = space.extract(space.emit(placement))
         assert found.placement == placement
         assert found.leftovers == ()
         for (value, qtype), params in found.qparams.items():
@@ -56,7 +56,7 @@ def test_what_extract_leaves_is_the_float_model(data: st.DataObject) -> None:
     """Up to the rounding of constants, which is part of the quantized file: emitting again gives the same file."""
     with drawn(data) as (space, placement):
         proto = space.emit(placement)
-        found = extract(ir.from_proto(proto))
+        found = space.extract(proto)
         left = ir.to_proto(found.model)
         assert [n.op_type for n in left.graph.node] == [n.op_type for n in space.prepared.emitter.base.graph.node]
         assert not {"QuantizeLinear", "DequantizeLinear"} & {n.op_type for n in left.graph.node}
@@ -191,7 +191,7 @@ def test_mul_of_a_value_with_itself_can_be_split(workspace: MakeWorkspace) -> No
     node = next(n for n in proto.graph.node if n.name == "square")
     assert node.input[0] == "x"
     assert through_qdq(proto, node.input[1]) == "x"
-    assert extract(ir.from_proto(proto)).placement == half
+    assert space.extract(proto).placement == half
 
 
 def test_a_shared_weight_is_stored_once(workspace: MakeWorkspace) -> None:
@@ -217,7 +217,7 @@ def test_two_types_of_one_value(workspace: MakeWorkspace) -> None:
     mixed = Placement([(Port("add", 0), QType.UINT8), (Port("add", 1), QType.INT8)])
     proto = space.emit(mixed)
     check_and_load(proto)
-    assert extract(ir.from_proto(proto)).placement == mixed
+    assert space.extract(proto).placement == mixed
 
 
 def test_names_that_are_taken(workspace: MakeWorkspace) -> None:
@@ -234,7 +234,7 @@ def test_names_that_are_taken(workspace: MakeWorkspace) -> None:
     check_and_load(proto)
     names = [n.name for n in proto.graph.node]
     assert len(set(names)) == len(names)
-    assert extract(ir.from_proto(proto)).placement == placement
+    assert space.extract(proto).placement == placement
 
 
 def test_ports_that_do_not_exist(workspace: MakeWorkspace) -> None:
@@ -308,7 +308,7 @@ def test_metadata(workspace: MakeWorkspace) -> None:
 def test_transfer_to_a_normalized_model(workspace: MakeWorkspace) -> None:
     """What was extracted from an emitted file finds its ports in the float model again, numbers included."""
     space = workspace(small_model())
-    found = extract(ir.from_proto(space.emit(space.full())))
+    found = space.extract(space.emit(space.full()))
     moved = transfer(found, build_graph(found.model), space.graph)
     assert moved.placement == space.full()
     assert moved.missing == ()

@@ -52,7 +52,7 @@ def test_models_of_the_runtimes_own_quantizer(
     space.calibrate(moved.placement)
     proto = space.emit(moved.placement)
     check_and_load(proto)
-    assert extract(ir.from_proto(proto)).placement == moved.placement
+    assert space.extract(proto).placement == moved.placement
 
 
 def test_a_hand_made_sandwich_is_read_back() -> None:

@@ -57,8 +57,9 @@ def by_hand(path: Path) -> Path:
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_runtime_quantized_model_is_imported_whole(tmp_path: Path, per_channel: bool) -> None:
     feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
-    quantized = onnx.load(by_the_runtime(tmp_path, per_channel))
-    ready = prepare(load(tmp_path / "int8.onnx"), Capabilities(RULES), feed, tmp_path)
+    path = by_the_runtime(tmp_path, per_channel)
+    quantized = onnx.load(path)
+    ready = prepare(load(path), Capabilities(RULES), feed, tmp_path)
     assert ready.extraction is not None
     report = import_placement(find_search_space(ready.graph, RULES), ready.extraction.placement)
     assert report.sites == len(ready.extraction.placement) > 15
@@ -74,9 +75,9 @@ def test_runtime_quantized_model_is_imported_whole(tmp_path: Path, per_channel: 
 
 @pytest.mark.filterwarnings("ignore")
 def test_imported_schemes_seed_the_search_and_give_the_placement_back(tmp_path: Path) -> None:
-    by_the_runtime(tmp_path, True)
+    path = by_the_runtime(tmp_path, True)
     feed = {"x": np.zeros((1, 3, 8, 8), np.float32)}
-    ready = prepare(load(tmp_path / "int8.onnx"), Capabilities(RULES), feed, tmp_path)
+    ready = prepare(load(path), Capabilities(RULES), feed, tmp_path)
     assert ready.extraction is not None
     tuner = QDQAutotuner(tmp_path / "float.onnx")
     tuner.initialize(Config(schemes_per_region=3, confirmations=0))

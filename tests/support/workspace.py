@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.store import embed
 from inlay.prepare.model import prepare
+from inlay.quant.extract import Extraction, extract
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Capabilities, Feed
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -33,7 +35,9 @@ class Workspace:
         self.path = folder / "given.onnx"
         self.path.write_bytes(model.SerializeToString())
         self.feeds = feeds or tuple(random_feed(model, seed) for seed in range(samples))
-        self.prepared = prepare(load(self.path), target or capabilities_for("x86_64"), self.feeds[0], folder)
+        target = target or capabilities_for("x86_64")
+        self._rewrites = target.rewrites
+        self.prepared = prepare(load(self.path), target, self.feeds[0], folder)
         self.graph = self.prepared.graph
         self.calibrate()
 
@@ -54,6 +58,10 @@ class Workspace:
     def emit(self, placement: Placement, table: QParamsTable | None = None) -> onnx.ModelProto:
         """A model with its weights inside."""
         return embed(self.prepared.emitter.emit(placement, table or self.table), self.prepared.store)
+
+    def extract(self, emitted: onnx.ModelProto) -> Extraction:
+        """What a model that ``emit`` wrote holds, with the target's rewrites undone."""
+        return extract(ir.from_proto(emitted), self._rewrites)
 
     def activation_ports(self) -> list[Port]:
         """Every port that may read a quantized activation."""
