@@ -13,6 +13,7 @@ from inlay.model.load import ModelFile, load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.extract import Leftover, extract, is_quantized, transfer
+from inlay.targets.registry import known_rewrites
 from inlay.types import Placement, QParams, QType
 
 
@@ -47,7 +48,7 @@ def import_baseline(prepared: PreparedModel, config: TuneConfig) -> Imported:
         missing += [*found.leftovers, *moved.missing]
     if config.qdq_baseline is not None:
         file = read_baseline(config.qdq_baseline, prepared.file)
-        found = extract(file.model)
+        found = extract(file.model, known_rewrites())
         moved = transfer(found, build_graph(found.model), prepared.graph)
         placements.append(("qdq-baseline", moved.placement))
         numbers.update(moved.qparams)
