@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
@@ -41,8 +42,8 @@ class Rewrite(ABC, Generic[Form]):
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits over the name and the thresholds."""
-        return hashlib.sha256(f"{self.name} {self!r}".encode()).hexdigest()[:16]
+        """16 hexadecimal digits over the name and the thresholds; the same in every process."""
+        return hashlib.sha256(f"{self.name} {_stated(self)}".encode()).hexdigest()[:16]
 
     @abstractmethod
     def applies(self, graph: Graph, node: Node) -> Form | None:
@@ -55,3 +56,14 @@ class Rewrite(ABC, Generic[Form]):
     @abstractmethod
     def undo(self, graph: ir.Graph) -> Iterable[Port]:
         """Undo the rewrite in a graph that it was applied to, and return the ports at which a placement named it."""
+
+
+def _stated(value: object) -> str:
+    """``repr``, but independent of the order in which this process iterates over sets."""
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_stated, value)))}}}"
+    if is_dataclass(value):
+        return (
+            f"{type(value).__name__}({', '.join(f'{f.name}={_stated(getattr(value, f.name))}' for f in fields(value))})"
+        )
+    return repr(value)

@@ -14,11 +14,13 @@ from inlay.testing.models import (
     concat_model,
     depthwise_model,
     full_int8,
+    large_image_model,
     random_feed,
     residual_model,
     run_reference,
     small_model,
     sqnr,
+    upsampling_model,
 )
 from inlay.testing.strategies import StrategyTestCase
 from inlay.testing.targets import TargetTestCase
@@ -30,9 +32,11 @@ __all__ = [
     "concat_model",
     "depthwise_model",
     "full_int8",
+    "large_image_model",
     "random_feed",
     "residual_model",
     "run_reference",
     "small_model",
     "sqnr",
+    "upsampling_model",
 ]

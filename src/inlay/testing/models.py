@@ -187,6 +187,25 @@ def small_model(seed: int = 0) -> onnx.ModelProto:
     return b.model()
 
 
+def upsampling_model(seed: int = 0) -> onnx.ModelProto:
+    """A decoder: Conv+Relu, a ConvTranspose that doubles height and width, Relu, Conv."""
+    b = Builder(seed=seed)
+    stem = b.conv("stem", b.input("x", (1, 3, 8, 8)), 8, relu=True)
+    weight = b.constant("up_weight", b.rng.normal(0.0, 0.1, (8, 6, 4, 4)))
+    bias = b.constant("up_bias", b.rng.normal(0.0, 0.1, 6))
+    up = b.node("up", "ConvTranspose", [stem, weight, bias], channels=6, strides=[2, 2], pads=[1] * 4)
+    b.output(b.conv("last", b.node("up_relu", "Relu", [up]), 4, kernel=1))
+    return b.model()
+
+
+def large_image_model(seed: int = 0) -> onnx.ModelProto:
+    """Conv+Relu to 64 channels over 64x64 pixels (1 MB of float32), then a Conv to 3 channels."""
+    b = Builder(seed=seed)
+    stem = b.conv("stem", b.input("x", (1, 4, 64, 64)), 64, relu=True)
+    b.output(b.conv("last", stem, 3, kernel=1))
+    return b.model()
+
+
 def random_feed(model: onnx.ModelProto | Path, seed: int = 0, bind: Mapping[str, int] | None = None) -> Feed:
     """One set of random inputs: normal numbers for floats, 0 or 1 for integers and booleans."""
     loaded = ir.load(model) if isinstance(model, Path) else ir.from_proto(model)

@@ -13,7 +13,7 @@ import onnx
 
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.model.load import file_sha256
-from inlay.targets.base import Artifact, Capabilities, Executable, Feed, Target
+from inlay.targets.base import Artifact, Capabilities, Executable, Feed
 from inlay.testing.models import (
     concat_model,
     depthwise_model,
@@ -24,6 +24,7 @@ from inlay.testing.models import (
     small_model,
     sqnr,
 )
+from inlay.testing.rewrites import RewriteTestCase
 
 
 @contextmanager
@@ -40,8 +41,11 @@ def _raises(kind: type[InlayError], what: str) -> Iterator[None]:
         raise AssertionError(f"{what}: nothing was raised, {kind.__name__} was expected")
 
 
-class TargetTestCase:
+class TargetTestCase(RewriteTestCase):
     """What every target must keep. Subclass it, define :meth:`target`, and let pytest collect the subclass.
+
+    A target with rewrites may have to override :meth:`rewrite_models` and :meth:`float_rewrite_models` as well: every
+    rewrite must change at least one model, since otherwise nothing would have been checked.
 
     Attributes:
         float_sqnr_db: least SQNR of a float model's outputs against ONNX Runtime's without rewrites.
@@ -50,10 +54,6 @@ class TargetTestCase:
 
     float_sqnr_db = 60.0
     int8_sqnr_db = 10.0
-
-    def target(self) -> Target:
-        """A new target, the same one each time."""
-        raise NotImplementedError("define target()")
 
     def models(self) -> Mapping[str, onnx.ModelProto]:
         """Float models that the target must run."""
@@ -77,6 +77,7 @@ class TargetTestCase:
         assert not rules.absorbed & set(rules.ops), "an absorbed activation has no row of its own"
         for op_type, row in rules.ops.items():
             assert row.op_type == op_type
+            assert row.source.strip(), f"the row of {op_type} does not say where it is known from"
             slots = row.activations or ()
             assert len(set(slots)) == len(slots), f"{op_type} names an input slot twice"
             taken = [s for s in (*slots, row.weight, row.bias) if s is not None]

@@ -1,0 +1,105 @@
+"""Small float models with what float rewrites look for, one model for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from inlay.testing import Builder, small_model
+
+
+def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
+    """Models by what they hold."""
+    return {
+        "halves": halves(),
+        "lrn": _one_node("LRN", (1, 6, 5, 4), size=3, alpha=0.3, bias=1.5),
+        "prelu": _with_slope(),
+        "batch norm": _batch_norm(),
+        "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
+        "hard swish": _hard_swish(),
+        "matmul and add": _dense(),
+        "patches": _patches(),
+        "few outputs": _few_outputs(),
+        "short rows": _short_rows(),
+    }
+
+
+def halves() -> onnx.ModelProto:
+    """A small model whose inputs, weights and outputs are float16."""
+    model = small_model()
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
+
+
+def _one_node(op_type: str, shape: tuple[int, ...], **attributes: Any) -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.node("node", op_type, [b.input("x", shape)], **attributes))
+    return b.model()
+
+
+def _with_slope() -> onnx.ModelProto:
+    b = Builder()
+    slope = b.constant("slope", np.array([0.25, 0.0, -2.0, 1.0]).reshape(4, 1, 1))
+    b.output(b.node("act", "PRelu", [b.input("x", (1, 4, 6, 6)), slope]))
+    return b.model()
+
+
+def _batch_norm() -> onnx.ModelProto:
+    """Behind a Concat, so that no convolution takes it in."""
+    b = Builder()
+    x = b.input("x", (1, 3, 5, 4))
+    both = b.concat("cat", [x, x])
+    parameters = [b.constant(name, b.rng.uniform(0.5, 2.0, 6)) for name in ("gamma", "beta", "mean", "var")]
+    b.output(b.node("norm", "BatchNormalization", [both, *parameters]))
+    return b.model()
+
+
+def _hard_swish() -> onnx.ModelProto:
+    b = Builder()
+    x = b.input("x", (2, 3, 5))
+    shifted = b.node("shift", "Add", [x, b.constant("three", np.float32(3.0))])
+    clipped = b.node("clip", "Clip", [shifted, b.constant("low", np.float32(0.0)), b.constant("six", np.float32(6.0))])
+    b.output(b.node("out", "Div", [b.node("mul", "Mul", [x, clipped]), "six"]))
+    return b.model()
+
+
+def _dense() -> onnx.ModelProto:
+    b = Builder()
+    product = b.node("dense", "MatMul", [b.input("x", (3, 4)), b.constant("w", b.rng.standard_normal((4, 5)))])
+    b.output(b.node("sum", "Add", [product, b.constant("row", b.rng.standard_normal(5))]))
+    return b.model()
+
+
+def _patches() -> onnx.ModelProto:
+    """Every second pixel of an image, from each of four starts, in the channels of a convolution."""
+    b = Builder()
+    x, patches = b.input("x", (1, 3, 12, 12)), []
+    end, by = b.constant("end", np.array([np.iinfo(np.int64).max])), b.constant("by", np.array([2]))
+    rows, columns = b.constant("rows", np.array([2])), b.constant("columns", np.array([3]))
+    starts = [b.constant(f"start_{i}", np.array([i])) for i in (0, 1)]
+    for i, row in enumerate(starts):
+        half = b.node(f"rows_{i}", "Slice", [x, row, end, rows, by])
+        patches += [b.node(f"patch_{i}{j}", "Slice", [half, c, end, columns, by]) for j, c in enumerate(starts)]
+    b.output(b.conv("conv", b.concat("cat", patches), 5))
+    return b.model()
+
+
+def _few_outputs() -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", (1, 8, 20, 24)), 3))
+    return b.model()
+
+
+def _short_rows() -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.node("mul", "Mul", [b.input("x", (1, 70, 80, 1)), b.constant("c", np.array([1.5]))]))
+    return b.model()
