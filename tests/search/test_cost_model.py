@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from inlay.search.cost_model import CostModel
+from inlay.search.edges import Edge, State
 from inlay.search.milp import solve
-from inlay.search.unit_graph import Edge, State, UnitGraph
+from inlay.search.unit_graph import UnitGraph
 from inlay.space.units import Unit
 from inlay.targets.base import KernelTime
 from inlay.targets.onnxruntime.rules import OPS
@@ -38,7 +39,7 @@ class Runtime:
 
     def kernels(self, labels: np.ndarray) -> list[KernelTime]:
         s = self.structure
-        states, contexts = s.states(labels), s.contexts(labels)
+        states, contexts = s.states(labels), s.layout_contexts(labels)
         found = [
             KernelTime(u.name, "Conv", float(self.units[i, int(labels[i]), int(contexts[i])]), nodes=u.nodes)
             for i, u in enumerate(s.units)
@@ -60,7 +61,7 @@ def every(n: int) -> list[np.ndarray]:
 def test_states_follow_the_labels() -> None:
     structure = chain(3)
     states = structure.states(np.array([True, False, True]))
-    assert [State(s) for s in states] == [State.UP, State.DOWN, State.UP, State.DOWN]
+    assert [State(s) for s in states] == [State.QUANTIZE, State.DEQUANTIZE, State.QUANTIZE, State.DEQUANTIZE]
     assert [State(s) for s in structure.states(np.zeros(3, bool))] == [State.FLOAT] * 4
 
 
@@ -69,10 +70,10 @@ def test_what_was_profiled_is_predicted_and_its_problem_agrees(seed: int) -> Non
     structure = chain(4)
     runtime, model = Runtime(structure, seed), CostModel(structure)
     for labels in every(4):
-        model.learn(labels, runtime.kernels(labels), runtime.ns(labels))
+        model.update_from_profile(labels, runtime.kernels(labels), runtime.ns(labels))
     for labels in every(4):
-        assert model.predict(labels).ns == pytest.approx(runtime.ns(labels), rel=1e-6)
-    problem = model.problem(model.mean())
+        assert model.predict(labels).mean == pytest.approx(runtime.ns(labels), rel=1e-6)
+    problem = model.expected_problem()
     costs = [problem.cost(labels) for labels in every(4)]
     truth = [runtime.ns(labels) for labels in every(4)]
     assert np.ptp(np.subtract(costs, truth)) == pytest.approx(0.0, abs=1e-3)  # equal but for a constant
@@ -85,23 +86,23 @@ def test_whole_model_times_correct_what_profiles_miss() -> None:
     structure = chain(4)
     runtime, model = Runtime(structure, 9), CostModel(structure)
     plain = np.zeros(4, bool)
-    model.learn(plain, runtime.kernels(plain), runtime.ns(plain))
+    model.update_from_profile(plain, runtime.kernels(plain), runtime.ns(plain))
     mixed = np.array([True, True, False, False])
     before = model.predict(mixed)
-    model.observe(mixed, runtime.ns(mixed), 0.001)
+    model.update_from_latency(mixed, runtime.ns(mixed), 0.001)
     after = model.predict(mixed)
-    assert abs(after.ns - runtime.ns(mixed)) < 0.2 * abs(before.ns - runtime.ns(mixed))
-    assert after.sd < 0.5 * before.sd
+    assert abs(after.mean - runtime.ns(mixed)) < 0.2 * abs(before.mean - runtime.ns(mixed))
+    assert after.stddev < 0.5 * before.stddev
 
 
 def test_known_costs_stand_in_for_profiles() -> None:
     structure = chain(3)
     runtime, teacher = Runtime(structure, 2), CostModel(structure)
     low = np.ones(3, bool)
-    teacher.learn(low, runtime.kernels(low), runtime.ns(low))
+    teacher.update_from_profile(low, runtime.kernels(low), runtime.ns(low))
     pupil = CostModel(structure, teacher.summary())
     assert set(teacher.summary()) <= pupil.signatures()
-    assert pupil.predict(low).ns == pytest.approx(runtime.ns(low), rel=1e-6)
+    assert pupil.predict(low).mean == pytest.approx(runtime.ns(low), rel=1e-6)
 
 
 def test_costs_known_from_a_slower_hour_are_taken_at_this_hours_pace() -> None:
@@ -109,8 +110,8 @@ def test_costs_known_from_a_slower_hour_are_taken_at_this_hours_pace() -> None:
     runtime, teacher = Runtime(structure, 2), CostModel(structure)
     low, plain = np.ones(3, bool), np.zeros(3, bool)
     for labels in (low, plain):
-        teacher.learn(labels, runtime.kernels(labels), runtime.ns(labels))
+        teacher.update_from_profile(labels, runtime.kernels(labels), runtime.ns(labels))
     pupil = CostModel(structure, {key: 2.0 * ns for key, ns in teacher.summary().items()})
-    assert pupil.predict(low).ns == pytest.approx(2.0 * runtime.ns(low), rel=1e-6)
-    pupil.learn(plain, runtime.kernels(plain), runtime.ns(plain))
-    assert pupil.predict(low).ns == pytest.approx(runtime.ns(low), rel=1e-6)
+    assert pupil.predict(low).mean == pytest.approx(2.0 * runtime.ns(low), rel=1e-6)
+    pupil.update_from_profile(plain, runtime.kernels(plain), runtime.ns(plain))
+    assert pupil.predict(low).mean == pytest.approx(runtime.ns(low), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Quick labellings against brute force, and the ledger against the problem's own sums."""
+"""Quick labelings against brute force, and local search against the problem's own sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.search.labeling import Limit, Problem, Term
+from inlay.search.labeling import BoundaryCost, LabelingProblem, Limit
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.local_search import LocalSearch
 from inlay.search.mincut import minimum_cut
@@ -17,7 +17,7 @@ from tests.search.test_mincut import brute_force, problems
 
 
 @st.composite
-def limited(draw: st.DrawFn) -> tuple[Problem, list[Limit]]:
+def limited(draw: st.DrawFn) -> tuple[LabelingProblem, list[Limit]]:
     problem = draw(problems(least=-3.0, trapped=True))
     weight = st.floats(0.0, 3.0)
 
@@ -25,35 +25,35 @@ def limited(draw: st.DrawFn) -> tuple[Problem, list[Limit]]:
         return np.array(draw(st.lists(weight, min_size=count, max_size=count)), np.float64)
 
     limits = [
-        Limit(weights(len(problem.terms)), weights(len(problem.float_cost)), draw(st.floats(0.1, 6.0)))
+        Limit(weights(len(problem.boundaries)), weights(len(problem.float_cost)), draw(st.floats(0.1, 6.0)))
         for _ in range(draw(st.integers(0, 2)))
     ]
     return problem, limits
 
 
-def fits(problem: Problem, limits: list[Limit], labels: np.ndarray) -> bool:
-    return all(limit.used(problem, labels) <= 1.0 + 1e-6 for limit in limits)
+def fits(problem: LabelingProblem, limits: list[Limit], labels: np.ndarray) -> bool:
+    return all(limit.usage(problem, labels) <= 1.0 + 1e-6 for limit in limits)
 
 
-def best_within(problem: Problem, limits: list[Limit]) -> float:
+def best_within(problem: LabelingProblem, limits: list[Limit]) -> float:
     every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.float_cost)))
     return min((problem.cost(y) for y in every if fits(problem, limits, y)), default=float("inf"))
 
 
 @settings(max_examples=60, deadline=None)
 @given(limited())
-def test_what_is_known_is_not_lost(case: tuple[Problem, list[Limit]]) -> None:
+def test_what_is_known_is_not_lost(case: tuple[LabelingProblem, list[Limit]]) -> None:
     problem, limits = case
-    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.free)))
+    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.selectable)))
     known = min((y for y in every if fits(problem, limits, y)), key=problem.cost)
     found = LagrangianSolver(problem, [known]).within(limits)
     assert fits(problem, limits, found)
     assert problem.cost(found) <= problem.cost(known) + 1e-6
 
 
-def start(problem: Problem, draw: st.DataObject) -> np.ndarray:
+def start(problem: LabelingProblem, draw: st.DataObject) -> np.ndarray:
     """Labels that keep ties and label no unit that is not free."""
-    labels: np.ndarray = np.array([draw.draw(st.booleans()) for _ in problem.free]) & problem.free
+    labels: np.ndarray = np.array([draw.draw(st.booleans()) for _ in problem.selectable]) & problem.selectable
     for tie in problem.ties:
         labels[list(tie)] = bool(labels[list(tie)].all())
     return labels
@@ -61,18 +61,18 @@ def start(problem: Problem, draw: st.DataObject) -> np.ndarray:
 
 @settings(max_examples=150, deadline=None)
 @given(limited(), st.data())
-def test_improving_keeps_the_books_and_ends_where_no_single_change_pays(
-    case: tuple[Problem, list[Limit]], data: st.DataObject
+def test_improving_keeps_costs_and_usage_in_step_and_ends_where_no_single_change_pays(
+    case: tuple[LabelingProblem, list[Limit]], data: st.DataObject
 ) -> None:
     problem, limits = case
     labels = start(problem, data)
-    ledger = LocalSearch(problem, limits, labels)
-    within = ledger.fits()
+    search = LocalSearch(problem, limits, labels)
+    within = search.fits()
     assert within == fits(problem, limits, labels)
-    ledger.improve()
-    after = ledger.labels
-    assert ledger.cost == pytest.approx(problem.cost(after), abs=1e-6)
-    assert ledger.used == pytest.approx([limit.used(problem, after) for limit in limits], abs=1e-6)
+    search.improve()
+    after = search.labels
+    assert search.cost == pytest.approx(problem.cost(after), abs=1e-6)
+    assert search.usage == pytest.approx([limit.usage(problem, after) for limit in limits], abs=1e-6)
     if not within:
         return
     assert fits(problem, limits, after)
@@ -86,13 +86,15 @@ def test_improving_keeps_the_books_and_ends_where_no_single_change_pays(
 
 @settings(max_examples=100, deadline=None)
 @given(problems())
-def test_without_limits_and_negative_costs_it_is_the_cut(problem: Problem) -> None:
-    assert problem.cost(LagrangianSolver(problem).free) == pytest.approx(problem.cost(minimum_cut(problem)), abs=1e-5)
+def test_without_limits_and_negative_costs_it_is_the_cut(problem: LabelingProblem) -> None:
+    assert problem.cost(LagrangianSolver(problem).unconstrained) == pytest.approx(
+        problem.cost(minimum_cut(problem)), abs=1e-5
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(limited())
-def test_limits_are_kept_whatever_they_are(case: tuple[Problem, list[Limit]]) -> None:
+def test_limits_are_kept_whatever_they_are(case: tuple[LabelingProblem, list[Limit]]) -> None:
     problem, limits = case
     labels = LagrangianSolver(problem).within(limits)
     assert fits(problem, limits, labels)
@@ -100,13 +102,18 @@ def test_limits_are_kept_whatever_they_are(case: tuple[Problem, list[Limit]]) ->
     assert problem.cost(labels) >= best_within(problem, limits) - 1e-6
 
 
-def chain(rng: np.random.Generator, n: int, negative: float) -> Problem:
+def chain(rng: np.random.Generator, n: int, negative: float) -> LabelingProblem:
     """Units in a row with a few joins: costs like those of real models, boundaries dear, some cheaper than nothing."""
     terms = [
-        Term(i, tuple({i + 1, int(rng.integers(i + 1, n))}), up=rng.uniform(negative, 4), down=rng.uniform(0, 4))
+        BoundaryCost(
+            i,
+            tuple({i + 1, int(rng.integers(i + 1, n))}),
+            quantize=rng.uniform(negative, 4),
+            dequantize=rng.uniform(0, 4),
+        )
         for i in range(n - 1)
     ]
-    return Problem(rng.uniform(2, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
+    return LabelingProblem(rng.uniform(2, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
 
 
 def gaps(limited: bool, negative: float) -> np.ndarray:
@@ -116,7 +123,7 @@ def gaps(limited: bool, negative: float) -> np.ndarray:
         problem = chain(rng, 10, negative)
         limits = []
         if limited:
-            limits = [Limit(rng.exponential(1, len(problem.terms)), rng.exponential(1, 10), 3.0) for _ in range(2)]
+            limits = [Limit(rng.exponential(1, len(problem.boundaries)), rng.exponential(1, 10), 3.0) for _ in range(2)]
         labels = LagrangianSolver(problem).within(limits)
         best = best_within(problem, limits) if limits else brute_force(problem)
         found.append(problem.cost(labels) / best - 1.0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from inlay.regions.evolve import Evolve
-from inlay.search.base import Chain, Strategy
-from inlay.search.lazy import LazyStrategy
+from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing.generated_graphs import residual
 from inlay.trial import Proposal, Trial

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.search.labeling import FusionPenalty, Limit, Problem, Term
+from inlay.search.labeling import BoundaryCost, FusionPenalty, LabelingProblem, Limit
 from inlay.search.milp import solve
 from inlay.search.mincut import minimum_cut
 
 
 @st.composite
-def problems(draw: st.DrawFn, least: float = 0.0, trapped: bool = False) -> Problem:
+def problems(draw: st.DrawFn, least: float = 0.0, trapped: bool = False) -> LabelingProblem:
     n = draw(st.integers(1, 7))
     cost = st.floats(0.0, 10.0)
     boundary = st.floats(least, 5.0)
@@ -24,7 +24,9 @@ def problems(draw: st.DrawFn, least: float = 0.0, trapped: bool = False) -> Prob
         producer = draw(st.integers(-1, n - 1))
         consumers = sorted(draw(st.sets(st.integers(0, n - 1), max_size=3)) - {producer})
         terms.append(
-            Term(producer, tuple(consumers), draw(st.booleans()), draw(boundary), draw(boundary), draw(boundary))
+            BoundaryCost(
+                producer, tuple(consumers), draw(st.booleans()), draw(boundary), draw(boundary), draw(boundary)
+            )
         )
     ties = [tuple(sorted(draw(st.sets(st.integers(0, n - 1), min_size=2, max_size=2))))] if n > 1 else []
     numbers = [np.array(draw(st.lists(cost, min_size=n, max_size=n))) for _ in range(2)]
@@ -33,23 +35,23 @@ def problems(draw: st.DrawFn, least: float = 0.0, trapped: bool = False) -> Prob
     for _ in range(draw(st.integers(0, 3)) if trapped and n > 1 else 0):
         unit, *causes = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=4, unique=True))
         traps.append(FusionPenalty(unit, tuple(causes), draw(st.floats(0.0, 20.0))))
-    return Problem(numbers[0], numbers[1], terms, free, ties if draw(st.booleans()) else [], traps)
+    return LabelingProblem(numbers[0], numbers[1], terms, free, ties if draw(st.booleans()) else [], traps)
 
 
-def brute_force(problem: Problem) -> float:
+def brute_force(problem: LabelingProblem) -> float:
     n = len(problem.float_cost)
     return min(problem.cost(np.array(labels, bool)) for labels in itertools.product((False, True), repeat=n))
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_the_cut_is_optimal(problem: Problem) -> None:
+def test_the_cut_is_optimal(problem: LabelingProblem) -> None:
     assert problem.cost(minimum_cut(problem)) == pytest.approx(brute_force(problem), abs=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems(least=-3.0, trapped=True))
-def test_the_integer_program_is_optimal_with_negative_boundaries_and_traps(problem: Problem) -> None:
+def test_the_integer_program_is_optimal_with_negative_boundaries_and_traps(problem: LabelingProblem) -> None:
     found = solve(problem)
     assert found is not None
     assert problem.cost(found) == pytest.approx(brute_force(problem), abs=2e-2)
@@ -57,17 +59,17 @@ def test_the_integer_program_is_optimal_with_negative_boundaries_and_traps(probl
 
 @pytest.mark.parametrize("which", ["negative", "trap"])
 def test_a_cut_refuses_what_it_cannot_express(which: str) -> None:
-    terms = [Term(0, (1,), up=-1.0)] if which == "negative" else []
+    terms = [BoundaryCost(0, (1,), quantize=-1.0)] if which == "negative" else []
     traps = [FusionPenalty(0, (1,), 1.0)] if which == "trap" else []
     with pytest.raises(ValueError, match="program"):
-        minimum_cut(Problem(np.ones(2), np.zeros(2), terms, np.ones(2, bool), traps=traps))
+        minimum_cut(LabelingProblem(np.ones(2), np.zeros(2), terms, np.ones(2, bool), penalties=traps))
 
 
 def test_a_unit_between_low_ones_is_priced_as_low_or_one_of_them_is_given_up() -> None:
     # the middle is dear in low precision; left in float between two low ones it would be, all the same
     costs = np.array([5.0, 1.0, 3.0]), np.array([1.0, 50.0, 1.0])
-    caught = Problem(*costs, [], np.ones(3, bool), traps=[FusionPenalty(1, (0, 2), 100.0)])
-    free = Problem(*costs, [], np.ones(3, bool))
+    caught = LabelingProblem(*costs, [], np.ones(3, bool), penalties=[FusionPenalty(1, (0, 2), 100.0)])
+    free = LabelingProblem(*costs, [], np.ones(3, bool))
     for problem, wanted in ((caught, [True, False, False]), (free, [True, False, True])):
         found = solve(problem)
         assert found is not None
@@ -76,16 +78,21 @@ def test_a_unit_between_low_ones_is_priced_as_low_or_one_of_them_is_given_up() -
 
 def test_one_q_serves_every_consumer() -> None:
     # each consumer alone saves 2 and would not pay a Q of 5; the three together do, as the Q is paid once
-    problem = Problem(
-        np.array([0.0, 2.0, 2.0, 2.0]), np.zeros(4), [Term(0, (1, 2, 3), up=5.0)], np.array([0, 1, 1, 1]) > 0
+    problem = LabelingProblem(
+        np.array([0.0, 2.0, 2.0, 2.0]),
+        np.zeros(4),
+        [BoundaryCost(0, (1, 2, 3), quantize=5.0)],
+        np.array([0, 1, 1, 1]) > 0,
     )
     assert minimum_cut(problem).tolist() == [False, True, True, True]
-    dearer = Problem(problem.float_cost, problem.low_cost, [Term(0, (1, 2, 3), up=6.5)], problem.free)
+    dearer = LabelingProblem(
+        problem.float_cost, problem.low_cost, [BoundaryCost(0, (1, 2, 3), quantize=6.5)], problem.selectable
+    )
     assert not minimum_cut(dearer).any()
 
 
 def test_a_limit_is_kept_at_least_cost() -> None:
-    problem = Problem(np.array([5.0, 4.0, 3.0]), np.zeros(3), [], np.ones(3, bool))
+    problem = LabelingProblem(np.array([5.0, 4.0, 3.0]), np.zeros(3), [], np.ones(3, bool))
     limit = Limit(np.zeros(0), np.array([4.0, 2.0, 2.0]), 4.0)
     found = solve(problem, [limit])
     assert found is not None
@@ -94,7 +101,7 @@ def test_a_limit_is_kept_at_least_cost() -> None:
 
 def test_a_limit_counts_values_quantized_behind_float_producers() -> None:
     # quantizing the value loads the limit, unless its producer is low, which costs more
-    problem = Problem(np.array([0.0, 5.0]), np.array([3.0, 0.0]), [Term(0, (1,))], np.ones(2, bool))
+    problem = LabelingProblem(np.array([0.0, 5.0]), np.array([3.0, 0.0]), [BoundaryCost(0, (1,))], np.ones(2, bool))
     free, bound = solve(problem), solve(problem, [Limit(np.array([2.0]), np.zeros(2), 1.0)])
     assert free is not None
     assert bound is not None
@@ -106,8 +113,10 @@ def test_a_hundred_thousand_units() -> None:
     rng = np.random.default_rng(0)
     n = 100_000
     up, down = rng.uniform(0, 3, (2, n))
-    terms = [Term(i, (i + 1, i + 7) if i % 3 else (i + 1,), up=up[i], down=down[i]) for i in range(n - 8)]
-    problem = Problem(rng.uniform(0, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
+    terms = [
+        BoundaryCost(i, (i + 1, i + 7) if i % 3 else (i + 1,), quantize=up[i], dequantize=down[i]) for i in range(n - 8)
+    ]
+    problem = LabelingProblem(rng.uniform(0, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
     labels = minimum_cut(problem)
-    every_unit_alone = (problem.low_cost < problem.float_cost) & problem.free
+    every_unit_alone = (problem.low_cost < problem.float_cost) & problem.selectable
     assert problem.cost(labels) < min(problem.cost(np.zeros(n, bool)), problem.cost(every_unit_alone))

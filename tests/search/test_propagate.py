@@ -63,7 +63,7 @@ def between(case: Case) -> Builder:
 
 
 class Asked:
-    """A model whose labellings are shown to the runtime."""
+    """A model whose labelings are shown to the runtime."""
 
     def __init__(self, b: Builder, folder: Path) -> None:
         self.space = Workspace(b.model(), folder)
@@ -86,7 +86,7 @@ def test_operators_pass_q_and_dq_on_as_their_row_says(name: str, tmp_path: Path)
     asked = Asked(between({**PASSING, **STAYING}[name]), tmp_path)
     for names in LABELLED:
         labels = asked.structure.labels(names)
-        settled = asked.structure.settled(labels)
+        settled = asked.structure.propagate(labels)
         assert asked.wrong(labels, settled) == []
         assert asked.wrong(settled, settled) == []
         if names != ["first", "third"]:  # there it depends on what stands behind
@@ -118,24 +118,27 @@ def mixed() -> Builder:
 def test_any_labels_settle_to_what_runs(seed: int, tmp_path: Path) -> None:
     asked = Asked(mixed(), tmp_path)
     rng = np.random.default_rng(seed)
-    labels = (rng.random(len(asked.structure.units)) < 0.7) & asked.structure.free
-    settled = asked.structure.settled(labels)
+    labels = (rng.random(len(asked.structure.units)) < 0.7) & asked.structure.selectable
+    settled = asked.structure.propagate(labels)
     assert not (labels & ~settled).any()
-    assert (asked.structure.settled(settled) == settled).all()
+    assert (asked.structure.propagate(settled) == settled).all()
     assert asked.wrong(labels, settled) == []
 
 
 def test_units_that_are_fused_run_in_low_precision_whenever_all_around_them_do(tmp_path: Path) -> None:
     asked = Asked(mixed(), tmp_path)
     structure = asked.structure
-    named = {structure.units[i].name: {structure.units[c].name for c in around} for i, around in structure.fused}
+    named = {
+        structure.units[i].name: {structure.units[c].name for c in around}
+        for i, around in structure.propagation.fusions
+    }
     assert named["mean"] == {"add", "c4"}
     assert named["cat"] >= {"c1", "c2", "c3"}
-    for unit, around in structure.fused:
+    for unit, around in structure.propagation.fusions:
         alone = np.zeros(len(structure.units), bool)
         alone[list(around)] = True
-        assert structure.settled(alone)[unit]
-        assert asked.wrong(alone, structure.settled(alone)) == []
+        assert structure.propagate(alone)[unit]
+        assert asked.wrong(alone, structure.propagate(alone)) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -144,12 +147,12 @@ def test_solutions_are_what_they_say(seed: int, tmp_path: Path) -> None:
     structure = Asked(mixed(), tmp_path).structure
     model = CostModel(structure)
     rng = np.random.default_rng(seed)
-    problem = model.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
-    for found in (solve(problem), LagrangianSolver(problem).free):
+    problem = model.parameters.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
+    for found in (solve(problem), LagrangianSolver(problem).unconstrained):
         assert found is not None
-        assert not any(trap.sprung(found) for trap in problem.traps)
-        fused = [i for i, _ in structure.fused]
-        assert (structure.settled(found)[fused] == found[fused]).all()
+        assert not any(penalty.applies(found) for penalty in problem.penalties)
+        fused = [i for i, _ in structure.propagation.fusions]
+        assert (structure.propagate(found)[fused] == found[fused]).all()
 
 
 def test_without_traps_solutions_count_on_what_does_not_happen(tmp_path: Path) -> None:
@@ -157,10 +160,10 @@ def test_without_traps_solutions_count_on_what_does_not_happen(tmp_path: Path) -
     structure = Asked(mixed(), tmp_path).structure
     model, rng, sprung = CostModel(structure), np.random.default_rng(0), 0
     for _ in range(20):
-        problem = model.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
-        found = solve(replace(problem, traps=()))
+        problem = model.parameters.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
+        found = solve(replace(problem, penalties=()))
         assert found is not None
-        sprung += any(trap.sprung(found) for trap in problem.traps)
+        sprung += any(penalty.applies(found) for penalty in problem.penalties)
     assert sprung
 
 
@@ -170,10 +173,10 @@ def test_a_convolution_between_integers_is_quantized_whatever_its_label(tmp_path
     b.output(b.conv("last", y, 8))
     asked = Asked(b, tmp_path)
     around = asked.structure.labels(["first", "last"])
-    assert asked.structure.names(asked.structure.settled(around)) == {"first", "middle", "last"}
+    assert asked.structure.names(asked.structure.propagate(around)) == {"first", "middle", "last"}
     assert asked.wrong(around, around) == ["middle"]
     alone = asked.structure.labels(["first"])
-    assert (asked.structure.settled(alone) == alone).all()
+    assert (asked.structure.propagate(alone) == alone).all()
     assert asked.wrong(alone, alone) == []
 
 
@@ -191,12 +194,12 @@ def test_a_pool_behind_a_float_unit_is_dear_before_it_was_seen(tmp_path: Path) -
         path = tmp_path / "profiled.onnx"
         path.write_bytes(space.space.emit(space.space.prepared.label(structure.names(labels))).SerializeToString())
         kernels = target.compile(Artifact(path, "profiled")).profile(space.space.feeds[0], 5)
-        model.learn(labels, kernels, sum(k.ns for k in kernels))
-    dear, cheap = (model.mean()[4 * structure.index["op"] + form] for form in (2, 3))
+        model.update_from_profile(labels, kernels, sum(k.ns for k in kernels))
+    dear, cheap = (model.costs().mean[4 * structure.index["op"] + form] for form in (2, 3))
     assert dear > 20 * cheap
-    found = solve(model.problem(model.mean()))
+    found = solve(model.expected_problem())
     assert found is not None
-    settled = structure.settled(found)
+    settled = structure.propagate(found)
     assert settled[structure.index["op"]] <= settled[structure.index["first"]]
 
 
@@ -207,7 +210,9 @@ def test_a_gate_decides_nothing_about_the_layout_of_what_it_gates(tmp_path: Path
     scaled = b.node("scale", "Mul", [gate, first], channels=8)
     b.output(b.conv("second", scaled, 8))
     structure = Asked(b, tmp_path).structure
-    before = {u.name: structure.units[k].name for u, k in zip(structure.units, structure.before, strict=True) if k >= 0}
+    before = {
+        u.name: structure.units[k].name for u, k in zip(structure.units, structure.layout_source, strict=True) if k >= 0
+    }
     assert before == {"mean": "first", "gate": "mean", "scale": "first", "second": "first"}
 
 
@@ -223,7 +228,7 @@ def test_what_works_number_by_number_hands_the_layout_on(between: list[str], tmp
     b.output(b.conv("second", pool, 8, kernel=1))
     space = Asked(b, tmp_path)
     structure = space.structure
-    assert structure.before[structure.index["pool"]] == structure.index["first"]
+    assert structure.layout_source[structure.index["pool"]] == structure.index["first"]
     for names, kind in ((["first", "pool", "second"], "NhwcMaxPool"), (["pool", "second"], "MaxPool")):
         path = tmp_path / "profiled.onnx"
         path.write_bytes(space.space.emit(space.space.prepared.label(frozenset(names))).SerializeToString())

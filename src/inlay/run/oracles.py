@@ -100,8 +100,8 @@ class Guide:
 
     def remember(self, guided: Guided) -> None:
         """Add what was learned to the cost database."""
-        if self.config.cost_db and guided.model.profiled:
-            CostDatabase(self.fingerprint).add(guided.model.summary())
+        if self.config.cost_db and guided.surrogate.cost_model.profiled:
+            CostDatabase(self.fingerprint).add(guided.surrogate.cost_model.summary())
 
     @property
     def _baseline_ns(self) -> float:
@@ -126,18 +126,18 @@ def learned(guided: Guided) -> dict[str, Any]:
 
     For ``result.json``. ``unattributed`` is the largest share of any profile's kernel time.
     """
-    errors = [abs(f.measured_ns / f.predicted.ns - 1.0) for f in guided.forecasts]
+    errors = [abs(f.measured_ns / f.predicted.mean - 1.0) for f in guided.surrogate.predictions]
     return {
         "forecasts": [
             {
                 "placement_digest": f.digest,
-                "predicted_ms": f.predicted.ns / 1e6,
-                "sd_ms": f.predicted.sd / 1e6,
+                "predicted_ms": f.predicted.mean / 1e6,
+                "sd_ms": f.predicted.stddev / 1e6,
                 "measured_ms": f.measured_ns / 1e6,
             }
-            for f in guided.forecasts
+            for f in guided.surrogate.predictions
         ],
         "forecast_error": float(np.median(errors)) if errors else None,
-        "unattributed": max(guided.model.unattributed, default=None),
-        "fusion_disagreements": [asdict(d) for d in guided.disagreements.values()],
+        "unattributed": max(guided.surrogate.cost_model.unattributed, default=None),
+        "fusion_disagreements": [asdict(d) for d in guided.surrogate.disagreements.values()],
     }

@@ -14,10 +14,9 @@ from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
 from inlay.run.evaluate import Evaluator
-from inlay.search.base import Chain, Strategy
+from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.search.baselines import WEIGHTED, Anchors
 from inlay.search.guided import Guided
-from inlay.search.lazy import LazyStrategy
 from inlay.search.refine import Refine
 from inlay.types import Placement
 

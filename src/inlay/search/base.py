@@ -1,4 +1,4 @@
-"""The seam between search and everything else: strategies propose placements and are told what came of them."""
+"""The seam between search and everything else: strategies propose placements and are told the trials."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Strategy(Protocol):
     """Ask/tell search over placements.
 
     Contract:
-        * ``ask`` returns the next placement to judge, or None when nothing promising is left.
-        * Every asked proposal is told back, once, before the next ``ask``; a proposal that was judged before (in this
-          run, or in a run that is being resumed) is answered from the journal without a new measurement.
+        * ``ask`` returns the next placement to evaluate, or None when nothing promising is left.
+        * Every proposal is told back, once, before the next ``ask``; a proposal that was evaluated before (in this run,
+          or in the run that is resumed) is answered from the journal without a new measurement.
         * A strategy is a deterministic function of its constructor arguments (a seed or generator among them) and of
-          what it was told, so that a resumed run asks the same questions.
+          the trials it is told, so that a resumed run asks for the same placements.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Strategy(Protocol):
         ...
 
     def tell(self, trial: Trial) -> None:
-        """Take in what was found out about the proposal last asked for."""
+        """Learn from the trial of the last proposal."""
         ...
 
 
@@ -39,37 +39,37 @@ class Scripted:
 
     Args:
         name: for people.
-        start: makes the dialogue; called at the first ``ask``, so that it can look at what other strategies found.
+        start: makes the dialogue, at the first ``ask``, so that it can use what earlier strategies found.
     """
 
     def __init__(self, name: str, start: Callable[[], Dialogue]) -> None:
         self.name = name
         self._start = start
         self._dialogue: Dialogue | None = None
-        self._answer: Trial | None = None
-        self._over = False
+        self._trial: Trial | None = None
+        self._exhausted = False
 
     def ask(self) -> Proposal | None:
         """The next proposal of the dialogue."""
-        if self._over:
+        if self._exhausted:
             return None
         try:
             if self._dialogue is None:
                 self._dialogue = self._start()
                 return next(self._dialogue)
-            assert self._answer is not None, "ask before the last proposal was told back"
-            return self._dialogue.send(self._answer)
+            assert self._trial is not None, "ask before the last proposal was told back"
+            return self._dialogue.send(self._trial)
         except StopIteration:
-            self._over = True
+            self._exhausted = True
             return None
 
     def tell(self, trial: Trial) -> None:
-        """Keep the answer for the dialogue."""
-        self._answer = trial
+        """Keep the trial for the dialogue."""
+        self._trial = trial
 
 
 class Chain:
-    """Strategies one after the other: the next begins when the one before it has nothing left to ask."""
+    """Strategies one after another: each begins when the one before it is exhausted."""
 
     name = "chain"
 
@@ -88,3 +88,31 @@ class Chain:
     def tell(self, trial: Trial) -> None:
         """Tell the strategy that asked."""
         self._left[0].tell(trial)
+
+
+class LazyStrategy:
+    """A strategy that is made at its first ``ask``, from what the strategies before it found.
+
+    Args:
+        name: for people.
+        make: makes the strategy, such as an ``Evolve`` that starts from the incumbent of that moment.
+
+    Attributes:
+        strategy: what was made; None before the first ``ask``.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Strategy]) -> None:
+        self.name = name
+        self._make = make
+        self.strategy: Strategy | None = None
+
+    def ask(self) -> Proposal | None:
+        """The next proposal of the strategy."""
+        if self.strategy is None:
+            self.strategy = self._make()
+        return self.strategy.ask()
+
+    def tell(self, trial: Trial) -> None:
+        """Tell the strategy."""
+        assert self.strategy is not None, "tell without ask"
+        self.strategy.tell(trial)

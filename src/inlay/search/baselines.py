@@ -1,4 +1,4 @@
-"""The placements that everybody would try first; the result is never slower than the best of them."""
+"""Anchors: the placements that are measured first. The result is never slower than the best of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from inlay.space.units import Unit, placement_from_labels
 from inlay.trial import Proposal, Trial
 from inlay.types import Placement
 
+FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
+"""Names of the anchors, which results and recipes use too."""
+
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+"""Operators of the anchor :data:`CONV_MATMUL`."""
 
 
 class Anchors(Scripted):
-    """Float; every operator that the target runs in low precision; Conv, MatMul and Gemm only; imported placements.
+    """Float; every selectable unit; units with Conv, MatMul and Gemm only; imported placements.
 
     Attributes:
-        trials: what was found out, by the anchor's name.
+        trials: of the anchors so far, by name.
     """
 
     def __init__(
@@ -33,15 +37,25 @@ class Anchors(Scripted):
             self.trials[name] = yield Proposal(placement, name, anchor=True)
 
 
+def anchor_units(units: Sequence[Unit]) -> dict[str, frozenset[str]]:
+    """For each anchor that is not imported, the units that it runs in low precision, by name."""
+    selectable = [u for u in units if u.selectable]
+    return {
+        FLOAT: frozenset(),
+        FULL_INT8: frozenset(u.name for u in selectable),
+        CONV_MATMUL: frozenset(u.name for u in selectable if u.op_type in WEIGHTED),
+    }
+
+
 def anchor_placements(
     graph: Graph, units: Sequence[Unit], rules: Rules, imported: Sequence[tuple[str, Placement]] = ()
 ) -> list[tuple[str, Placement]]:
-    """Every anchor by name, without repetitions."""
-    wishes = [
-        ("float", Placement()),
-        ("full-int8", placement_from_labels(graph, units, rules, lambda u: True)),
-        ("conv-matmul", placement_from_labels(graph, units, rules, lambda u: u.op_type in WEIGHTED)),
-        *imported,
-    ]
-    seen: set[Placement] = set()
-    return [(n, p) for n, p in wishes if not (p in seen or seen.add(p))]  # type: ignore[func-returns-value]
+    """Name and placement of every anchor; of equal placements the first."""
+
+    def placement(low: frozenset[str]) -> Placement:
+        return placement_from_labels(graph, units, rules, lambda unit: unit.name in low)
+
+    first: dict[Placement, str] = {}
+    for name, anchor in [*((n, placement(low)) for n, low in anchor_units(units).items()), *imported]:
+        first.setdefault(anchor, name)
+    return [(name, anchor) for anchor, name in first.items()]

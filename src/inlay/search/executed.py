@@ -1,7 +1,8 @@
-"""Ask the runtime which units really ran in low precision; what it did counts, whatever the rules say."""
+"""Executed precision: which units really ran in low precision. The profile counts, whatever the rules say."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,12 @@ _INTEGERS = frozenset({"int8", "uint8", "int4", "uint4"})
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A unit that ran otherwise than its label says.
+    """A unit that did not run as labeled.
 
     Attributes:
         unit: its name.
         op_type: its operator.
-        wanted_low: what the label says.
+        wanted_low: its label.
         kernels: operators and element types that ran instead.
     """
 
@@ -30,22 +31,22 @@ class Disagreement:
     kernels: tuple[str, ...]
 
 
-def disagreements(structure: UnitGraph, labels: np.ndarray, kernels: Sequence[KernelTime]) -> list[Disagreement]:
-    """Units whose kernels compute in another precision than the labelling asks for.
+def disagreements(graph: UnitGraph, labels: np.ndarray, kernels: Sequence[KernelTime]) -> list[Disagreement]:
+    """Units whose kernels compute in another precision than their label.
 
-    Units without a kernel of their own (fused into another's, or dropped as they only move elements) do not count, nor
-    do kernels whose precision is not known. A fused form counts as low when any of its kernels reads integers.
+    Units without a kernel of their own (fused into another's, or removed as they only move elements) do not count, nor
+    do kernels of unknown precision. A unit with several kernels counts as low when any of them reads integers.
     """
-    ran: dict[int, list[KernelTime]] = {}
+    by_unit: defaultdict[int, list[KernelTime]] = defaultdict(list)
     for kernel in kernels:
-        owner = structure.owner(kernel.nodes)
+        owner = graph.owner(kernel.nodes)
         if owner is not None and kernel.kind == "compute" and kernel.precision:
-            ran.setdefault(owner, []).append(kernel)
+            by_unit[owner].append(kernel)
     found = []
-    for i, mine in sorted(ran.items()):
-        low = any(k.precision in _INTEGERS for k in mine)
-        if structure.free[i] and low != bool(labels[i]):
-            unit = structure.units[i]
-            names = tuple(f"{k.op_type} ({k.precision})" for k in mine)
+    for i, own in sorted(by_unit.items()):
+        low = any(k.precision in _INTEGERS for k in own)
+        if graph.selectable[i] and low != bool(labels[i]):
+            unit = graph.units[i]
+            names = tuple(f"{k.op_type} ({k.precision})" for k in own)
             found.append(Disagreement(unit.name, unit.op_type, bool(labels[i]), names))
     return found

@@ -1,4 +1,7 @@
-"""The labelling problem: which units to run in low precision, what that costs, and what it may use up."""
+"""The labeling problem: which units to run in low precision, what that costs, and what limits it must keep.
+
+Labels are booleans of shape (n,): True for low precision, False for float. Costs are nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -8,159 +11,134 @@ from functools import cached_property
 
 import numpy as np
 
+from inlay.search.edges import EdgeArrays
+
+LEAST_LIMIT = 1e-300  # stands in for a limit of zero, so that usage stays finite
+
 
 @dataclass(frozen=True)
-class Term:
-    """Costs of one value.
+class BoundaryCost:
+    """Costs of one value by the labels around it; each is paid once, however many consumers there are.
 
     Attributes:
-        producer: unit, or -1 for one that is always float.
+        producer: unit, or -1 for a producer that is always float.
         consumers: units.
         float_reader: some reader is always float.
-        up: paid when the producer is float and some consumer is low.
-        down: paid when the producer is low and some reader is float.
-        touched: paid when the producer or any consumer is low.
+        quantize: paid where the producer is float and some consumer is low.
+        dequantize: paid where the producer is low and some reader is float.
+        any_low: paid where the producer or any consumer is low.
     """
 
     producer: int
     consumers: tuple[int, ...]
     float_reader: bool = False
-    up: float = 0.0
-    down: float = 0.0
-    touched: float = 0.0
+    quantize: float = 0.0
+    dequantize: float = 0.0
+    any_low: float = 0.0
 
 
 @dataclass(frozen=True)
 class FusionPenalty:
-    """A cost that is paid where a unit is float although all ``causes`` are low."""
+    """A cost that is paid where ``unit`` is float although all ``neighbors`` are low."""
 
     unit: int
-    causes: tuple[int, ...]
+    neighbors: tuple[int, ...]
     cost: float
 
-    def sprung(self, labels: np.ndarray | Sequence[bool]) -> bool:
+    def applies(self, labels: np.ndarray | Sequence[bool]) -> bool:
         """Whether it is paid."""
-        return not labels[self.unit] and all(labels[c] for c in self.causes)
+        return not labels[self.unit] and all(labels[n] for n in self.neighbors)
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class LabelingProblem:
     """Which of ``n`` units to run in low precision.
 
     Attributes:
         float_cost: cost of each unit in float, shape (n,).
         low_cost: cost of each unit in low precision, shape (n,).
-        terms: costs of values.
-        free: units that may be low; the others are float. Shape (n,).
+        boundaries: costs of values.
+        selectable: units that may be low; the others are float. Shape (n,).
         ties: groups of units that must have the same label.
-        traps: costs of units that do not stay in float between others.
+        penalties: costs of units that do not stay float between low ones.
     """
 
     float_cost: np.ndarray
     low_cost: np.ndarray
-    terms: Sequence[Term]
-    free: np.ndarray
+    boundaries: Sequence[BoundaryCost]
+    selectable: np.ndarray
     ties: Sequence[Sequence[int]] = ()
-    traps: Sequence[FusionPenalty] = ()
+    penalties: Sequence[FusionPenalty] = ()
 
     @cached_property
-    def weights(self) -> np.ndarray:
-        """What each term costs in each case: rows ``up``, ``down``, ``touched``; shape (3, terms)."""
-        return np.array([[t.up, t.down, t.touched] for t in self.terms], np.float64).reshape(-1, 3).T
+    def boundary_costs(self) -> np.ndarray:
+        """Rows ``quantize``, ``dequantize``, ``any_low`` of all boundaries; shape (3, boundaries)."""
+        return np.array([[b.quantize, b.dequantize, b.any_low] for b in self.boundaries], np.float64).reshape(-1, 3).T
 
     @property
-    def negative(self) -> float:
-        """Sum of the negative boundary costs: nothing, where a cut is exact."""
-        return float(np.minimum(self.weights, 0.0).sum())
+    def is_cut(self) -> bool:
+        """Whether a minimum cut solves it exactly: there is no negative boundary cost and no fusion penalty."""
+        return not self.penalties and not bool((self.boundary_costs < 0.0).any())
 
     def cost(self, labels: np.ndarray) -> float:
-        """Total cost of a labelling; infinite where it breaks a tie or labels a unit that is not free."""
-        if bool((labels & ~self.free).any()) or any(len({bool(labels[i]) for i in tie}) > 1 for tie in self.ties):
+        """Total cost of a labeling; infinite where it breaks a tie or labels a unit that is not selectable."""
+        if bool((labels & ~self.selectable).any()) or any(len({bool(labels[i]) for i in tie}) > 1 for tie in self.ties):
             return float("inf")
         total = float(np.where(labels, self.low_cost, self.float_cost).sum())
-        total += sum(trap.cost for trap in self.traps if trap.sprung(labels))
-        return total + float((self.weights * self.cases(labels)).sum())
+        total += sum(penalty.cost for penalty in self.penalties if penalty.applies(labels))
+        return total + float((self.boundary_costs * self.paid(labels)).sum())
 
-    def cases(self, labels: np.ndarray) -> np.ndarray:
-        """Which costs of each term a labelling pays: rows as in :attr:`weights`, booleans of shape (3, terms)."""
-        made, lows = self.state(labels)
-        return self.paid(made, lows)
+    def paid(self, labels: np.ndarray) -> np.ndarray:
+        """Which boundary costs a labeling pays: rows as in :attr:`boundary_costs`, shape (3, boundaries)."""
+        return self.paid_given(self.arrays.low_producer(labels), self.arrays.low_consumers(labels))
 
-    def state(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each term's producer is low, and how many of its consumers are; both of shape (terms,)."""
-        flat = self.flat
-        made = (flat.producer >= 0) & labels[flat.producer] if len(labels) else flat.producer >= 0
-        return made, np.bincount(flat.owner, labels[flat.consumer], len(self.terms)).astype(np.int64)
-
-    def paid(self, made: np.ndarray, lows: np.ndarray, which: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """:meth:`cases` of the terms ``which`` in given states; shape (3, len(made))."""
-        flat = self.flat
-        some = lows > 0
-        return np.stack([~made & some, made & (flat.float_reader[which] | (lows < flat.readers[which])), made | some])
+    def paid_given(
+        self, low_producer: np.ndarray, low_consumers: np.ndarray, at: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        """:meth:`paid` of the boundaries ``at``, given whether the producer is low and how many consumers are."""
+        some = low_consumers > 0
+        some_float = self.arrays.some_float(low_consumers, at)
+        return np.stack([~low_producer & some, low_producer & some_float, low_producer | some])
 
     @cached_property
-    def near(self) -> Sequence[Sequence[int]]:
-        """Terms that each unit takes part in."""
+    def boundaries_of(self) -> Sequence[Sequence[int]]:
+        """Indices of the boundaries that each unit takes part in."""
         found: list[list[int]] = [[] for _ in self.float_cost]
-        for k, term in enumerate(self.terms):
-            for member in {term.producer, *term.consumers} - {-1}:
+        for k, boundary in enumerate(self.boundaries):
+            for member in {boundary.producer, *boundary.consumers} - {-1}:
                 found[member].append(k)
         return found
 
     @cached_property
-    def caught(self) -> Sequence[Sequence[int]]:
-        """Traps that each unit takes part in."""
+    def penalties_of(self) -> Sequence[Sequence[int]]:
+        """Indices of the fusion penalties that each unit takes part in."""
         found: list[list[int]] = [[] for _ in self.float_cost]
-        for k, trap in enumerate(self.traps):
-            for member in (trap.unit, *trap.causes):
+        for k, penalty in enumerate(self.penalties):
+            for member in (penalty.unit, *penalty.neighbors):
                 found[member].append(k)
         return found
 
     @cached_property
-    def flat(self) -> Flat:
-        """The terms as arrays."""
-        return Flat(
-            np.array([t.producer for t in self.terms], np.int64),
-            np.array([t.float_reader for t in self.terms], bool),
-            np.array([len(t.consumers) for t in self.terms], np.int64),
-            np.array([k for k, t in enumerate(self.terms) for _ in t.consumers], np.int64),
-            np.array([c for t in self.terms for c in t.consumers], np.int64),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Flat:
-    """Terms as arrays.
-
-    Attributes:
-        producer: of each, shape (terms,).
-        float_reader: of each, shape (terms,).
-        readers: number of consumers of each, shape (terms,).
-        owner: term of each reading, shape (readings,).
-        consumer: unit of each reading, shape (readings,).
-    """
-
-    producer: np.ndarray
-    float_reader: np.ndarray
-    readers: np.ndarray
-    owner: np.ndarray
-    consumer: np.ndarray
+    def arrays(self) -> EdgeArrays:
+        """Producers and consumers of the boundaries."""
+        return EdgeArrays.of([(b.producer, b.consumers, b.float_reader) for b in self.boundaries])
 
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A further constraint: a weighted sum is at most ``most``. Weights are not negative.
+    """A linear constraint: a weighted sum is at most ``maximum``. Weights are not negative.
 
     Attributes:
-        up: weight of each term's value where its producer is float and some consumer is low, shape (terms,).
-        units: weight of each unit where it is low, shape (n,).
-        most: the limit.
+        quantize: weight of each boundary whose producer is float and some consumer is low, shape (boundaries,).
+        low: weight of each unit that is low, shape (n,).
+        maximum: of the sum.
     """
 
-    up: np.ndarray
-    units: np.ndarray
-    most: float
+    quantize: np.ndarray
+    low: np.ndarray
+    maximum: float
 
-    def used(self, problem: Problem, labels: np.ndarray) -> float:
-        """Part of the limit that a labelling uses up: it is kept up to 1."""
-        return float(self.units[labels].sum() + self.up[problem.cases(labels)[0]].sum()) / max(self.most, 1e-300)
+    def usage(self, problem: LabelingProblem, labels: np.ndarray) -> float:
+        """Weighted sum of a labeling over the maximum: the limit is kept up to 1."""
+        total = float(self.low[labels].sum() + self.quantize[problem.paid(labels)[0]].sum())
+        return total / max(self.maximum, LEAST_LIMIT)

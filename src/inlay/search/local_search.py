@@ -1,4 +1,4 @@
-"""What single changes of a labelling cost and use up: kept in step, so that a change costs what it touches."""
+"""Local search over labelings: flips and merges around values, with costs and limits updated incrementally."""
 
 from __future__ import annotations
 
@@ -6,86 +6,93 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from inlay.search.labeling import FusionPenalty, Limit, Problem
-
-_PASSES = 6
-_ROUNDING = 1e-9
-_AT_ONCE = 8  # part of the useful changes that one look at them is good for
-_CHEAP = 1e-3  # part of a limit that counts as nothing
+from inlay.search import policy
+from inlay.search.labeling import LEAST_LIMIT, FusionPenalty, LabelingProblem, Limit
 
 
 class LocalSearch:
-    """A labelling, its cost, and how much of each limit it uses up.
+    """A labeling with its cost and its usage of each limit, and the changes that improve it.
+
+    A change costs time proportional to the boundaries that it touches.
 
     Args:
-        problem: units and values.
+        problem: costs, ties and penalties.
         limits: what must hold.
-        labels: to begin with; they keep the ties and label no unit that is not free.
+        labels: to begin with; they keep the ties and label no unit that is not selectable.
+
+    Attributes:
+        cost: of the current labels.
+        usage: of each limit, kept up to 1; shape (limits,).
     """
 
-    def __init__(self, problem: Problem, limits: Sequence[Limit], labels: np.ndarray) -> None:
-        n, terms = len(problem.float_cost), len(problem.terms)
+    def __init__(self, problem: LabelingProblem, limits: Sequence[Limit], labels: np.ndarray) -> None:
+        n, boundaries = len(problem.float_cost), len(problem.boundaries)
         self._problem = problem
         self._low: list[bool] = labels.tolist()
-        self._dearer: np.ndarray = problem.low_cost - problem.float_cost
-        self._lows: list[int] = problem.state(labels)[1].tolist()
-        most = np.array([max(limit.most, 1e-300) for limit in limits])
-        self._unit_uses = np.array([limit.units for limit in limits], np.float64).reshape(len(limits), n).T / most
-        self._up_uses = np.array([limit.up for limit in limits], np.float64).reshape(len(limits), terms).T / most
-        self.used: np.ndarray = np.array([limit.used(problem, labels) for limit in limits], np.float64)
-        tied = {i: tuple(tie) for tie in _joined(problem.ties) for i in tie}
+        self._loss: np.ndarray = problem.low_cost - problem.float_cost
+        self._low_consumers: list[int] = problem.arrays.low_consumers(labels).tolist()
+        maximum = np.array([max(limit.maximum, LEAST_LIMIT) for limit in limits])
+        self._unit_weights = np.array([c.low for c in limits], np.float64).reshape(len(limits), n).T / maximum
+        self._quantize_weights = (
+            np.array([c.quantize for c in limits], np.float64).reshape(len(limits), boundaries).T / maximum
+        )
+        self.usage: np.ndarray = np.array([limit.usage(problem, labels) for limit in limits], np.float64)
+        tied = {i: tuple(tie) for tie in _merged(problem.ties) for i in tie}
         self._group = [tied.get(i, (i,)) for i in range(n)]
         self._tied = [group for i, group in enumerate(self._group) if len(group) > 1 and group[0] == i]
-        self._movable = np.array([bool(problem.free[list(group)].all()) for group in self._group], bool)
+        self._movable = np.array([bool(problem.selectable[list(group)].all()) for group in self._group], bool)
         self.cost = problem.cost(labels)
 
     @property
     def labels(self) -> np.ndarray:
-        """As they are now, shape (n,)."""
+        """The current labels, shape (n,)."""
         return np.array(self._low, bool)
 
     def fits(self) -> bool:
         """Whether every limit is kept."""
-        return _excess(self.used) == 0.0
+        return _excess(self.usage) == 0.0
 
     def improve(self) -> None:
-        """Keep the limits at the least additional cost, then make every change that pays: one by one, greedily."""
+        """Keep the limits at the least additional cost, then greedily make every change that pays."""
         self._repair()
         if self.fits():
-            for _ in range(_PASSES):
-                if not (self._fill() | self._join()):
+            for _ in range(policy.PASSES):
+                if not (self._flip_units() | self._merge_values()):
                     return
 
     def _repair(self) -> None:
-        """Give up what costs least for what it used up of the limits that are broken; each change uses up less."""
-        over = _excess(self.used)
-        while over > 0.0:
-            cost, use = self._flips()
-            broken = self.used > 1.0
-            saved = np.minimum(-use, np.maximum(self.used - 1.0, 0.0))[:, broken].sum(axis=1)
+        """Flip units until the limits are kept, the least cost per unit of excess first."""
+        excess = _excess(self.usage)
+        while excess > 0.0:
+            cost, usage = self._flips()
+            broken = self.usage > 1.0
+            saved = np.minimum(-usage, np.maximum(self.usage - 1.0, 0.0))[:, broken].sum(axis=1)
             useful = np.flatnonzero(self._movable & (saved > 0.0))
             best = useful[np.argsort(np.maximum(cost, 0.0)[useful] / saved[useful], kind="stable")]
-            before = over
-            for unit in best[: max(1, useful.size // _AT_ONCE)].tolist():
+            before = excess
+            for unit in best[: max(1, int(useful.size * policy.BATCH_SHARE))].tolist():
                 group, low = self._group[unit], not self._low[unit]
-                left = _excess(self.used + self._preview(group, low)[1])
-                if left < over - _ROUNDING:
+                left = _excess(self.usage + self._preview(group, low)[1])
+                if left < excess - policy.ROUNDING:
                     self._set(group, low)
-                    over = left
-            if over == before:
+                    excess = left
+            if excess == before:
                 return
 
-    def _fill(self) -> bool:
-        """Flip single units where that pays, the most for what it uses up first."""
-        cost, use = self._flips()
+    def _flip_units(self) -> bool:
+        """Flip single units where that pays, the highest gain per usage first. Whether any was flipped."""
+        cost, usage = self._flips()
         paying = np.flatnonzero(self._movable & (cost < 0.0))
-        best = paying[np.argsort(cost[paying] / (use[paying].max(axis=1, initial=0.0) + _CHEAP), kind="stable")]
+        per_usage = cost[paying] / (usage[paying].max(axis=1, initial=0.0) + policy.FREE_USAGE)
+        best = paying[np.argsort(per_usage, kind="stable")]
         return self._take(((unit,), not self._low[unit]) for unit in best.tolist())
 
-    def _join(self) -> bool:
-        """Give all that share a value one label, where they differ and that pays."""
+    def _merge_values(self) -> bool:
+        """Give all units around a value one label where they differ and that pays. Whether any was changed."""
         members = [
-            (t.producer, *t.consumers) if t.producer >= 0 else t.consumers for t in self._problem.terms if t.consumers
+            (b.producer, *b.consumers) if b.producer >= 0 else b.consumers
+            for b in self._problem.boundaries
+            if b.consumers
         ]
         return self._take((m, low) for m in members if len({self._low[i] for i in m}) > 1 for low in (True, False))
 
@@ -94,100 +101,99 @@ class LocalSearch:
         for members, low in changes:
             whole = [i for m in members for i in self._group[m] if self._movable[i] and self._low[i] is not low]
             if whole:
-                cost, use = self._preview(whole, low)
-                if cost < -_ROUNDING and _excess(self.used + use) == 0.0:
+                cost, usage = self._preview(whole, low)
+                if cost < -policy.ROUNDING and _excess(self.usage + usage) == 0.0:
                     self._set(whole, low)
                     taken = True
         return taken
 
     def _flips(self) -> tuple[np.ndarray, np.ndarray]:
-        """Additional cost of flipping each unit, with those tied to it, and its use of the limits.
+        """Additional cost and usage of flipping each unit together with those tied to it.
 
         Shapes (n,) and (n, limits).
         """
-        problem, flat, n = self._problem, self._problem.flat, len(self._low)
+        problem, arrays, n = self._problem, self._problem.arrays, len(self._low)
         low = self.labels
-        made, lows = problem.state(low)
-        now = problem.paid(made, lows).astype(np.int8)
-        own = flat.producer >= 0
-        by_producer = problem.paid(~made, lows).astype(np.int8) - now
-        step = np.where(low[flat.consumer], -1, 1)
-        by_reader = (
-            problem.paid(made[flat.owner], lows[flat.owner] + step, flat.owner).astype(np.int8) - now[:, flat.owner]
-        )
-        weights = problem.weights
+        low_producer, low_consumers = arrays.low_producer(low), arrays.low_consumers(low)
+        now = problem.paid_given(low_producer, low_consumers).astype(np.int8)
+        by_producer = problem.paid_given(~low_producer, low_consumers).astype(np.int8) - now
+        step = np.where(low[arrays.consumer], -1, 1)
+        flipped = problem.paid_given(low_producer[arrays.edge], low_consumers[arrays.edge] + step, arrays.edge)
+        by_consumer = flipped.astype(np.int8) - now[:, arrays.edge]
+        costs, owned = problem.boundary_costs, arrays.producer >= 0
         sign = np.where(low, -1.0, 1.0)
-        cost = sign * self._dearer
-        cost += np.bincount(flat.producer[own], (weights * by_producer).sum(axis=0)[own], n)
-        cost += np.bincount(flat.consumer, (weights[:, flat.owner] * by_reader).sum(axis=0), n)
-        for trap in problem.traps:
-            holding = [m for m, need in _members(trap) if self._low[m] is not need]
-            if not holding:
-                cost[[trap.unit, *trap.causes]] -= trap.cost
-            elif len(holding) == 1:
-                cost[holding[0]] += trap.cost
-        use = sign[:, None] * self._unit_uses
-        for j in range(use.shape[1]):
-            ups = self._up_uses[:, j]
-            use[:, j] += np.bincount(flat.producer[own], (ups * by_producer[0])[own], n)
-            use[:, j] += np.bincount(flat.consumer, ups[flat.owner] * by_reader[0], n)
+        cost = sign * self._loss
+        cost += np.bincount(arrays.producer[owned], (costs * by_producer).sum(axis=0)[owned], n)
+        cost += np.bincount(arrays.consumer, (costs[:, arrays.edge] * by_consumer).sum(axis=0), n)
+        for penalty in problem.penalties:
+            averting = [m for m, label in _paying_labels(penalty) if self._low[m] is not label]
+            if not averting:
+                cost[[penalty.unit, *penalty.neighbors]] -= penalty.cost
+            elif len(averting) == 1:
+                cost[averting[0]] += penalty.cost
+        usage = sign[:, None] * self._unit_weights
+        for j in range(usage.shape[1]):
+            weights = self._quantize_weights[:, j]
+            usage[:, j] += np.bincount(arrays.producer[owned], (weights * by_producer[0])[owned], n)
+            usage[:, j] += np.bincount(arrays.consumer, weights[arrays.edge] * by_consumer[0], n)
         for group in self._tied:
-            cost[list(group)], use[list(group)] = self._preview(group, not self._low[group[0]])
-        return cost, use
+            cost[list(group)], usage[list(group)] = self._preview(group, not self._low[group[0]])
+        return cost, usage
 
     def _preview(self, units: Sequence[int], low: bool) -> tuple[float, np.ndarray]:
-        """Additional cost and use of the limits, if ``units`` were labelled ``low``."""
-        before, used = self.cost, self.used
+        """Additional cost and usage of labeling ``units`` as ``low``."""
+        cost, usage = self.cost, self.usage
         changed = [i for i in dict.fromkeys(units) if self._low[i] is not low]
         self._set(changed, low)
-        cost, use = self.cost - before, self.used - used
+        added = self.cost - cost, self.usage - usage
         self._set(changed, not low)
-        self.cost, self.used = before, used  # without what rounding left
-        return cost, use
+        self.cost, self.usage = cost, usage  # without accumulated rounding
+        return added
 
     def _set(self, units: Sequence[int], low: bool) -> None:
+        problem = self._problem
         changed = [i for i in dict.fromkeys(units) if self._low[i] is not low]
-        near = dict.fromkeys(k for i in changed for k in self._problem.near[i])
-        before = [self._pays(k) for k in near]
-        traps = [self._problem.traps[k] for k in dict.fromkeys(k for i in changed for k in self._problem.caught[i])]
-        self.cost -= sum(trap.cost for trap in traps if trap.sprung(self._low))
+        near = dict.fromkeys(k for i in changed for k in problem.boundaries_of[i])
+        before = [self._boundary_cost(k) for k in near]
+        penalties = [problem.penalties[k] for k in dict.fromkeys(k for i in changed for k in problem.penalties_of[i])]
+        self.cost -= sum(p.cost for p in penalties if p.applies(self._low))
         sign = 1.0 if low else -1.0
         for i in changed:
             self._low[i] = low
-            self.cost += sign * float(self._dearer[i])
-        self.cost += sum(trap.cost for trap in traps if trap.sprung(self._low))
+            self.cost += sign * float(self._loss[i])
+        self.cost += sum(p.cost for p in penalties if p.applies(self._low))
         members = set(changed)
-        used = sign * self._unit_uses[changed].sum(axis=0)
-        for k, (cost, up) in zip(near, before, strict=True):
-            self._lows[k] += int(sign) * len(members.intersection(self._problem.terms[k].consumers))
-            after, now = self._pays(k)
-            self.cost += after - cost
-            if now is not up:
-                used = used + (self._up_uses[k] if now else -self._up_uses[k])
-        self.used = self.used + used
+        usage = sign * self._unit_weights[changed].sum(axis=0)
+        for k, (cost, quantized) in zip(near, before, strict=True):
+            self._low_consumers[k] += int(sign) * len(members.intersection(problem.boundaries[k].consumers))
+            new_cost, now_quantized = self._boundary_cost(k)
+            self.cost += new_cost - cost
+            if now_quantized is not quantized:
+                usage = usage + (self._quantize_weights[k] if now_quantized else -self._quantize_weights[k])
+        self.usage = self.usage + usage
 
-    def _pays(self, k: int) -> tuple[float, bool]:
-        """Cost of a term, and whether its value is quantized behind a float producer."""
-        term, lows = self._problem.terms[k], self._lows[k]
-        made = term.producer >= 0 and self._low[term.producer]
-        up = not made and lows > 0
-        cost = term.up if up else 0.0
-        if made and (term.float_reader or lows < len(term.consumers)):
-            cost += term.down
-        return (cost + term.touched if made or lows > 0 else cost), up
-
-
-def _excess(used: np.ndarray) -> float:
-    """How far limits are exceeded, together; rounding counts as nothing."""
-    return float(np.maximum(used - 1.0 - _ROUNDING, 0.0).sum())
+    def _boundary_cost(self, k: int) -> tuple[float, bool]:
+        """Cost of a boundary, and whether its value is quantized behind a float producer."""
+        boundary, low_consumers = self._problem.boundaries[k], self._low_consumers[k]
+        low_producer = boundary.producer >= 0 and self._low[boundary.producer]
+        quantized = not low_producer and low_consumers > 0
+        cost = boundary.quantize if quantized else 0.0
+        if low_producer and (boundary.float_reader or low_consumers < len(boundary.consumers)):
+            cost += boundary.dequantize
+        return (cost + boundary.any_low if low_producer or low_consumers > 0 else cost), quantized
 
 
-def _members(trap: FusionPenalty) -> list[tuple[int, bool]]:
-    """Units of a trap, each with the label under which it does not hold the trap open."""
-    return [(trap.unit, False), *((cause, True) for cause in trap.causes)]
+def _excess(usage: np.ndarray) -> float:
+    """Sum by which limits are exceeded, rounding aside."""
+    return float(np.maximum(usage - 1.0 - policy.ROUNDING, 0.0).sum())
 
 
-def _joined(ties: Iterable[Sequence[int]]) -> list[list[int]]:
+def _paying_labels(penalty: FusionPenalty) -> list[tuple[int, bool]]:
+    """Units of a penalty, each with the label that it has where the penalty is paid."""
+    return [(penalty.unit, False), *((neighbor, True) for neighbor in penalty.neighbors)]
+
+
+def _merged(ties: Iterable[Sequence[int]]) -> list[list[int]]:
     """Ties that share a unit, as one."""
     found: list[set[int]] = []
     for tie in ties:

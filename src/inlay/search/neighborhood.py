@@ -1,64 +1,95 @@
-"""Changes around a labelling, and what to expect of trying one."""
+"""Neighborhood moves: changes of a labeling, and what to expect of trying one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
+from inlay.search import policy
 from inlay.search.unit_graph import UnitGraph
 
-_LONGEST = 49  # characters of a name
+
+class Move(NamedTuple):
+    """Give some units one label.
+
+    Attributes:
+        units: their indices, all selectable, in topological order.
+        low: the label.
+    """
+
+    units: tuple[int, ...]
+    low: bool
+
+    def apply(self, labels: np.ndarray) -> np.ndarray:
+        """``labels`` after the move."""
+        changed = labels.copy()
+        changed[list(self.units)] = self.low
+        return changed
+
+    def describe(self, graph: UnitGraph) -> str:
+        """The move in words."""
+        what = describe_units([graph.units[i].name for i in self.units])
+        return f"flip: {what} to {'low precision' if self.low else 'float'}"
 
 
-def neighbours(
-    structure: UnitGraph, labels: np.ndarray, rng: np.random.Generator, most: int
-) -> Iterator[tuple[np.ndarray, str]]:
-    """Single flips, flips of runs of units in topological order, and flips of both sides of a value.
+def moves(graph: UnitGraph) -> list[Move]:
+    """Every move of the neighborhood, once.
+
+    They label a single unit, a run of 2, 4, 8, … selectable units in topological order (runs of one length overlap by
+    half), or all selectable units around a value.
+    """
+    selectable = np.flatnonzero(graph.selectable)
+    found: dict[Move, None] = {}
+    for edge in graph.edges:
+        members = tuple(sorted(m for m in {edge.producer, *edge.consumers} if m >= 0 and graph.selectable[m]))
+        if len(members) > 1:
+            found.update({Move(members, False): None, Move(members, True): None})
+    length = 1
+    while length <= len(selectable) // 2 + 1:
+        for start in range(0, len(selectable), max(1, length // 2)):
+            run = tuple(selectable[start : start + length].tolist())
+            found.update({Move(run, False): None, Move(run, True): None})
+        length *= 2
+    return list(found)
+
+
+def neighbors(
+    graph: UnitGraph, labels: np.ndarray, rng: np.random.Generator, most: int
+) -> Iterator[tuple[np.ndarray, Move]]:
+    """Labelings one move away from ``labels``, each with its move; different moves may lead to the same labeling.
 
     Args:
-        structure: units and values.
+        graph: units and values.
         labels: what to change.
-        rng: draws from the changes, where there are more than ``most``.
-        most: changes to give.
+        rng: draws from the moves, where there are more than ``most``.
+        most: moves to consider; those that change nothing are left out afterwards.
     """
-    free = np.flatnonzero(structure.free)
-    changes: dict[tuple[int, ...], bool] = {}
-    for edge in structure.edges:
-        members = tuple(sorted(m for m in {edge.producer, *edge.consumers} if m >= 0 and structure.free[m]))
-        for label in (False, True):
-            if len(members) > 1:
-                changes[(*members, int(label))] = label
-    size = 1
-    while size <= len(free) // 2 + 1:
-        for start in range(0, len(free), max(1, size // 2)):
-            run = tuple(free[start : start + size].tolist())
-            for label in (False, True):
-                changes[(*run, int(label))] = label
-        size *= 2
-    keys = list(changes)
-    if len(keys) > most:
-        keys = [keys[i] for i in rng.choice(len(keys), most, replace=False)]
-    for key in keys:
-        changed = labels.copy()
-        changed[list(key[:-1])] = changes[key]
+    drawn = moves(graph)
+    if len(drawn) > most:
+        drawn = [drawn[i] for i in rng.choice(len(drawn), most, replace=False)]
+    for move in drawn:
+        changed = move.apply(labels)
         if (changed != labels).any():
-            what = named([structure.units[i].name for i in key[:-1]])
-            yield changed, f"flip: {what} to {'low precision' if changes[key] else 'float'}"
+            yield changed, move
 
 
-def named(units: Sequence[str]) -> str:
-    """Units for a line that people read. A long name keeps its two ends: converters join many into one."""
-    name = units[0]
-    if len(name) > _LONGEST:
-        half = (_LONGEST - 1) // 2
+def describe_units(names: Sequence[str]) -> str:
+    """The units for a line of text. A long name keeps its two ends, as converters join many names into one."""
+    name = names[0]
+    if len(name) > policy.NAME_LENGTH:
+        half = (policy.NAME_LENGTH - 1) // 2
         name = f"{name[:half]}…{name[-half:]}"
-    return name if len(units) == 1 else f"{len(units)} units from {name}"
+    return name if len(names) == 1 else f"{len(names)} units from {name}"
 
 
-def expected_gains(ns: np.ndarray, sd: np.ndarray, best_ns: float) -> np.ndarray:
-    """Expected improvement over ``best_ns`` of normal forecasts, nanoseconds: ``sd (z cdf(z) + pdf(z))``."""
-    sd = np.maximum(sd, 1e-9)
-    z = (best_ns - ns) / sd
-    return np.asarray(sd * (z * ndtr(z) + np.exp(-z * z / 2.0) / np.sqrt(2.0 * np.pi)))
+def expected_improvement(mean: np.ndarray, stddev: np.ndarray, best: float) -> np.ndarray:
+    """Expected improvement over ``best`` of normal predictions, nanoseconds: ``s (z cdf(z) + pdf(z))``.
+
+    With ``z = (best - mean) / s`` (Jones, Schonlau and Welch, *Efficient global optimization*, 1998).
+    """
+    stddev = np.maximum(stddev, 1e-9)
+    z = (best - mean) / stddev
+    return np.asarray(stddev * (z * ndtr(z) + np.exp(-z * z / 2.0) / np.sqrt(2.0 * np.pi)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 from inlay.quant.group_split import Group, GroupQueue
 from inlay.search.base import Dialogue, Scripted
-from inlay.search.neighborhood import named
+from inlay.search.neighborhood import describe_units
 from inlay.space.units import Unit
 from inlay.trial import Proposal, Trial, noise_of
 from inlay.types import Placement
@@ -79,7 +79,7 @@ class Refine(Scripted):
             group = queue.pop()
             if len(group.members) > 1:
                 for part in group.split():
-                    answer = yield Proposal(self._label(units - set(part)), f"probe: {named(part)} in float")
+                    answer = yield Proposal(self._label(units - set(part)), f"probe: {describe_units(part)} in float")
                     if answer.feasible:
                         return units - set(part), answer
                     queue.push(Group((-max(0.0, noise - _noise(answer)),), part))
@@ -101,7 +101,7 @@ class Refine(Scripted):
                 for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
                     if flipped == units:
                         continue
-                    answer = yield Proposal(self._label(flipped), f"flip: {named(sorted(segment))} {verb}")
+                    answer = yield Proposal(self._label(flipped), f"flip: {describe_units(sorted(segment))} {verb}")
                     if answer.accepted:
                         units = flipped
             if size == 1:

@@ -1,0 +1,175 @@
+"""What profiles say of each cost, and of the costs that no profile covered.
+
+A profile shows the parameters that its labeling pays, one by one. Of the others, in this order: those of the same
+signature in this run, in earlier runs, the same unit in another form, and the trend over the size of values.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from inlay.search import policy
+from inlay.search.cost_parameters import FORMS, STATES, CostParameters
+from inlay.search.edges import State
+
+
+@dataclass(frozen=True, eq=False)
+class NormalCosts:
+    """Independent normal distributions of all parameters; both of shape (parameters,), ns and ns²."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+class CostPrior:
+    """Costs before whole-model times are taken into account.
+
+    Args:
+        parameters: what has a cost.
+        known: mean cost by signature, from earlier runs.
+    """
+
+    def __init__(self, parameters: CostParameters, known: Mapping[str, float]) -> None:
+        self._parameters = parameters
+        self._graph = parameters.graph
+        self._known = dict(known)
+        self._mean = np.full(parameters.size, np.nan)
+        self._count = np.zeros(parameters.size, np.int64)
+        self._jump = np.zeros(parameters.size)  # largest difference between readings, decaying
+
+    @property
+    def empty(self) -> bool:
+        """Whether no profile was taken in yet."""
+        return not self._count.any()
+
+    def update(self, at: int, ns: float) -> None:
+        """Take in one reading of a parameter."""
+        if self._count[at] == 0:
+            self._mean[at] = ns
+        else:
+            change = ns - self._mean[at]
+            self._jump[at] = max(self._jump[at] * policy.SPREAD_DECAY, abs(change))
+            self._mean[at] += policy.NEWEST_WEIGHT * change
+        self._count[at] += 1
+
+    def summary(self) -> dict[str, float]:
+        """Mean cost by signature of everything that was profiled, nanoseconds."""
+        return {signature: float(np.mean(costs)) for signature, costs in self._by_signature().items()}
+
+    def costs(self) -> NormalCosts:
+        """Mean and variance of every parameter."""
+        mean, seen = self._mean.copy(), self._count > 0
+        relative = np.where(seen, policy.SEEN, policy.GUESSED)
+        same, pace = self._by_signature(), self._pace()
+        ratio, context_ratios = self._low_over_float(), self._context_ratios()
+        trends, rates = self._trends(), self._rates()
+        for at in np.flatnonzero(~seen).tolist():
+            signature = self._parameters.signatures[at]
+            if signature in same:
+                mean[at], relative[at] = float(np.mean(same[signature])), policy.SAME_SIGNATURE
+            elif signature in self._known:
+                mean[at], relative[at] = self._known[signature] * pace, policy.SAME_SIGNATURE
+            elif at < self._parameters.first_edge:
+                mean[at], relative[at] = self._from_other_form(at, ratio, context_ratios)
+            else:
+                k, state = divmod(at - self._parameters.first_edge, STATES)
+                edge = self._graph.edges[k]
+                base, slope = trends[state]
+                rate = rates.get((edge.kind, state))
+                mean[at] = base + slope * edge.size if rate is None else rate * edge.size
+        spread = np.maximum(self._jump * policy.SPREAD_DECAY, 0.0)
+        return NormalCosts(mean, (relative * np.abs(mean) + policy.COST_FLOOR_NS) ** 2 + spread**2)
+
+    def _by_signature(self) -> Mapping[str, list[float]]:
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for at in np.flatnonzero(self._count).tolist():
+            found[self._parameters.signatures[at]].append(float(self._mean[at]))
+        return found
+
+    def _pace(self) -> float:
+        """Typical ratio of this run's costs to those of earlier runs: a machine's speed differs from hour to hour."""
+        seen = np.flatnonzero(self._count).tolist() if self._known else []
+        pairs = [(self._mean[at], self._known.get(self._parameters.signatures[at])) for at in seen]
+        logs = [np.log(now / earlier) for now, earlier in pairs if earlier and now > 0.0]
+        return float(np.exp(np.median(logs))) if logs else 1.0
+
+    def _low_over_float(self) -> float:
+        """Typical ratio of a unit's low-precision cost to its float cost, where both were profiled."""
+        forms = self._mean[: self._parameters.first_edge].reshape(-1, 2, 2)
+        costs = np.fmin(forms[:, :, 0], forms[:, :, 1])  # whichever context was profiled
+        both = self._graph.selectable & (np.nan_to_num(costs, nan=0.0) > 0.0).all(axis=1)
+        if not both.any():
+            return policy.LOW_OVER_FLOAT
+        ratio = np.exp(np.median(np.log(costs[both, 1] / costs[both, 0])))
+        return float(np.clip(ratio, *policy.LOW_OVER_FLOAT_RANGE))
+
+    def _from_other_form(
+        self, at: int, ratio: float, context_ratios: Mapping[tuple[str, int], float]
+    ) -> tuple[float, float]:
+        """Cost of a unit's form, and its relative deviation, from the forms that were profiled.
+
+        Neighboring indices (``at ^ 1``) are the same label in the other context.
+        """
+        other_context = self._mean[at ^ 1]
+        if np.isfinite(other_context):
+            unit = self._graph.units[at // FORMS]
+            context_ratio = context_ratios.get((unit.op_type, at % FORMS), self._table_ratio(at))
+            return float(other_context) * context_ratio, policy.OTHER_CONTEXT[at // 2 % 2]
+        factor = ratio * self._table_ratio(at) if at & 2 else 1.0 / ratio
+        other_label = [float(v) * factor for v in (self._mean[at ^ 2], self._mean[at ^ 3]) if np.isfinite(v)]
+        return (other_label[0] if other_label else policy.COST_FLOOR_NS), policy.GUESSED
+
+    def _table_ratio(self, at: int) -> float:
+        """Cost of a unit's form over that in the other context, by the target's table."""
+        rule = self._graph.units[at // FORMS].rule
+        behind_float = 1.0 if rule is None else rule.slowdown_after_float
+        return {2: behind_float, 3: 1.0 / behind_float}.get(at % FORMS, 1.0)
+
+    def _context_ratios(self) -> dict[tuple[str, int], float]:
+        """By operator and form: typical cost over that in the other context, where both were profiled.
+
+        Few readings are drawn towards the target's table: one odd unit must not speak for all of its kind.
+        """
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        table: dict[tuple[str, int], float] = {}
+        for at in np.flatnonzero(self._count[: self._parameters.first_edge]).tolist():
+            here, there = self._mean[at], self._mean[at ^ 1]
+            if self._count[at ^ 1] and here > policy.COST_FLOOR_NS and there > policy.COST_FLOOR_NS:
+                key = self._graph.units[at // FORMS].op_type, at % FORMS
+                found[key].append(float(np.log(here / there)))
+                table[key] = float(np.log(self._table_ratio(at)))
+        prior = policy.PRIOR_READINGS
+        return {
+            key: float(np.exp((len(logs) * np.median(logs) + prior * table[key]) / (len(logs) + prior)))
+            for key, logs in found.items()
+        }
+
+    def _rates(self) -> dict[tuple[str, int], float]:
+        """By kind of value and state: typical nanoseconds per element, where some were profiled."""
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        first = self._parameters.first_edge
+        for at in np.flatnonzero(self._count[first:]).tolist():
+            k, state = divmod(at, STATES)
+            edge = self._graph.edges[k]
+            if edge.size:
+                found[edge.kind, state].append(float(self._mean[first + at]) / edge.size)
+        return {key: float(np.median(rates)) for key, rates in found.items()}
+
+    def _trends(self) -> dict[int, tuple[float, float]]:
+        """By state: nanoseconds per value and per element, fitted to what was profiled; both non-negative."""
+        found: dict[int, tuple[float, float]] = {State.FLOAT: (0.0, 0.0), State.LOW: (0.0, 0.0)}
+        costs = self._mean[self._parameters.first_edge :].reshape(-1, STATES)
+        sizes = np.array([e.size for e in self._graph.edges], float)
+        for state, default in ((State.QUANTIZE, policy.QUANTIZE_NS), (State.DEQUANTIZE, policy.DEQUANTIZE_NS)):
+            seen = np.isfinite(costs[:, state]) if len(costs) else np.zeros(0, bool)
+            if seen.sum() < policy.TREND_READINGS or sizes[seen].sum() == 0:
+                found[state] = default
+                continue
+            slope = float(np.median(costs[seen, state] / np.maximum(sizes[seen], 1.0)))
+            base = float(np.median(np.maximum(costs[seen, state] - slope * sizes[seen], 0.0)))
+            found[state] = (base, max(slope, 0.0))
+        return found

@@ -1,0 +1,205 @@
+"""What the search has learned, and what it predicts from that: models of cost and noise in place of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from inlay.quant.sensitivity import Powers, Sensitivity
+from inlay.search import policy
+from inlay.search.cost_model import CostModel, Prediction
+from inlay.search.executed import Disagreement, disagreements
+from inlay.search.noise_allowance import NoiseAllowance
+from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
+from inlay.search.solver import Solver
+from inlay.search.unit_graph import UnitGraph
+from inlay.targets.base import KernelTime
+from inlay.trial import Measured, Trial
+from inlay.types import Placement, PortRewrite
+
+
+@dataclass(frozen=True)
+class Oracles:
+    """What the search may ask besides proposing placements. Answers must be the same when a run is resumed.
+
+    Attributes:
+        profile: kernel times of a placement; empty when it cannot be profiled.
+        sensitivity: noise of every source alone, at the float outputs.
+        noise: noise of a placement, by a probe; None where it cannot be probed.
+        label: the placement in which the named units run in low precision.
+        hurried: whether the anchors took much of the time.
+        rewrites: the selectable rewrites of the target, wherever they apply.
+    """
+
+    profile: Callable[[Placement], Sequence[KernelTime]]
+    sensitivity: Callable[[], Sensitivity]
+    noise: Callable[[Placement], Powers | None]
+    label: Callable[[frozenset[str]], Placement]
+    hurried: Callable[[], bool] = lambda: False
+    rewrites: frozenset[PortRewrite] = frozenset()
+
+
+@dataclass(frozen=True)
+class CheckedPrediction:
+    """A prediction that was made before a measurement, and the nanoseconds that were measured."""
+
+    digest: str
+    predicted: Prediction
+    measured_ns: float
+
+
+class Point(NamedTuple):
+    """Latency in nanoseconds and SQNR in dB of a measured model."""
+
+    ns: float
+    sqnr_db: float
+
+
+class Surrogate:
+    """Trials so far, and models of cost and noise that they correct.
+
+    Args:
+        graph: units and values.
+        oracles: profiles and probes.
+        anchors: trials of the anchors by name, complete by the time of the first call.
+        chosen: for each anchor's name, the units that it runs in low precision.
+        outputs: names of the float outputs, as in the sensitivities.
+        bound: noise over signal that the SQNR bound allows; None where there is no such bound.
+        baseline_ns: latency of the baseline.
+        known: unit and boundary costs by signature, from earlier runs.
+
+    Attributes:
+        cost_model: of latency.
+        allowance: how much noise is allowed.
+        solver: solves for labelings within the allowance; holds the noise model.
+        rewrites: selectable rewrites that make their operators faster.
+        best: the best labeling so far, which was measured in ``best_ns``.
+        points: every measured model.
+        predictions: made before measurements.
+        disagreements: units that did not run as labeled, by name and label.
+    """
+
+    def __init__(
+        self,
+        graph: UnitGraph,
+        oracles: Oracles,
+        anchors: Mapping[str, Trial],
+        chosen: Mapping[str, frozenset[str]],
+        outputs: Sequence[str],
+        bound: float | None,
+        baseline_ns: float,
+        known: Mapping[str, float] | None = None,
+    ) -> None:
+        self.graph = graph
+        self._oracles = oracles
+        self._anchors = anchors
+        self._chosen = chosen
+        self._baseline_ns = baseline_ns
+        self.cost_model = CostModel(graph, known)
+        self.allowance = NoiseAllowance(bound)
+        self.solver = Solver(
+            graph,
+            outputs,
+            self.allowance,
+            oracles.sensitivity,
+            lambda labels: oracles.noise(self.placement(labels)),
+            anchors,
+            chosen,
+        )
+        self.rewrites = RewriteChoice()
+        self.best = np.zeros(len(graph.units), bool)
+        self.best_ns = float("inf")
+        self.points: list[Point] = []
+        self.predictions: list[CheckedPrediction] = []
+        self.disagreements: dict[tuple[str, bool], Disagreement] = {}
+        self._trials: dict[Placement, Trial] = {}
+
+    def placement(self, labels: np.ndarray) -> Placement:
+        """The placement of a labeling and all that follows from it, with the faster rewrites."""
+        plain = self._oracles.label(self.graph.names(self.graph.fixed_point(labels)))
+        return plain.with_rewrites(self.rewrites.rewrites)
+
+    def trial(self, labels: np.ndarray) -> Trial | None:
+        """The trial of a labeling, if there was one."""
+        return self._trials.get(self.placement(labels))
+
+    def solve(self, maximum: float | None = None) -> np.ndarray:
+        """The best labeling under the expected costs that keeps the allowance, or ``maximum`` noise in its place."""
+        return self.solver.solve(self.cost_model.expected_problem(), maximum, known=[self.best], exact=True)
+
+    def choose_rewrites(self) -> None:
+        """For each selectable rewrite, profile the anchor that has the most ports for it, without and with it."""
+        measured = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
+        plain = [p for p in measured if not p.rewrites]
+        for name in sorted({r.name for r in self._oracles.rewrites}):
+            offered = [r for r in self._oracles.rewrites if r.name == name]
+            usual = max(plain, key=lambda p: len(p.with_rewrites(offered).rewrites), default=Placement())
+            rewritten = usual.with_rewrites(offered)
+            if rewritten.rewrites:
+                profiles = [self._oracles.profile(p) for p in (usual, rewritten)]
+                self.rewrites |= choose_rewrites(self.graph, rewritten.rewrites, *profiles)
+
+    def update_from_anchors(self) -> None:
+        """Learn from the anchors' trials and profiles."""
+        for name, trial in self._anchors.items():
+            if name in self._chosen:
+                self.update(self.graph.labels(self._chosen[name]), trial)
+
+    def update(self, labels: np.ndarray, trial: Trial, prediction: Prediction | None = None) -> None:
+        """Learn from a trial and, where that is worth a build, from its profile.
+
+        Args:
+            labels: that were proposed.
+            trial: what was found.
+            prediction: made before; None to profile in any case.
+        """
+        labels = self.graph.propagate(labels)
+        self._remember(labels, trial)
+        self.allowance.update(trial)
+        if trial.accuracy is not None:
+            self.solver.update(labels, trial.accuracy)
+        if not isinstance(trial.outcome, Measured):
+            return
+        speedup = trial.outcome.latency.speedup
+        ns = self._baseline_ns / speedup.value
+        self.points.append(Point(ns, trial.outcome.accuracy.sqnr_db))
+        finite = 0.0 < speedup.low < speedup.high < np.inf
+        stddev = float(np.log(speedup.high / speedup.low) / 4.0 if finite else policy.UNKNOWN_SPREAD)
+        better = trial.feasible and (
+            trial.accepted or not np.isfinite(self.best_ns) or ns < self.best_ns * policy.CLEARLY_BETTER
+        )
+        informative = better or prediction is None or self._is_surprise(ns, prediction)
+        if better and ns < self.best_ns:
+            self.best, self.best_ns = labels, ns
+        if prediction is not None:
+            self.predictions.append(CheckedPrediction(trial.proposal.placement.digest, prediction, ns))
+        if informative:
+            ns = self._update_from_profile(labels, trial.proposal.placement, ns, stddev)
+        self.cost_model.update_from_latency(labels, ns, stddev)
+
+    def _remember(self, labels: np.ndarray, trial: Trial) -> None:
+        proposed = trial.proposal.placement
+        self._trials[proposed] = trial
+        stated = self.placement(labels)
+        if stated.rewrites == proposed.rewrites and (self.graph.fixed_point(labels) == labels).all():
+            self._trials[stated] = trial  # the same model, with all that follows stated
+
+    def _is_surprise(self, ns: float, prediction: Prediction) -> bool:
+        """Whether a prediction was so wrong that a profile is worth its time."""
+        error = abs(ns - prediction.mean)
+        if error > max(policy.PROFILE_ERROR * ns, policy.PROFILE_SIGMAS * prediction.stddev):
+            return True
+        return error > policy.PROFILE_ERROR_NEAR_BEST * ns and ns < policy.NEAR_BEST * self.best_ns
+
+    def _update_from_profile(self, labels: np.ndarray, placement: Placement, ns: float, stddev: float) -> float:
+        """Learn from a profile; nanoseconds with the faster rewrites, which anchors lack."""
+        kernels = self._oracles.profile(placement)
+        self.disagreements.update({(d.unit, d.wanted_low): d for d in disagreements(self.graph, labels, kernels)})
+        faster = self.rewrites.applied(self.graph, placement, kernels)
+        if kernels:
+            ns *= sum(k.ns for k in faster) / sum(k.ns for k in kernels)
+        self.cost_model.update_from_profile(labels, faster, ns, stddev)
+        return ns
