@@ -10,7 +10,7 @@ import onnx_ir as ir
 from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples
 from inlay.model.load import load
-from inlay.model.store import embed
+from inlay.model.store import embed_weights
 from inlay.prepare.model import prepare
 from inlay.quant.extract import Extraction, extract
 from inlay.quant.qparams import QParamsTable
@@ -57,7 +57,7 @@ class Workspace:
 
     def emit(self, placement: Placement, table: QParamsTable | None = None) -> onnx.ModelProto:
         """A model with its weights inside."""
-        return embed(self.prepared.emitter.emit(placement, table or self.table), self.prepared.store)
+        return embed_weights(self.prepared.emitter.emit(placement, table or self.table), self.prepared.store)
 
     def extract(self, emitted: onnx.ModelProto) -> Extraction:
         """What a model that ``emit`` wrote holds, with the target's rewrites undone."""

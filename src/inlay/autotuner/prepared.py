@@ -21,7 +21,7 @@ from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
-from inlay.model.store import embed
+from inlay.model.store import embed_weights
 from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.accuracy import Bound, Judge
@@ -79,7 +79,7 @@ class Subject:
     def emit(self, placement: Placement) -> onnx.ModelProto:
         """A self-contained model with ``placement`` set in (below 2 GB)."""
         facts = metadata("step by step", placement, self._numbers[1]) if len(placement) else {}
-        return embed(self.prepared.emitter.emit(placement, self._numbers[0], facts), self.prepared.store)
+        return embed_weights(self.prepared.emitter.emit(placement, self._numbers[0], facts), self.prepared.store)
 
     @cached_property
     def _numbers(self) -> tuple[QParamsTable, str]:

@@ -1,7 +1,7 @@
 """An immutable, indexed view of a model's main graph. Everything is keyed by name, nothing by list position.
 
-A :class:`Graph` is what all analysis reads (regions, units, rules, domains, placement). It is built once from the
-normalized model; building it, and each of its look-ups, is linear or constant in the size of the model.
+All analysis (units, rules, domains, regions, placements) reads a :class:`Graph`. It is built once from the normalized
+model in linear time; look-ups take constant time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inlay.errors import ModelError
 from inlay.types import GRAPH_OUTPUT, Port
 
 Shape = tuple[int | None, ...]
-"""Dimensions of a tensor; None where a dimension is not known."""
+"""Dimensions of a tensor; None for an unknown one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +64,10 @@ class Graph:
     Attributes:
         nodes: every node of the main graph, in topological order.
         inputs: names of the graph's inputs (initializers excluded).
-        outputs: names of the graph's outputs, in order; a name may stand more than once.
+        outputs: names of the graph's outputs, in order; a name may occur more than once.
         initializers: constant tensors by name.
-        dtypes: element type by value name, where known.
-        shapes: shape by value name, where known (dynamic dimensions bound where the caller bound them).
+        dtypes: element type by value name, if known.
+        shapes: shape by value name, if its rank is known; dynamic dimensions have the sizes that the caller bound.
         opset: version of the default ONNX domain.
     """
 
@@ -102,11 +102,11 @@ class Graph:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """Values that some subgraph reads. No port stands for such a read: it always sees the original value."""
+        """Values that some subgraph reads. Such a read is no port: it always sees the original value."""
         return frozenset().union(*(n.captured for n in self.nodes))
 
     def node(self, name: str) -> Node:
-        """The node called ``name`` (KeyError when there is none)."""
+        """The node called ``name``; KeyError if there is none."""
         return self._by_name[name]
 
     def has_node(self, name: str) -> bool:
@@ -122,7 +122,7 @@ class Graph:
         return self._consumers.get(value, ())
 
     def value_of(self, port: Port) -> str:
-        """The value that ``port`` reads; KeyError when there is no such port."""
+        """The value that ``port`` reads; KeyError if there is no such port."""
         names = self.outputs if port.node == GRAPH_OUTPUT else self._by_name[port.node].inputs
         if not 0 <= port.slot < len(names) or not names[port.slot]:
             raise KeyError(port)
@@ -147,28 +147,28 @@ class Graph:
         return value in self.initializers
 
     def is_float(self, value: str) -> bool:
-        """Whether ``value`` is known to be a float32 tensor, the only type that Q/DQ is set on."""
+        """Whether ``value`` is known to be a float32 tensor, the only type that Q/DQ is inserted on."""
         return self.dtypes.get(value) is ir.DataType.FLOAT
 
     @cached_property
     def float_outputs(self) -> tuple[str, ...]:
-        """Outputs that are floating-point numbers of any precision, each once."""
+        """Graph outputs of any floating-point type, each once."""
         kinds = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
         return tuple(dict.fromkeys(v for v in self.outputs if self.dtypes.get(v) in kinds))
 
     def shape(self, value: str) -> Shape | None:
-        """Shape of ``value``, or None where even its rank is not known."""
+        """Shape of ``value``, or None if not even its rank is known."""
         return self.shapes.get(value)
 
     def size(self, value: str) -> int | None:
-        """Number of elements of ``value``, or None where a dimension is not known."""
+        """Number of elements of ``value``, or None if a dimension is not known."""
         shape = self.shapes.get(value)
         if shape is None or any(d is None for d in shape):
             return None
         return math.prod(d for d in shape if d is not None)
 
     def constant(self, value: str) -> np.ndarray | None:
-        """The numbers of initializer ``value``, or None when it is not one."""
+        """The content of initializer ``value``, or None if it is not one."""
         tensor = self.initializers.get(value)
         return None if tensor is None else tensor.numpy()
 
@@ -178,7 +178,7 @@ def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> G
 
     Args:
         model: a normalized model: topologically sorted, unique node names.
-        shapes: shapes that replace those recorded in the model (dynamic dimensions bound).
+        shapes: shapes by value name that replace the model's own (with dynamic dimensions bound).
 
     Raises:
         ModelError: a node or value has no name.

@@ -1,4 +1,4 @@
-"""Read a model file: parse it, check that its external data stays inside its folder, and take its digest.
+"""Load a model file: parse it, check that its external data stays inside its folder, and compute its digest.
 
 Model files are data: nothing in them is executed, and no path in them is followed out of the model's own folder.
 """
@@ -16,20 +16,20 @@ from google.protobuf.message import DecodeError
 
 from inlay.errors import ModelError
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # bytes read at a time for a digest
 
-logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it says line by line what our errors say in one
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the errors raised here say the same in one line
 
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:
-    """A model as it stands on disk.
+    """A model on disk.
 
     Attributes:
         path: the ``.onnx`` file.
-        sha256: over the file and, where it has external data, over those files too.
-        model: the parsed model; weights are mapped, not copied.
-        external: external data files, by absolute path.
+        sha256: digest of the file followed by its external data files, as 64 hexadecimal digits.
+        model: the parsed model; external data is mapped, not copied.
+        external: absolute paths of the external data files.
         size: bytes of the file and its external data.
     """
 
@@ -41,11 +41,11 @@ class ModelFile:
 
 
 def load(path: str | Path) -> ModelFile:
-    """Read the model at ``path``.
+    """Load the model at ``path``.
 
     Raises:
-        ModelError: there is no such file, it is not an ONNX model, or its external data is missing, short, or outside
-            its folder.
+        ModelError: there is no such file, it is not an ONNX model, or its external data is missing, too short, or
+            outside its folder.
     """
     path = Path(path)
     if path.is_dir():
@@ -60,7 +60,7 @@ def load(path: str | Path) -> ModelFile:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
         raise ModelError(f"{path} is not an ONNX model, or is cut short: {error}") from error
-    except Exception as error:  # the deserializer raises whatever the malformed field led to
+    except Exception as error:  # the deserializer raises many types on malformed fields
         raise ModelError(f"{path} is not a well-formed ONNX model: {type(error).__name__}: {error}") from error
     if model.graph.num_nodes() == 0 and not model.graph.outputs:
         raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
@@ -74,7 +74,7 @@ def load(path: str | Path) -> ModelFile:
 
 
 def _free_negative_dimensions(model: ir.Model) -> None:
-    """Older exporters write an unknown dimension as -1; runtimes read that as unknown, and so do we."""
+    """Replace negative dimensions: older exporters write an unknown dimension as -1, and runtimes accept it."""
     for graph in model.graphs():
         computed = (v for node in graph for v in node.outputs)
         for value in (*graph.inputs, *computed):

@@ -1,7 +1,8 @@
-"""The numeric oracle: run a graph in this process with ONNX Runtime's CPU provider, as written, without rewrites.
+"""The numeric oracle: runs a graph in this process with ONNX Runtime's CPU provider, by default without fusions.
 
-Used for numbers (calibration, constants, the gate of normalization), never for time. Models are handed over as small
-files that refer to a shared :class:`~inlay.model.store.WeightStore`.
+It computes values (for calibration, constant folding and the numeric check of normalization) and is never timed. This
+is the one generic file that names a runtime. Models are passed as small files that refer to a shared
+:class:`~inlay.model.store.WeightStore`.
 """
 
 from __future__ import annotations
@@ -18,24 +19,31 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
-from inlay.model.store import WeightStore, skeleton
+from inlay.model.store import WeightStore, externalize_weights
 
 
 def runtime_message(error: BaseException) -> str:
-    """A runtime's message without its line breaks and error-code decoration."""
+    """A runtime's error message in one line, without its error-code prefix."""
     text = " ".join(str(error).split())
     return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
 
 
 class Session:
-    """One ONNX Runtime session on a proto. ``outputs`` may name any value of the main graph.
+    """One ONNX Runtime session.
 
     Args:
-        proto: the model; its weights may lie in ``store``.
-        store: the folder from which external weights are read.
-        optimize: let the runtime fuse and rewrite.
-        fuse_qdq: with ``optimize``: operators between Q and DQ nodes become integer kernels; else the nodes round
-            numbers and all else is float.
+        proto: the model; its weights may be in ``store``.
+        store: where external weights are read from.
+        optimize: enable all graph optimizations of the runtime; otherwise only the basic ones.
+        fuse_qdq: fuse operators between Q and DQ nodes into integer kernels; otherwise these nodes only round values
+            and all kernels are float.
+
+    Attributes:
+        outputs: names of the outputs.
+        types: type of each output in ONNX Runtime's notation, by name.
+
+    Raises:
+        CompileFailed: the runtime rejects the model.
     """
 
     def __init__(
@@ -43,7 +51,7 @@ class Session:
     ) -> None:
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        options.intra_op_num_threads = _usable_cores()  # its own count forgets that a process may be pinned
+        options.intra_op_num_threads = _usable_cores()  # the runtime's own default ignores CPU affinity
         if not fuse_qdq:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
         level = ort.GraphOptimizationLevel
@@ -52,7 +60,7 @@ class Session:
         path.write_bytes(proto.SerializeToString())
         try:
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the binding raises bare exceptions of several types
+        except Exception as error:  # the binding raises several unrelated types
             raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
         finally:
             path.unlink()
@@ -60,7 +68,7 @@ class Session:
         self.types = {o.name: o.type for o in self._session.get_outputs()}
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name. Raises RunFailed."""
+        """Every output by name. Raises RunFailed if the runtime fails."""
         try:
             return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
         except Exception as error:  # as above
@@ -68,28 +76,28 @@ class Session:
 
 
 def _usable_cores() -> int:
-    """Cores that this process may run on; 0 (the runtime's own choice) where the system does not tell."""
+    """Cores that this process may run on; 0 (the runtime's default) where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
 
 def run_model(model: ir.Model, store: WeightStore, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of ``model`` on ``feed``. Raises CompileFailed or RunFailed."""
-    return Session(skeleton(model, store), store).run(feed)
+    return Session(externalize_weights(model, store), store).run(feed)
 
 
 class ConstantEvaluator:
-    """Runs a model without inputs and returns the named values."""
+    """Computes constants: runs models without inputs, with weights in scratch folders inside ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __call__(self, model: ir.Model, names: list[str]) -> dict[str, np.ndarray]:
-        """The numbers of ``names``."""
+        """The outputs ``names`` of ``model``, which has no inputs."""
         inner = self._folder / f"constants-{uuid.uuid4().hex}"
         inner.mkdir()
         try:
             store = WeightStore(inner)
-            outputs = Session(skeleton(model, store), store).run({})
+            outputs = Session(externalize_weights(model, store), store).run({})
         finally:
             with contextlib.suppress(OSError):
                 for file in inner.iterdir():
@@ -99,7 +107,7 @@ class ConstantEvaluator:
 
 
 def with_outputs(proto: onnx.ModelProto, values: Sequence[str]) -> onnx.ModelProto:
-    """A copy of ``proto`` whose outputs are ``values``; their types are left for the runtime to infer."""
+    """A copy of ``proto`` with ``values`` of its main graph as outputs; the runtime infers their types."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.output[:]
@@ -109,7 +117,7 @@ def with_outputs(proto: onnx.ModelProto, values: Sequence[str]) -> onnx.ModelPro
 
 
 def in_batches(values: Sequence[str], sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
-    """Split ``values`` into lists whose sizes in bytes add up to at most ``limit`` (or that hold one value)."""
+    """Split ``values`` into batches of at most ``limit`` bytes, or of a single larger value."""
     batch: list[str] = []
     total = 0
     for value in values:

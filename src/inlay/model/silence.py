@@ -1,4 +1,4 @@
-"""Keep what compiled libraries print off standard output."""
+"""Keep the prints of compiled libraries off standard output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing reaches standard output, from compiled code either: the descriptor itself is turned away meanwhile."""
+    """Redirect standard output to the null device, for compiled code too: the file descriptor itself is replaced."""
     try:
         sys.stdout.flush()
         kept = os.dup(1)
@@ -24,7 +24,7 @@ def silence() -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).fflush(None)  # what C has buffered goes the same way
+            ctypes.CDLL(None).fflush(None)  # what C has buffered is discarded too
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)

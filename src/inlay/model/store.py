@@ -1,7 +1,7 @@
-"""Weights on disk, once, and model files that refer to them.
+"""Weights on disk, stored once; model files refer to them as external data.
 
-A search emits many candidates that differ in a few nodes but share every weight. Each weight tensor is written once to
-a store; a candidate is then a small file with external-data references, and building it copies no weights.
+A search emits many candidates that differ in a few nodes but share most weights. Each weight tensor is written once to
+a store; a candidate is then a small file with external-data references, and writing it copies no weights.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import onnx
 import onnx_ir as ir
 
 INLINE_BYTES = 1024
-"""Tensors below this stay inside the model: shape inference reads small constants."""
+"""Smaller tensors (bytes) stay inside the model: shape inference reads small constants."""
 
-_ALIGN = 4096  # a page: runtimes map external data
+_ALIGN = 4096  # bytes; a memory page, since runtimes map external data
 
 
 class WeightStore:
-    """An append-only file of tensors, addressed by key. Not safe for two writers."""
+    """An append-only file of tensors, addressed by key. Not safe for concurrent writers."""
 
     NAME = "weights.bin"
 
@@ -33,7 +33,7 @@ class WeightStore:
         self.path.write_bytes(b"")
 
     def put(self, key: str, data: Callable[[], bytes | memoryview]) -> tuple[int, int]:
-        """Offset and length in bytes of the tensor called ``key``; ``data`` is asked only the first time."""
+        """Offset and length in bytes of the tensor called ``key``; ``data`` is called only the first time."""
         if key not in self._where:
             payload = data()
             with self.path.open("ab") as file:
@@ -44,7 +44,7 @@ class WeightStore:
         return self._where[key]
 
     def put_array(self, key: str, make: Callable[[], np.ndarray]) -> tuple[int, ...]:
-        """Shape of the array called ``key``; ``make`` is asked for it only the first time."""
+        """Shape of the array called ``key``; ``make`` is called only the first time."""
         if key not in self._shapes:
             array = make()
             self.put(key, np.ascontiguousarray(array).tobytes)
@@ -52,7 +52,7 @@ class WeightStore:
         return self._shapes[key]
 
     def reference(self, key: str, name: str, dtype: int, dims: tuple[int, ...]) -> onnx.TensorProto:
-        """A tensor proto called ``name`` that points to the stored tensor ``key``."""
+        """A tensor proto called ``name`` that refers to the stored tensor ``key``."""
         offset, length = self._where[key]
         proto = onnx.TensorProto(name=name, data_type=dtype, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
         for k, v in (("location", self.NAME), ("offset", str(offset)), ("length", str(length))):
@@ -60,15 +60,15 @@ class WeightStore:
         return proto
 
     def read(self, proto: onnx.TensorProto) -> bytes:
-        """The bytes that a reference made by this store points to."""
+        """The bytes that a reference into this store stands for."""
         where = {entry.key: entry.value for entry in proto.external_data}
         with self.path.open("rb") as file:
             file.seek(int(where["offset"]))
             return file.read(int(where["length"]))
 
 
-def skeleton(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
-    """``model`` as a proto whose larger initializers live in ``store``. The model itself is not changed."""
+def externalize_weights(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
+    """``model`` as a proto whose larger initializers are in ``store``. The model itself is not changed."""
     copy = model.clone()
     for name, value in copy.graph.initializers.items():
         tensor = value.const_value
@@ -87,8 +87,8 @@ def skeleton(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
     return ir.to_proto(copy)
 
 
-def embed(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:
-    """A copy of ``proto`` with every reference into ``store`` replaced by the bytes themselves."""
+def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:
+    """A self-contained copy of ``proto``: every reference into ``store`` is replaced by the data itself."""
     full = onnx.ModelProto()
     full.CopyFrom(proto)
     for tensor in full.graph.initializer:
@@ -101,7 +101,7 @@ def embed(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:
 
 
 def external_bytes(proto: onnx.ModelProto) -> int:
-    """Bytes of tensor data that ``proto`` keeps outside itself."""
+    """Bytes of the external data that ``proto`` refers to."""
     return sum(
         int(entry.value)
         for tensor in proto.graph.initializer
@@ -111,8 +111,8 @@ def external_bytes(proto: onnx.ModelProto) -> int:
     )
 
 
-def relocate(proto: onnx.ModelProto, store: WeightStore, data_file: Path) -> onnx.ModelProto:
-    """A copy of ``proto`` whose external tensors are gathered in ``data_file``, which lies beside the model."""
+def save_external_data(proto: onnx.ModelProto, store: WeightStore, data_file: Path) -> onnx.ModelProto:
+    """A copy of ``proto`` whose external data is written to ``data_file``, in the model's own folder."""
     moved = onnx.ModelProto()
     moved.CopyFrom(proto)
     with data_file.open("wb") as file:
@@ -130,7 +130,7 @@ def relocate(proto: onnx.ModelProto, store: WeightStore, data_file: Path) -> onn
 
 
 def tensor_proto(name: str, array: np.ndarray, dtype: int) -> onnx.TensorProto:
-    """An inline tensor of ``array``'s numbers with ONNX element type ``dtype`` (4-bit types are packed)."""
+    """``array`` as an inline tensor with ONNX element type ``dtype`` (4-bit types are packed)."""
     if dtype == onnx.TensorProto.INT4:
         return onnx.helper.make_tensor(name, dtype, array.shape, array.astype(ml_dtypes.int4).ravel())
     data = np.ascontiguousarray(array).tobytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from inlay.model.load import file_sha256
-from inlay.model.store import WeightStore, embed, external_bytes, relocate
+from inlay.model.store import WeightStore, embed_weights, external_bytes, save_external_data
 from inlay.prepare.model import PreparedModel
 from inlay.quant.qparams import QParamsTable
 from inlay.space.recipe import Recipe
@@ -77,8 +77,8 @@ class CandidateWriter:
 def deliver(proto: onnx.ModelProto, store: WeightStore, path: Path) -> Artifact:
     """Write ``proto`` to ``path`` with its weights inside, or in ``<path>.data`` when they exceed 2 GB."""
     if external_bytes(proto) <= EMBED_BYTES:
-        path.write_bytes(embed(proto, store).SerializeToString())
+        path.write_bytes(embed_weights(proto, store).SerializeToString())
     else:
         data = path.with_name(path.name + ".data")
-        path.write_bytes(relocate(proto, store, data).SerializeToString())
+        path.write_bytes(save_external_data(proto, store, data).SerializeToString())
     return Artifact(path, file_sha256(path))

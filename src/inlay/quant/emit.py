@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
-from inlay.model.store import INLINE_BYTES, WeightStore, embed, skeleton, tensor_proto
+from inlay.model.store import INLINE_BYTES, WeightStore, embed_weights, externalize_weights, tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.quant.rewrite import Rewrite
@@ -88,7 +88,7 @@ class Emitter:
             (rewrite, {n.name: form for n in fixed.nodes if (form := rewrite.applies(fixed, n)) is not None})
             for rewrite in rewrites
         ]
-        self.base = skeleton(model, store)
+        self.base = externalize_weights(model, store)
         self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
         self._node_names = {n.name for n in self.base.graph.node}
@@ -317,6 +317,6 @@ def emit(
     """
     store = WeightStore(folder)
     try:
-        return embed(Emitter(model, graph, store).emit(placement, table, metadata), store)
+        return embed_weights(Emitter(model, graph, store).emit(placement, table, metadata), store)
     finally:
         store.path.unlink()

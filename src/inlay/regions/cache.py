@@ -1,4 +1,4 @@
-"""The pattern cache: schemes that did well, by pattern, for the next run on this model or on one like it.
+"""The pattern cache: the best schemes by pattern, for the next run on this model or on a similar one.
 
 A YAML file that people can read and edit::
 
@@ -12,8 +12,8 @@ A YAML file that people can read and edit::
         - speedup: 1.31
           points: [[node_input, 0, 0], [output, null, 1, 0]]
 
-For each pattern the best schemes are kept, up to a limit, and no two that are closer than the minimum edit distance:
-of those the faster one stays. Speedups only rank; whatever is taken from a cache is measured before it is believed.
+For each pattern the best schemes are kept, up to a limit, and no two of them closer than the minimum edit distance: of
+two such schemes the faster one stays. Speedups only rank: a cached scheme is measured like any other.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A scheme with the speedup over float of the best model that it was part of."""
+    """A scheme with the speedup over float of the best placement that it was part of."""
 
     scheme: InsertionScheme
     speedup: float
 
 
 class PatternCache:
-    """Best schemes by pattern.
+    """The best schemes by pattern.
 
     Args:
         minimum_distance: smallest edit distance between two schemes of one pattern.
@@ -71,7 +71,7 @@ class PatternCache:
     __hash__ = None  # type: ignore[assignment]
 
     def entries(self, signature: str) -> tuple[CacheEntry, ...]:
-        """Schemes of a pattern, best first; empty where none are known."""
+        """Schemes of a pattern, best first; empty if none is known."""
         return self._entries.get(signature, ())
 
     def summary(self, signature: str) -> str:
@@ -79,9 +79,9 @@ class PatternCache:
         return self._summaries.get(signature, "")
 
     def add(self, signature: str, summary: str, entries: Iterable[CacheEntry]) -> None:
-        """Take in schemes of a pattern; of schemes that are too close to each other the faster one is kept."""
+        """Add schemes of a pattern; of two schemes that are too close to each other the faster one is kept."""
         kept: list[CacheEntry] = []
-        # stable: among equals, what was there before stays
+        # a stable sort: among equals, earlier entries stay
         for entry in sorted([*self.entries(signature), *entries], key=lambda e: -e.speedup):
             if len(kept) == self.max_entries_per_pattern:
                 break
@@ -93,7 +93,7 @@ class PatternCache:
             self._summaries[signature] = summary or self.summary(signature)
 
     def merge(self, other: PatternCache) -> None:
-        """Take in all that ``other`` holds."""
+        """Add all entries of ``other``."""
         for signature in other:
             self.add(signature, other.summary(signature), other.entries(signature))
 
@@ -119,7 +119,7 @@ class PatternCache:
         """Read what :meth:`to_data` wrote.
 
         Raises:
-            UsageError: it is something else, of another version, or damaged; ``source`` says where it came from.
+            UsageError: it is something else, of another version, or damaged; the message names ``source``.
         """
         if not isinstance(data, dict) or FORMAT not in data:
             raise UsageError(f"{source} is not an Inlay pattern cache: it lacks the line '{FORMAT}: {VERSION}'")
@@ -131,22 +131,22 @@ class PatternCache:
                 entries = [_entry(item) for item in held["schemes"]]
                 made.add(str(signature), str(held.get("summary", "")), entries)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"{source} is damaged: {_words(error)}") from error
+            raise UsageError(f"{source} is damaged: {_message(error)}") from error
         return made
 
     def save(self, path: str | Path) -> None:
-        """Write the cache; the file is complete or not there at all. Raises UsageError when it cannot be written."""
+        """Write the cache atomically. Raises UsageError if it cannot be written."""
         text = yaml.safe_dump(self.to_data(), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
         write_atomic(Path(path), text)
 
     @classmethod
     def load(cls, path: str | Path) -> PatternCache:
-        """Read a cache file. Raises UsageError when it is missing, or not a cache."""
+        """Read a cache file. Raises UsageError if it is missing or not a cache."""
         return cls.from_data(read_yaml(Path(path)), str(path))
 
 
 def read_yaml(path: Path) -> object:
-    """Plain data of a YAML file. Raises UsageError when it cannot be read, or is not YAML."""
+    """Plain data of a YAML file. Raises UsageError if it cannot be read or is not YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf8"))
     except OSError as error:
@@ -158,7 +158,7 @@ def read_yaml(path: Path) -> object:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write ``text`` beside ``path``, then put it in place. Raises UsageError when that fails."""
+    """Write ``text`` to a temporary file, then rename it to ``path``. Raises UsageError if that fails."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -187,7 +187,7 @@ def show(cache: PatternCache) -> str:
 
 
 def merge_files(paths: Sequence[str | Path], out: str | Path) -> PatternCache:
-    """Merge cache files into one, for ``inlay cache merge``; the first file's limits hold.
+    """Merge cache files into one, for ``inlay cache merge``; the limits of the first file apply.
 
     Raises:
         UsageError: no file given, one of them is not a cache, or ``out`` cannot be written.
@@ -212,5 +212,5 @@ def _entry(item: Any) -> CacheEntry:
     return CacheEntry(InsertionScheme.from_data(item["points"]), speedup)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"there is no entry {error}" if isinstance(error, KeyError) else str(error)

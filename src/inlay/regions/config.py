@@ -12,21 +12,21 @@ class Config:
     """Settings of the region-pattern search, with the classic autotuner's names and defaults.
 
     Attributes:
-        schemes_per_region: most placements that are tried for one pattern.
-        performance_threshold: a scheme replaces the incumbent only when it is at least so many times as fast. With 1.0
-            every improvement counts that the measurement can tell from noise.
+        schemes_per_region: most schemes that are measured for one pattern.
+        performance_threshold: least speedup over the incumbent with which a scheme replaces it. With 1.0 every
+            improvement counts that the measurement can tell from noise.
         maximum_sequence_region_size: most nodes of a leaf region.
         minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
-        top_percent_to_mutate: share of the schemes measured so far, best first, that mutations start from (0..1).
-        minimum_schemes_to_mutate: fewest schemes that mutations start from, as far as there are so many.
+        top_percent_to_mutate: fraction (0..1) of the schemes measured so far, best first, that mutations start from.
+        minimum_schemes_to_mutate: fewest schemes that mutations start from, if that many were measured.
         maximum_mutations: most insertion points that one mutation changes.
-        maximum_generation_attempts: how many schemes in a row may turn out to be known before a pattern is done.
-        concat_group_min_samples: the *expected* least number of schemes per region in which all inputs of a Concat
-            were set or cleared together (the schemes are drawn at random; this is a mean, not a guarantee).
+        maximum_generation_attempts: after so many drawn schemes in a row that are known already, a pattern is finished.
+        concat_group_min_samples: least *expected* number of schemes per pattern that set or clear all inputs of a
+            Concat together (schemes are drawn at random: this bounds the mean, not every run).
         pattern_cache_minimum_distance: smallest edit distance between two cached schemes of one pattern.
         pattern_cache_max_entries_per_pattern: most cached schemes of one pattern.
-        confirmations: in the step-by-step API, how often a scheme that seems faster is measured again, in turns with
-            the incumbent, before it is believed. 0 believes every single reading.
+        confirmations: in the step-by-step API, how often a scheme that seems faster is measured again, alternating
+            with the incumbent, before it is accepted. 0 accepts on a single reading.
         seed: of the random choices.
     """
 
@@ -45,25 +45,27 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "schemes_per_region",
-            "maximum_sequence_region_size",
-            "minimum_schemes_to_mutate",
-            "maximum_mutations",
-            "maximum_generation_attempts",
-            "pattern_cache_max_entries_per_pattern",
-        ):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        for name in (
-            "minimum_topdown_search_size",
-            "concat_group_min_samples",
-            "pattern_cache_minimum_distance",
-            "confirmations",
-        ):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        for names, least in ((_AT_LEAST_1, 1), (_AT_LEAST_0, 0)):
+            for name in names:
+                if getattr(self, name) < least:
+                    raise UsageError(f"{name} must be {least} or more, not {getattr(self, name)}")
         if not 0 <= self.top_percent_to_mutate <= 1:
             raise UsageError(f"top_percent_to_mutate is a share from 0 to 1, not {self.top_percent_to_mutate}")
         if not self.performance_threshold >= 1:
             raise UsageError(f"performance_threshold is a speedup of 1 or more, not {self.performance_threshold}")
+
+
+_AT_LEAST_1 = (
+    "schemes_per_region",
+    "maximum_sequence_region_size",
+    "minimum_schemes_to_mutate",
+    "maximum_mutations",
+    "maximum_generation_attempts",
+    "pattern_cache_max_entries_per_pattern",
+)
+_AT_LEAST_0 = (
+    "minimum_topdown_search_size",
+    "concat_group_min_samples",
+    "pattern_cache_minimum_distance",
+    "confirmations",
+)

@@ -1,8 +1,8 @@
-"""Values that must share quantization parameters, and clusters of operators that are quantized or left alone together.
+"""Values that must share quantization parameters, and clusters of operators that are quantized or left float together.
 
-*Domains* are about numbers: inputs and outputs of an operator that only moves elements, or that the target wants
-shared, have one scale and zero point. *Clusters* are about the decision: such operators have no reason of their own to
-run in low precision, so that a cluster of them follows what lies around it.
+*Domains* are about qparams: the inputs and outputs of an operator that only moves data, or that the target's policy
+names (``Rules.share``), have one scale and zero point. *Clusters* are about the decision whether to quantize: such
+operators gain nothing from low precision by themselves, so that a cluster of them takes the type of its neighbours.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from inlay.space.rules import Rules
 from inlay.types import GRAPH_OUTPUT, QType
 
 COMPARISONS = frozenset({"Min", "Max", "Where", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-"""Operators that look at which of their inputs is larger, or choose among them: the inputs alone share numbers."""
+"""Operators that compare their inputs or select among them: only the inputs share qparams, not the output."""
 
 
 def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -> Mapping[str, str]:
     """The representative of each value's domain, for values that share theirs with another. Near-linear time.
 
-    Inputs and outputs of an operator that moves elements (Reshape, MaxPool, …), or that the target wants shared
-    (``rules.share``), are one domain wherever the operator stands, quantized or not: sharing costs nothing there, since
-    the values are the same numbers. Constants belong to the domain where nothing else reads them.
+    The inputs and outputs of an operator that moves data (Reshape, MaxPool, …) or is in ``rules.share`` are one domain
+    whether or not the operator is quantized: where data is only moved, the values have the same range anyway. Constants
+    belong to the domain if nothing else reads them.
 
     Args:
         graph: the model.
-        rules: of the target.
-        requantize: names of nodes in ``rules.share`` whose inputs keep numbers of their own after all.
+        rules: the target's table.
+        requantize: names of nodes in ``rules.share`` whose inputs keep qparams of their own (their inputs are
+            requantized).
     """
     sets: DisjointSet[str] = DisjointSet()
     for node in graph.nodes:
@@ -46,13 +47,13 @@ def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -
 
 
 def is_shared(rules: Rules, node: Node) -> bool:
-    """Whether ``node`` wants one set of numbers around it: it moves elements, or the target's policy says so."""
+    """Whether the values around ``node`` share qparams: it moves data, or the target's policy names it."""
     rule = rules.rule(node)
     return rule is not None and (rule.moves_data or node.op_type in rules.share)
 
 
 def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
-    """The values around a shared operator that take part: float, and constants only where nothing else reads them."""
+    """The values around a shared operator that share qparams: float ones; constants if nothing else reads them."""
     rule = rules.rule(node)
     assert rule is not None
     slots = range(len(node.inputs)) if rule.activations is None else rule.activations
@@ -68,13 +69,13 @@ def shared_values(graph: Graph, rules: Rules, node: Node) -> list[str]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Shared operators that hang together, and the decision about them.
+    """Connected shared operators, and the decision about them.
 
     Attributes:
         nodes: their names, in the order of the search.
-        qtype: the type of all values around them, or None where they stay float.
-        reason: where that comes from.
-        competing: types of other neighbours, which lost.
+        qtype: the type of all values around them, or None if they stay float.
+        reason: for the decision.
+        competing: types of other neighbours, which were not taken.
     """
 
     nodes: tuple[str, ...]
@@ -92,18 +93,18 @@ def find_clusters(
 ) -> tuple[Cluster, ...]:
     """Decide about every shared operator that has no decision of its own.
 
-    From each one the search goes both ways through its undecided kin, and collects the types of the neighbours in the
-    order in which it meets them: producers of inputs first, then consumers. The first one is taken for the whole
-    cluster. Types of a uint8 model input or output are not copied: the cluster takes ``fallback``, and the pair of Q
-    and DQ at the boundary is a requantization. The same holds where only a quantized model input or output is touched,
-    or a state without numbers. A neighbour that was decided to be float does not count as quantized.
+    A breadth-first search in both directions finds the undecided shared operators that are connected, and collects the
+    types of their decided neighbours: producers of inputs first, then consumers. The first type is taken for the whole
+    cluster. The type of a uint8 model input or output is not taken: the cluster takes ``fallback``, and the Q/DQ pair
+    at the boundary requantizes. So it does if its only quantized neighbours are model inputs or outputs. A neighbour
+    that was decided to be float does not count as quantized.
 
     Args:
         graph: the model.
         shared: names of shared operators.
         decided: the type of every operator with a decision; None for float.
         boundary: model inputs and outputs that are quantized.
-        fallback: the global type of activations; None where that is float.
+        fallback: the global activation type; None if that is float.
     """
     undecided = {n for n in shared if n not in decided}
     clusters: list[Cluster] = []
@@ -118,7 +119,7 @@ def find_clusters(
         while queue:
             node = queue.popleft()
             members.append(node.name)
-            for neighbour, value in _around(graph, node):
+            for neighbour, value in _neighbours(graph, node):
                 if neighbour is None:
                     touched = touched or (value if value in boundary else "")
                 elif neighbour.name in undecided:
@@ -144,8 +145,8 @@ def _cluster(members: tuple[str, ...], types: Mapping[QType, str], touched: str,
     return Cluster(members, None, "its cluster has no quantized neighbour")
 
 
-def _around(graph: Graph, node: Node) -> Iterator[tuple[Node | None, str]]:
-    """What lies on the float edges of ``node``: producers, then consumers; None at the model's boundary."""
+def _neighbours(graph: Graph, node: Node) -> Iterator[tuple[Node | None, str]]:
+    """Neighbours along float values: producers, then consumers, each with the value; None at the model's boundary."""
     for value in node.inputs:
         if value and graph.is_float(value) and not graph.is_constant(value):
             yield graph.producer(value), value
@@ -159,7 +160,7 @@ _INTEGERS = {ir.DataType.UINT8: QType.UINT8, ir.DataType.INT8: QType.INT8, ir.Da
 
 
 def _boundary_type(graph: Graph, node: Node) -> tuple[str, QType | None]:
-    """The integer model input that a DequantizeLinear reads, or the output that a QuantizeLinear hands out."""
+    """The integer model input that a DequantizeLinear reads, or model output that a QuantizeLinear writes."""
     if node.op_type == "DequantizeLinear" and node.inputs[0] in graph.inputs:
         return node.inputs[0], _INTEGERS.get(graph.dtypes.get(node.inputs[0], ir.DataType.UNDEFINED))
     if node.op_type == "QuantizeLinear" and node.outputs[0] in graph.outputs:

@@ -1,7 +1,7 @@
-"""Units: what a target runs as one kernel, and the ports that running it in low precision implies.
+"""Units: what a target runs as one kernel, and the ports that its low-precision label implies.
 
-A unit is a node, or a node with the activation that the target folds into it (Conv+Relu). Labelling units
-{float, int8} is the coarse way to describe a placement; :func:`placement_from_labels` translates the labels to ports.
+A unit is a node, or a node with the activation that the target fuses into it (Conv+Relu). A placement can be described
+by labelling every unit float or low precision; :func:`placement_from_labels` translates the labels to ports.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One node, or an anchor with the activation folded into it.
+    """One node (the anchor), or an anchor with the activation fused into it.
 
     Attributes:
         name: name of the anchor.
         nodes: names of all its nodes, anchor first.
         op_type: operator of the anchor.
-        rule: the target's row, or None for a unit that stays float.
-        refusal: why it stays float; empty when it can run in low precision.
+        rule: the target's row for it, or None if there is none.
+        rejection: why it stays float; empty if it can run in low precision.
         activations: ports that must read quantized activations (or quantized constants).
-        weights: port of the weight, with its constant value quantized per channel; at most one.
+        weights: port of the constant weight; at most one.
         biases: port of the bias; at most one.
-        outputs: values that it hands out.
+        outputs: values that it computes for other units.
     """
 
     name: str
@@ -48,22 +48,22 @@ class Unit:
 
     @property
     def moves_data(self) -> bool:
-        """Whether it only moves elements."""
+        """Whether it only moves data (Reshape, MaxPool, …)."""
         return self.rule is not None and self.rule.moves_data
 
 
 def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
     """Partition the nodes of ``graph`` into units, in topological order of their anchors. Linear time."""
-    folded: set[str] = set()
+    fused: set[str] = set()
     units = []
     for node in graph.nodes:
-        if node.name in folded:
+        if node.name in fused:
             continue
         rule = rules.rule(node)
-        follower = _follower(graph, node, rules) if rule is not None and not rule.moves_data else None
-        if follower is not None:
-            folded.add(follower.name)
-        units.append(_unit(graph, rules, node, follower))
+        activation = _fused_activation(graph, node, rules) if rule is not None and not rule.moves_data else None
+        if activation is not None:
+            fused.add(activation.name)
+        units.append(_unit(graph, rules, node, activation))
     return tuple(units)
 
 
@@ -76,31 +76,37 @@ def placement_from_labels(
 ) -> Placement:
     """The placement in which every selectable unit with ``quantize(unit)`` runs in low precision.
 
-    Its activations have the type ``qtype(unit)``, or the target's usual one. Where neighbours differ, the consumer's
-    type holds.
-
     Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from
-    fusing the producer. A unit that can hand out float (``Needs.EITHER``) does so when no consumer reads low precision.
+    fusing the producer. The output of a unit that can also write float (``Needs.EITHER``) carries Q/DQ only if some
+    consumer runs in low precision.
+
+    Args:
+        graph: the model.
+        units: ``find_units(graph, rules)``, or part of it.
+        rules: the target's table.
+        quantize: whether a unit is labelled low precision.
+        qtype: type of a unit's quantized activations; the target's usual type by default. If producer and consumer
+            differ, the consumer's type is used.
     """
-    chosen = [u for u in units if u.selectable and quantize(u)]
+    quantized = [u for u in units if u.selectable and quantize(u)]
+    type_of = {u.name: rules.activation if qtype is None else qtype(u) for u in quantized}
     sites: dict[Port, QType] = {}
-    for unit in chosen:
-        sites.update(dict.fromkeys(unit.activations, rules.activation if qtype is None else qtype(unit)))
+    for unit in quantized:
+        sites.update(dict.fromkeys(unit.activations, type_of[unit.name]))
         sites.update(dict.fromkeys(unit.weights, rules.weight))
         sites.update(dict.fromkeys(unit.biases, QType.INT32))
     reads = frozenset(sites)
-    for unit in chosen:
+    for unit in quantized:
         assert unit.rule is not None
         for value in unit.outputs:
             consumers = graph.consumers(value)
             if unit.rule.output is Needs.QUANTIZED or any(p in reads for p in consumers):
-                given = rules.activation if qtype is None else qtype(unit)
-                sites.update({p: given for p in consumers if p not in reads})
+                sites.update({p: type_of[unit.name] for p in consumers if p not in reads})
     return Placement(sites.items())
 
 
-def _follower(graph: Graph, node: Node, rules: Rules) -> Node | None:
-    """The activation folded into ``node``: the only consumer of its only output."""
+def _fused_activation(graph: Graph, node: Node, rules: Rules) -> Node | None:
+    """The activation that is fused into ``node``: the only consumer of its only output."""
     if len(node.outputs) != 1 or node.outputs[0] in graph.captured:
         return None
     consumers = graph.consumers(node.outputs[0])
@@ -111,9 +117,9 @@ def _follower(graph: Graph, node: Node, rules: Rules) -> Node | None:
     return after if after.op_type in rules.absorbed and after.domain in ("", "ai.onnx") and bounds_known else None
 
 
-def _unit(graph: Graph, rules: Rules, node: Node, follower: Node | None) -> Unit:
-    nodes = (node.name,) if follower is None else (node.name, follower.name)
-    outputs = tuple(v for v in (follower or node).outputs if v)
+def _unit(graph: Graph, rules: Rules, node: Node, activation: Node | None) -> Unit:
+    nodes = (node.name,) if activation is None else (node.name, activation.name)
+    outputs = tuple(v for v in (activation or node).outputs if v)
     rule = rules.rule(node)
     rejection = rules.rejection(graph, node) or ""
     if rule is None or rejection:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
-from inlay.model.store import embed
+from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import extract, transfer
 from inlay.targets.base import Artifact
@@ -103,7 +103,7 @@ def test_bands_compute_what_the_whole_does(
 
         given, graph, store = space.prepared.normalized.model, space.graph, space.prepared.store
         plain, banded = (
-            embed(Emitter(given, graph, store, rewrites).emit(placement, space.table), store)
+            embed_weights(Emitter(given, graph, store, rewrites).emit(placement, space.table), store)
             for rewrites in ((NonzeroZeroPoint(),), (NonzeroZeroPoint(), tiling))
         )
         check_and_load(banded)
@@ -172,7 +172,9 @@ def test_extract_joins_bands_and_keeps_what_is_off_zero(tmp_path: Path) -> None:
     space = Workspace(conv_model(), tmp_path)
     placement = off_zero(space)
     written = ir.from_proto(
-        embed(space.prepared.emitter.emit(placement, space.table, {"inlay.version": "test"}), space.prepared.store)
+        embed_weights(
+            space.prepared.emitter.emit(placement, space.table, {"inlay.version": "test"}), space.prepared.store
+        )
     )
     found = extract(written, REWRITES)
     assert found.leftovers == ()

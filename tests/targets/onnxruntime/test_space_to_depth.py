@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import Graph, build_graph
 from inlay.model.normalize import normalize
-from inlay.model.store import embed
+from inlay.model.store import embed_weights
 from inlay.quant.extract import extract
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rewrites import SpaceToDepth
@@ -165,7 +165,7 @@ def test_one_candidate_does_not_change_the_next(tmp_path: Path) -> None:
     assert models[0] == models[3]
     assert models[0] != models[1]
     assert b"SpaceToDepth" not in models[1]
-    empty = embed(space.prepared.emitter.base, space.prepared.store)
+    empty = embed_weights(space.prepared.emitter.base, space.prepared.store)
     assert onnx.ModelProto.FromString(models[2]).graph == empty.graph
 
 
@@ -181,7 +181,7 @@ def test_extract_finds_the_ports_of_the_image(shared: bool, names: set[str]) -> 
         assert found.leftovers == ()
         left = ir.to_proto(found.model)
         assert not {"QuantizeLinear", "DequantizeLinear"} & {n.op_type for n in left.graph.node}
-        given = embed(space.prepared.emitter.base, space.prepared.store)
+        given = embed_weights(space.prepared.emitter.base, space.prepared.store)
         for a, b in zip(run(left, space.feeds[0]), run(given, space.feeds[0]), strict=True):
             assert np.linalg.norm(a - b) <= 0.05 * np.linalg.norm(b), "float, up to the rounding of weights"
 

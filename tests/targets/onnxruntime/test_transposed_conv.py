@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
-from inlay.model.store import embed
+from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import extract, transfer
 from inlay.quant.qparams import QParamsTable
@@ -201,7 +201,7 @@ def test_what_is_added_to_a_weight_is_zero_wherever_its_zero_point_is(
     formed = space.emit(space.full(), table)
     assert {"SpaceToDepth", "DepthToSpace"} & {n.op_type for n in formed.graph.node}
     formless = Emitter(space.prepared.normalized.model, space.graph, space.prepared.store)
-    plain = embed(formless.emit(space.full(), table), space.prepared.store)
+    plain = embed_weights(formless.emit(space.full(), table), space.prepared.store)
     assert operator in {n.op_type for n in plain.graph.node}
     for feed in space.feeds:
         for a, c in zip(run(plain, feed, plainly=True), run(formed, feed, plainly=True), strict=True):
