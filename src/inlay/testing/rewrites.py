@@ -26,7 +26,7 @@ from inlay.model.load import load
 from inlay.model.normalize import HALF_NOISE_DB, NOISE_DB, FloatRewrite, normalize
 from inlay.model.passes.half import has_halves
 from inlay.model.reference import ConstantEvaluator
-from inlay.model.store import WeightStore, embed
+from inlay.model.store import WeightStore, embed_weights
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract
@@ -78,7 +78,7 @@ class _Emission:
         """The model with ``placement`` and those of its rewrites that are among ``rewrites``."""
         model, graph, store = self.prepared.normalized.model, self.prepared.graph, self.prepared.store
         emitter = Emitter(model, graph, store, rewrites, build_graph(model))
-        return embed(emitter.emit(placement, self.table), store)
+        return embed_weights(emitter.emit(placement, self.table), store)
 
 
 class RewriteTestCase:
@@ -246,7 +246,7 @@ def _emit_again(found: Extraction, case: _Emission, rewrites: _Rewrites, folder:
     model = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(found.model)))
     graph, store = build_graph(model), WeightStore(folder)
     table = QParamsTable(graph, case.prepared.rules, {}, found.qparams)
-    return embed(Emitter(model, graph, store, rewrites).emit(found.placement, table), store)
+    return embed_weights(Emitter(model, graph, store, rewrites).emit(found.placement, table), store)
 
 
 def _other_thresholds(rewrite: Any) -> Iterator[tuple[str, Rewrite[Any]]]:
