@@ -21,7 +21,7 @@ from inlay.autotuner import (
 from inlay.errors import JournalError, UsageError
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore
-from inlay.types import QType
+from inlay.types import Port, QType
 from tests.support.branches import branches
 
 FAST = Config(schemes_per_region=8, confirmations=0)
@@ -313,6 +313,6 @@ def test_restriction_to_nodes() -> None:
         tuner.initialize(FAST, nodes=["left*", "nothing.*"])
 
 
-def _ports(tuner: QDQAutotuner, region: Region) -> set:
+def _ports(tuner: QDQAutotuner, region: Region) -> set[Port]:
     space = tuner._core.space
     return {p for ports in space.tables[region.id].values() for p in ports}

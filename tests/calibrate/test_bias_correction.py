@@ -1,4 +1,4 @@
-"""Bias correction: its numbers against a direct computation, what it brings, and whom it must not touch."""
+"""Bias correction: against a direct computation, what it gains, and what it must leave alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.bias_correction import bias_errors
+from inlay.calibrate.bias_correction import weight_error_means
 from inlay.calibrate.tables import table_from
 from inlay.model.reference import Session
 from inlay.quant.noise_probe import SWITCHES, find_switches, probe_model
@@ -62,12 +62,18 @@ def space(workspace: MakeWorkspace) -> Workspace:
 
 
 def errors(space: Workspace) -> dict[str, np.ndarray]:
-    p = space.prepared
-    return bias_errors(p.emitter.base, p.store, p.graph, p.units, p.rules, space.table, space.feeds)
+    p, feeds = space.prepared, [dict(feed) for feed in space.feeds]
+    return weight_error_means(p.emitter.base, p.store, p.graph, p.units, p.rules, space.table, feeds)
+
+
+def given_bias(space: Workspace) -> np.ndarray:
+    bias = space.graph.constant("b")
+    assert bias is not None
+    return bias
 
 
 def corrected(space: Workspace) -> QParamsTable:
-    return table_from(space.prepared, space.observed, "minmax", shifts=errors(space))
+    return table_from(space.prepared, space.observed, "minmax", weight_error_means=errors(space))
 
 
 def rounded(space: Workspace, weight: str) -> np.ndarray:
@@ -143,15 +149,15 @@ def test_only_quantized_biases_are_corrected(space: Workspace) -> None:
     for node, factor in (("first", "w0"), ("second", "w1")):
         conv = next(n for n in full.graph.node if n.name == node)
         dq = made[conv.input[2]]
-        numbers = known[dq.input[0]] * known[dq.input[1]].astype(np.float64)
-        want = space.graph.constant("b") - errors(space)[node]
-        np.testing.assert_allclose(numbers, want, atol=float(known[dq.input[1]].max()), err_msg=factor)
+        bias = known[dq.input[0]] * known[dq.input[1]].astype(np.float64)
+        want = given_bias(space) - errors(space)[node]
+        np.testing.assert_allclose(bias, want, atol=float(known[dq.input[1]].max()), err_msg=factor)
     alone = next(n for n in full.graph.node if n.name == "alone")
-    assert np.array_equal(known[alone.input[0]], space.graph.constant("b"))
+    assert np.array_equal(known[alone.input[0]], given_bias(space))
     # and where the conv stays float, it reads the original too
     partly = space.emit(space.label("second"), table)
     first = next(n for n in partly.graph.node if n.name == "first")
-    assert np.array_equal(constants(partly)[first.input[2]], space.graph.constant("b"))
+    assert np.array_equal(constants(partly)[first.input[2]], given_bias(space))
 
 
 def test_the_empty_placement_is_the_identity(space: Workspace) -> None:
@@ -167,10 +173,10 @@ def test_large_biases_of_two_tables_are_kept_apart(space: Workspace) -> None:
         head = next(n for n in made.graph.node if n.name == "head")
         found.append(constants(made)[producers(made)[head.input[2]].input[0]])
     assert found[0].size == CHANNELS
-    assert not np.array_equal(*found)
+    assert not np.array_equal(found[0], found[1])
 
 
-def test_extraction_finds_the_same_placement_and_numbers(space: Workspace) -> None:
+def test_extraction_finds_the_same_placement_and_qparams(space: Workspace) -> None:
     table, full = corrected(space), space.full()
     found = space.extract(space.emit(full, table))
     assert found.leftovers == ()
@@ -191,14 +197,18 @@ def test_weights_in_another_type_are_not_corrected(space: Workspace) -> None:
     """The error is known for the target's own type of weights alone."""
     table, port = corrected(space), Port("first", 2)
     other = Placement([(Port("first", 1), QType.UINT8), (Port("first", 0), QType.UINT8)])
-    assert np.array_equal(table.bias(port, other), space.graph.constant("b"))
-    assert not np.array_equal(table.bias(port, space.full()), space.graph.constant("b"))
+    biases = table.bias(port, other), table.bias(port, space.full())
+    assert biases[0] is not None
+    assert biases[1] is not None
+    assert np.array_equal(biases[0], given_bias(space))
+    assert not np.array_equal(biases[1], given_bias(space))
 
 
 def test_probes_of_sensitivity_see_corrected_biases(space: Workspace) -> None:
     """Weights rounded, activations exact: the mean of the output is off without the correction, and right with it."""
     p = space.prepared
-    off, means = [], []
+    off: list[np.ndarray] = []
+    means: list[np.ndarray] = []
     for table in (space.table, corrected(space)):
         switches = find_switches(p.graph, p.units, p.rules, table)
         probe = probe_model(p.emitter.base, p.graph, switches, table)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
-from inlay.calibrate.tables import classes_of, table_from
+from inlay.calibrate.tables import domains_of, table_from
 from inlay.model.reference import Session
 from inlay.quant.observers import METHODS, Method
 from inlay.testing import concat_model, residual_model, small_model, sqnr
@@ -27,15 +27,15 @@ class Planted:
     """Stands in for a probe: the noise of each class and method is given, per sample; they add up."""
 
     def __init__(self, noise: Mapping[str, Mapping[Method, np.ndarray]]) -> None:
-        self.classes = tuple(noise)
+        self.domains = tuple(noise)
         self.noise = noise
         self.runs = 0
 
-    def run(self, feed: Mapping[str, np.ndarray], numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray], qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
         self.runs += 1
         sample = int(feed["x"][0])
         method = {p.scale[0]: m for m, p in OPTIONS.items()}
-        total = sum(float(self.noise[c][method[numbers[c].scale[0]]][sample]) for c in self.classes)
+        total = sum(float(self.noise[c][method[qparams[c].scale[0]]][sample]) for c in self.domains)
         return {"y": np.array([1.0 + np.sqrt(total)], np.float32)}
 
 
@@ -44,8 +44,8 @@ def choose(planted: Planted, samples: int = 6, seconds: float = 1000.0) -> Range
     feeds = [{"x": np.array([i], np.int64)} for i in range(samples)]
     return choose_ranges(
         cast(RangeProbe, planted),
-        [dict.fromkeys(planted.classes, OPTIONS)] * samples,
-        {c: dict.fromkeys(OPTIONS, 1.0) for c in planted.classes},
+        [dict.fromkeys(planted.domains, OPTIONS)] * samples,
+        {c: dict.fromkeys(OPTIONS, 1.0) for c in planted.domains},
         "minmax",
         feeds,
         [{"y": np.ones(1, np.float32)} for _ in feeds],
@@ -88,7 +88,7 @@ def test_samples_that_did_not_choose_may_veto() -> None:
     better = noise * 0.5
     worse_later = better.copy()
     worse_later[8:] = 1e-2  # at most the first eight choose
-    same = {"percentile": noise}
+    same: dict[Method, np.ndarray] = {"percentile": noise}
     assert choose(Planted({"a": {"minmax": noise, "mse": better, **same}}), 12).methods == {"a": "mse"}
     vetoed = choose(Planted({"a": {"minmax": noise, "mse": worse_later, **same}}), 12)
     assert vetoed.methods == {"a": "minmax"}
@@ -114,8 +114,8 @@ def test_equal_calls_choose_equally_and_no_choice_is_worse_than_its_start() -> N
 
 def test_the_worst_output_counts() -> None:
     class Two(Planted):
-        def run(self, feed: Mapping[str, np.ndarray], numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-            moved = numbers["a"].scale[0] != OPTIONS["minmax"].scale[0]
+        def run(self, feed: Mapping[str, np.ndarray], qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+            moved = qparams["a"].scale[0] != OPTIONS["minmax"].scale[0]
             good, bad = (1e-5, 1e-2) if moved else (1e-3, 2e-3)
             return {"y": np.array([1 + good**0.5], np.float32), "z": np.array([1 + bad**0.5], np.float32)}
 
@@ -131,30 +131,30 @@ def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
     """Both are told apart by what narrower numbers do; where samples are all alike, nothing narrows them."""
 
     class Tight(Planted):
-        def run(self, feed: Mapping[str, np.ndarray], numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-            noise = {1.0: 1e-3, 2.0: 0.5e-3, 3.0: 1e-3}.get(numbers["a"].scale[0], 1e-3)
-            overrun = 1.0 < numbers["a"].scale[0] < 2.0  # what "mse" gives, made narrower
+        def run(self, feed: Mapping[str, np.ndarray], qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+            noise = {1.0: 1e-3, 2.0: 0.5e-3, 3.0: 1e-3}.get(qparams["a"].scale[0], 1e-3)
+            overrun = 1.0 < qparams["a"].scale[0] < 2.0  # what "mse" gives, made narrower
             return {"y": np.array([1.0 + np.sqrt(0.1 if overrun else noise)], np.float32)}
 
-    def found(spread: dict[str, float]) -> Method:
+    def found(headroom: dict[str, float]) -> Method:
         feeds = [{"x": np.array([i])} for i in range(6)]
         wanted = [{"y": np.ones(1, np.float32)} for _ in feeds]
         probe = cast(RangeProbe, Tight({"a": {m: np.ones(16) for m in TRIED}}))
         options, local = [{"a": OPTIONS}] * 6, {"a": dict.fromkeys(OPTIONS, 1.0)}
         ticks = iter(range(10**6)).__next__
-        return choose_ranges(probe, options, local, "minmax", feeds, wanted, 1000.0, ticks, spread).methods["a"]
+        return choose_ranges(probe, options, local, "minmax", feeds, wanted, 1000.0, ticks, headroom).methods["a"]
 
     assert found({}) == found({"a": 0.0}) == "mse"
     assert found({"a": 0.25}) == "minmax"
 
 
-def test_each_sample_has_its_own_numbers() -> None:
+def test_each_sample_has_its_own_qparams() -> None:
     """Ranges of other samples judge each one: a method that is best with its own ranges only is not chosen."""
     own = {m: QParams(QType.UINT8, (10.0 + i,), (0,)) for i, m in enumerate(TRIED)}
 
     class Seen(Planted):
-        def run(self, feed: Mapping[str, np.ndarray], numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-            noise = {11.0: 1e-5, 2.0: 1e-2}.get(numbers["a"].scale[0], 1e-3)  # "mse": good on what it has seen
+        def run(self, feed: Mapping[str, np.ndarray], qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+            noise = {11.0: 1e-5, 2.0: 1e-2}.get(qparams["a"].scale[0], 1e-3)  # "mse": good on what it has seen
             return {"y": np.array([1.0 + np.sqrt(noise)], np.float32)}
 
     feeds = [{"x": np.array([i])} for i in range(6)]
@@ -170,15 +170,16 @@ def test_each_sample_has_its_own_numbers() -> None:
 def test_the_probe_computes_what_is_emitted(workspace: MakeWorkspace, make: Callable[[], onnx.ModelProto]) -> None:
     space = workspace(make(), samples=3)
     p, full = space.prepared, space.full()
-    classes = classes_of(p, space.observed, "minmax")
-    probe = RangeProbe(p.emitter, p.graph, p.store, full, space.table, classes, p.rules.activation)
-    assert probe.classes
+    domains = domains_of(p, space.observed, "minmax")
+    probe = RangeProbe(p.emitter, p.graph, p.store, full, space.table, domains, p.rules.activation)
+    assert probe.domains
     feed = dict(space.feeds[0])
     found = {}
-    for method in ("minmax", "percentile-99.9"):
-        table = table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.classes, cast(Method, method)))
-        numbers = {c: table.params(c, p.rules.activation) for c in probe.classes}
-        got, want = probe.run(feed, numbers), Session(p.emitter.emit(full, table), p.store).run(feed)
+    methods: tuple[Method, ...] = ("minmax", "percentile-99.9")
+    for method in methods:
+        table = table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.domains, method))
+        qparams = {c: table.params(c, p.rules.activation) for c in probe.domains}
+        got, want = probe.run(feed, qparams), Session(p.emitter.emit(full, table), p.store).run(feed)
         for name in want:
             assert sqnr(want[name], got[name]) > 35.0
         found[method] = got
@@ -186,7 +187,7 @@ def test_the_probe_computes_what_is_emitted(workspace: MakeWorkspace, make: Call
 
 
 def outlier_model() -> onnx.ModelProto:
-    """Two values with rare large numbers: the head ignores those of one, and hands out little else of the other."""
+    """Two values with rare outliers: the head ignores those of one value, and its output holds those of the other."""
     rng = np.random.default_rng(0)
     ignoring = np.zeros((4, 4, 1, 1), np.float32)
     ignoring[:, 1:] = rng.normal(0, 1, (4, 3, 1, 1))
@@ -222,11 +223,11 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
     p, full = space.prepared, space.full()
     reference = Session(p.emitter.base, p.store)
     wanted = [reference.run(f) for f in feeds]
-    classes = classes_of(p, space.observed, "minmax")
-    probe = RangeProbe(p.emitter, p.graph, p.store, full, space.table, classes, p.rules.activation)
-    tables = {m: table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.classes, m)) for m in METHODS}
-    options = {c: {m: t.params(c, p.rules.activation) for m, t in tables.items()} for c in probe.classes}
-    local = {c: dict.fromkeys(METHODS, 0.0) for c in probe.classes}
+    domains = domains_of(p, space.observed, "minmax")
+    probe = RangeProbe(p.emitter, p.graph, p.store, full, space.table, domains, p.rules.activation)
+    tables = {m: table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.domains, m)) for m in METHODS}
+    options = {c: {m: t.params(c, p.rules.activation) for m, t in tables.items()} for c in probe.domains}
+    local = {c: dict.fromkeys(METHODS, 0.0) for c in probe.domains}
     ticks = iter(range(10**6))
 
     def run(seconds: float, start: Method) -> Ranges:

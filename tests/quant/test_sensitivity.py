@@ -16,7 +16,7 @@ from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.noise_probe import SWITCHES, NoiseProbe, Switch, find_switches, probe_model
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import quiet_units, sensitivity
+from inlay.quant.sensitivity import sensitivity, units_within
 from inlay.space.units import Unit
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement, Port, QType
@@ -128,8 +128,8 @@ def test_the_loudest_units_are_left_out_until_the_rest_keeps_the_limit(tmp_path:
     prepared, _, _ = _prepared(tmp_path)
     units = [u for u in prepared.selectable if u.name != "add"]
     noise = {"x": (0.001,), "v1": (0.002,), "v2": (0.5,), "v3": (0.001,)}
-    assert quiet_units(prepared.graph, units, noise, 1.0) == {"c0", "c1", "c2"}
-    assert quiet_units(prepared.graph, units, noise, 0.01) == {"c0"}  # both units around v2 go
-    assert quiet_units(prepared.graph, units, noise, 0.0) == frozenset()
+    assert units_within(prepared.graph, units, noise, 1.0) == {"c0", "c1", "c2"}
+    assert units_within(prepared.graph, units, noise, 0.01) == {"c0"}  # both units around v2 go
+    assert units_within(prepared.graph, units, noise, 0.0) == frozenset()
     two = {**dict.fromkeys(noise, (0.0, 0.0)), "v1": (0.0, 0.3)}
-    assert quiet_units(prepared.graph, units, two, 0.1) == {"c2"}  # every output counts
+    assert units_within(prepared.graph, units, two, 0.1) == {"c2"}  # every output counts

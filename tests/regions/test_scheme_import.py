@@ -16,7 +16,7 @@ from inlay.regions.scheme_import import import_placement
 from inlay.regions.search_space import find_search_space
 from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.types import QType
+from inlay.types import Placement, QType
 from tests.support.branches import branches
 from tests.support.runtime_quantizer import quantize_by_runtime
 
@@ -86,15 +86,14 @@ def test_imported_schemes_seed_the_search_and_give_the_placement_back(tmp_path: 
     tuner.submit(10.0)
     wanted = dict(report.placement)
 
-    def latency() -> float:
-        shown = tuner._turn
-        assert shown is not None
-        return 10.0 - 0.1 * sum(p in wanted for p, _ in shown) + 0.5 * sum(p not in wanted for p, _ in shown)
+    def latency(placement: Placement) -> float:
+        hits = sum(port in wanted for port, _ in placement)
+        return 10.0 - 0.1 * hits + 0.5 * (len(placement) - hits)
 
     for region in tuner.regions:
         tuner.set_profile_region(region)
-        while tuner.generate() is not None:
-            tuner.submit(latency())
+        while (index := tuner.generate()) is not None:
+            tuner.submit(latency(tuner.records[index].placement))
     tuner.set_profile_region(None)
     assert set(dict(tuner.best_placement)) == set(wanted)
 

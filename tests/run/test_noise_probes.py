@@ -18,7 +18,7 @@ from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import PROBE_PLAN
+from inlay.run.facts import PROBE_BUDGET
 from inlay.run.noise_probes import Probes
 from inlay.targets.onnxruntime.target import capabilities_for
 
@@ -87,9 +87,9 @@ def test_a_long_budget_takes_every_source_on_several_samples(
     prepared, table, feeds = made
     clock = _Counted(monkeypatch)
     Probes(prepared, table, feeds, journal, 150.0, clock).sensitivity()
-    fits = journal.fact(PROBE_PLAN)
+    fits = journal.fact(PROBE_BUDGET)
     assert fits is not None
-    assert (fits.samples, fits.whole, fits.loud) == (5, 5, 3)
+    assert (fits.ranked_samples, fits.placement_samples, fits.source_samples) == (5, 5, 3)
     assert clock.runs == 1 + 5 + 3 * 41
 
 

@@ -1,4 +1,7 @@
-"""The step-by-step API: you measure, Inlay says what. The same core as ``tune`` (regions, patterns, evolve, emit).
+"""The step-by-step API: the caller measures latency, Inlay chooses what to measure next.
+
+It has the same core as ``tune`` (regions, patterns, schemes, emit). Like ``api`` it is a public face: it may import
+every room below, and only the top-level package imports it.
 
 Example::
 
@@ -7,7 +10,7 @@ Example::
     tuner.export_onnx("float.onnx", insert_qdq=False)
     tuner.submit(latency_of("float.onnx"))                  # the baseline
     for region in tuner.regions:
-        tuner.set_profile_region(region)                    # takes over the best scheme of the region before
+        tuner.set_profile_region(region)                    # commits the best scheme of the region before
         while tuner.generate() is not None:
             tuner.export_onnx("candidate.onnx")
             tuner.submit(latency_of("candidate.onnx"))
@@ -17,7 +20,8 @@ Example::
 :func:`region_pattern_autotuning_workflow` is this loop, with state, cache and failures taken care of.
 """
 
-from inlay.autotuner.tuner import QDQAutotuner, SchemeRecord
+from inlay.autotuner.state import SchemeRecord
+from inlay.autotuner.tuner import QDQAutotuner
 from inlay.autotuner.workflow import region_pattern_autotuning_workflow
 from inlay.regions.cache import CacheEntry, PatternCache
 from inlay.regions.config import Config

@@ -1,35 +1,44 @@
-"""Is a scheme that seems faster really faster? Decided by taking turns with the incumbent.
+"""Is a scheme that seems faster really faster? Decided by measuring it and the incumbent in turns.
 
 A single good reading among thirty is mostly luck. So a promising scheme and the incumbent are measured again, in
-turns, and the scheme is believed when the mean of the log-ratios exceeds the threshold by three standard errors. The
-spread of the ratios is pooled over all decisions of a run, so that it becomes reliable with time. Without noise the
-spread is 0, and every true gain is believed.
+turns, and the scheme is accepted when the mean of the log-ratios exceeds the threshold by three standard errors. The
+variance of the ratios is pooled over all duels of a run, so that its estimate improves with time. Without noise the
+variance is 0, and every true gain is accepted.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-_ERRORS = 3.0
-"""Standard errors that a gain must exceed: one wrong decision in about 700."""
+STANDARD_ERRORS = 3.0
+"""Standard errors by which a gain must exceed the threshold: one false accept in about 700 (normal distribution)."""
 
-_PRIOR = 4
-"""A spread from fewer degrees of freedom than this is doubled, since it may be small by chance."""
+MIN_FREEDOM = 4
+"""Degrees of freedom below which the estimated deviation is doubled, since it may be small by chance."""
+
+MIN_EXCESS = 1e-12
+"""Least excess over the threshold, as a log-ratio: rounding errors are no gain."""
 
 
-@dataclass
-class Spread:
-    """Pooled variance of the log-ratios of one run."""
+@dataclass(frozen=True)
+class PooledVariance:
+    """Variance of the log-ratios of all duels of a run.
+
+    Attributes:
+        squares: sum of squared deviations from the mean of their duel.
+        freedom: degrees of freedom.
+    """
 
     squares: float = 0.0
     freedom: int = 0
 
-    def add(self, ratios: list[float]) -> None:
-        """Take in the log-ratios of one decision."""
+    def including(self, ratios: tuple[float, ...]) -> PooledVariance:
+        """The variance with the log-ratios of one more duel; a single ratio says nothing about it."""
+        if len(ratios) < 2:
+            return self
         mean = sum(ratios) / len(ratios)
-        self.squares += sum((r - mean) ** 2 for r in ratios)
-        self.freedom += len(ratios) - 1
+        return PooledVariance(self.squares + sum((r - mean) ** 2 for r in ratios), self.freedom + len(ratios) - 1)
 
     @property
     def deviation(self) -> float:
@@ -37,12 +46,12 @@ class Spread:
         if not self.freedom:
             return math.inf
         plain = math.sqrt(self.squares / self.freedom)
-        return plain if self.freedom >= _PRIOR else 2 * plain
+        return plain if self.freedom >= MIN_FREEDOM else 2 * plain
 
 
-@dataclass
+@dataclass(frozen=True)
 class Duel:
-    """Turns of the incumbent and a candidate.
+    """Readings of the incumbent and a candidate, in turns.
 
     Attributes:
         turns: how often each is to be measured.
@@ -50,39 +59,45 @@ class Duel:
     """
 
     turns: int
-    incumbent_ms: list[float] = field(default_factory=list)
-    candidate_ms: list[float] = field(default_factory=list)
+    incumbent_ms: tuple[float, ...] = ()
+    candidate_ms: tuple[float, ...] = ()
 
     @property
     def candidate_next(self) -> bool:
-        """Whose turn it is; the order changes from turn to turn, so that a drift does not favour one side."""
+        """Whose turn it is; the order alternates from turn to turn, so that drift does not favour one side."""
         done = min(len(self.incumbent_ms), len(self.candidate_ms))
-        first = done % 2 == 1
+        candidate_first = done % 2 == 1
         started = len(self.incumbent_ms) != len(self.candidate_ms)
-        return not first if started else first
+        return candidate_first != started
 
-    @property
-    def finished(self) -> bool:
-        """Whether both had all their turns."""
-        return len(self.incumbent_ms) >= self.turns and len(self.candidate_ms) >= self.turns
+    def with_reading(self, latency_ms: float) -> Duel:
+        """The duel after a reading of the one whose turn it is."""
+        if self.candidate_next:
+            return replace(self, candidate_ms=(*self.candidate_ms, latency_ms))
+        return replace(self, incumbent_ms=(*self.incumbent_ms, latency_ms))
 
-    def hopeless(self, threshold: float) -> bool:
-        """Whether two turns or more average below ``threshold``: the rest need not be measured."""
-        ratios = self.ratios
+    def finished(self, threshold: float) -> bool:
+        """Whether both had all their turns, or two turns or more already average below ``threshold``."""
+        complete = min(len(self.incumbent_ms), len(self.candidate_ms)) >= self.turns
         even = len(self.incumbent_ms) == len(self.candidate_ms)
-        return even and len(ratios) > 1 and sum(ratios) / len(ratios) <= math.log(threshold)
+        return complete or (even and len(self.ratios) > 1 and self._mean <= math.log(threshold))
 
     @property
-    def ratios(self) -> list[float]:
+    def ratios(self) -> tuple[float, ...]:
         """Log of incumbent over candidate, turn by turn; positive means that the candidate is faster."""
-        return [math.log(i / c) for i, c in zip(self.incumbent_ms, self.candidate_ms, strict=False)]
+        pairs = zip(self.incumbent_ms, self.candidate_ms, strict=False)
+        return tuple(math.log(i / c) for i, c in pairs)
 
-    def verdict(self, threshold: float, spread: Spread) -> tuple[bool, float]:
-        """Whether the candidate is believed to be faster by ``threshold``, and its mean speedup over the incumbent."""
-        ratios = self.ratios
-        if len(ratios) > 1:
-            spread.add(ratios)
-        mean = sum(ratios) / len(ratios)
-        error = spread.deviation / math.sqrt(len(ratios))
-        excess = mean - math.log(threshold)
-        return excess > max(_ERRORS * error, 1e-12), math.exp(mean)
+    @property
+    def speedup(self) -> float:
+        """Incumbent over candidate, the geometric mean of all turns."""
+        return math.exp(self._mean)
+
+    def accepts(self, threshold: float, variance: PooledVariance) -> bool:
+        """Whether the candidate is faster by ``threshold``; ``variance`` includes this duel."""
+        error = variance.deviation / math.sqrt(len(self.ratios))
+        return self._mean - math.log(threshold) > max(STANDARD_ERRORS * error, MIN_EXCESS)
+
+    @property
+    def _mean(self) -> float:
+        return sum(self.ratios) / len(self.ratios)

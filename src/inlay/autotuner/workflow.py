@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from inlay.autotuner.prepared import SampleSource, Source
+from inlay.autotuner.subject import SampleSource, Source
 from inlay.autotuner.tuner import QDQAutotuner
 from inlay.regions.config import Config
 from inlay.space.rules import Rules
@@ -28,9 +28,9 @@ def region_pattern_autotuning_workflow(
 ) -> QDQAutotuner:
     """Tune a model with a latency function of your own.
 
-    Every pattern is profiled once; the state is saved after each, and the same call goes on from there. Schemes that
-    ``measure`` raises an exception for count as failures. Ctrl+C saves the state and what was learned, then goes on
-    to its caller.
+    Every pattern is profiled once; the state is saved after each, and the same call continues from there. Schemes for
+    which ``measure`` raises an exception count as failures. Ctrl+C saves the state and what was learned, and then
+    propagates to the caller.
 
     Args:
         model: path of a model, or a model in memory.

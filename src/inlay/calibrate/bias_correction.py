@@ -1,4 +1,4 @@
-"""Bias correction: the mean that rounding a weight adds to each output channel, to be taken off the bias.
+"""Bias correction: the mean error that rounding a weight adds to each output channel, to be subtracted from the bias.
 
 Rounding errors of weights do not average out over an activation that has a mean of its own: each output channel moves
 by ``E[op(x, Wq) - op(x, W)]`` (Nagel et al., "Data-free quantization through weight equalization and bias correction",
@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.model.graph import Graph
 from inlay.model.reference import Session, in_batches
@@ -22,11 +23,10 @@ from inlay.quant.qparams import QParamsTable, dequantize, quantize
 from inlay.space.rules import Rules
 from inlay.space.units import Unit
 
-_WEIGHT_BYTES = 256_000_000  # differences of weights that one model holds
 _PREFIX = "inlay.bias/"
 
 
-def bias_errors(
+def weight_error_means(
     base: onnx.ModelProto,
     store: WeightStore,
     graph: Graph,
@@ -35,19 +35,19 @@ def bias_errors(
     table: QParamsTable,
     feeds: Sequence[Feed],
 ) -> dict[str, np.ndarray]:
-    """Mean error of every output channel that the rounded weights of each unit make, activations being exact.
+    """Mean error of every output channel that the rounded weights of each unit cause, with exact activations.
 
     Args:
         base: the normalized model, its weights in ``store``.
         store: weights.
         graph: index of the model, with shapes.
-        units: its units; those with a quantized weight and a constant bias of one number for each channel are probed.
+        units: its units; those with a quantized weight and a constant bias of one element per channel are probed.
         rules: type of weights.
-        table: numbers of the weights.
-        feeds: samples, each of the same weight; they are streamed, and nothing but one mean per channel is kept.
+        table: qparams of the weights.
+        feeds: samples, which count equally; they are streamed, and only one mean per channel is kept.
 
     Returns:
-        By node: float64, shape (channels,). A unit whose error is not finite is left out.
+        By node: float64, shape (channels,), in units of the output. A unit whose error is not finite is left out.
 
     Raises:
         CompileFailed, RunFailed: the probe model does not run.
@@ -55,7 +55,7 @@ def bias_errors(
     found = {u.name: u for u in units if _correctable(graph, u)}
     sizes = {name: _weight(graph, unit).nbytes for name, unit in found.items()}
     means: dict[str, np.ndarray] = {}
-    for batch in in_batches(list(found), sizes, _WEIGHT_BYTES):
+    for batch in in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES):
         session = Session(_probe(base, graph, [found[n] for n in batch], rules, table), store, optimize=True)
         for feed in feeds:
             for name, mean in session.run(feed).items():
@@ -81,7 +81,7 @@ def _weight(graph: Graph, unit: Unit) -> np.ndarray:
 def _probe(
     base: onnx.ModelProto, graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable
 ) -> onnx.ModelProto:
-    """``base`` with a sibling for each unit that computes the mean of its weight's error, as its only outputs."""
+    """``base`` with a copy of each unit that computes the mean error of its weight; these are the only outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(base)
     proto = model.graph
@@ -93,14 +93,14 @@ def _probe(
         params = table.params(graph.value_of(port), rules.weight)
         error = dequantize(quantize(weight, params), params) - weight
         error_name, raw, mean = (f"{_PREFIX}{unit.name}{suffix}" for suffix in ("/weight", "/raw", ""))
-        sibling = onnx.NodeProto()
-        sibling.CopyFrom(originals[unit.name])
-        sibling.name = f"{_PREFIX}{unit.name}"
-        sibling.input[port.slot] = error_name
-        del sibling.input[unit.biases[0].slot :]
-        sibling.output[0] = raw
+        copy = onnx.NodeProto()
+        copy.CopyFrom(originals[unit.name])
+        copy.name = f"{_PREFIX}{unit.name}"
+        copy.input[port.slot] = error_name
+        del copy.input[unit.biases[0].slot :]
+        copy.output[0] = raw
         proto.initializer.append(tensor_proto(error_name, error, TensorProto.FLOAT))
-        proto.node.append(sibling)
+        proto.node.append(copy)
         rank = len(graph.shape(graph.node(unit.name).outputs[0]) or ())
         proto.node.extend(_mean(graph, raw, mean, [i for i in range(rank) if i != 1]))
         proto.output.add(name=mean)
@@ -108,7 +108,7 @@ def _probe(
 
 
 def _mean(graph: Graph, raw: str, mean: str, axes: list[int]) -> Iterator[onnx.NodeProto]:
-    """The mean over ``axes``; they became an input with opset 18."""
+    """The mean over ``axes``, which became an input with opset 18."""
     if graph.opset < 18:
         yield helper.make_node("ReduceMean", [raw], [mean], axes=axes, keepdims=0)
         return

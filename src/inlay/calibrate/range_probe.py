@@ -1,8 +1,8 @@
-"""A placement in which the numbers of every activation are inputs: one build answers every question about ranges.
+"""A quantized model whose activation qparams are graph inputs: one build answers every question about ranges.
 
-The model is what :func:`~inlay.quant.emit.Emitter.emit` writes, but scales and zero points arrive with each run, the
-biases stay float, and nothing is fused: rounding is simulated, all else is computed in float. That differs from integer
-kernels by the rounding of biases alone.
+The model is what :func:`~inlay.quant.emit.Emitter.emit` writes, except that scales and zero points arrive with each
+run, biases stay float, and nothing is fused: rounding is simulated, all else is computed in float. That differs from
+integer kernels by the rounding of biases alone.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _SCALES, _ZEROS = "inlay.scales", "inlay.zero_points"
 
 
 class RangeProbe:
-    """One session on ``placement`` with the numbers of its activations still open.
+    """One session on ``placement`` that takes the qparams of its activations as inputs.
 
     Args:
         emitter: writes the placement.
         graph: index of the model.
         store: weights.
         placement: what is quantized.
-        table: numbers of weights and of constants, corrections of biases.
-        classes: by value, the name of the class of values that share its numbers; a value of its own may be missing.
-        qtype: type of the activations whose numbers are open.
+        table: qparams of weights and of constants, and corrected biases.
+        domains: by value, the domain whose qparams it shares; a value that shares with none may be missing.
+        qtype: type of the activations whose qparams are inputs.
 
     Attributes:
-        classes: those with open numbers, in the order of the model.
+        domains: those whose qparams are inputs, in the order of the model.
 
     Raises:
         CompileFailed: it cannot be built.
@@ -52,37 +52,39 @@ class RangeProbe:
         store: WeightStore,
         placement: Placement,
         table: QParamsTable,
-        classes: Mapping[str, str],
+        domains: Mapping[str, str],
         qtype: QType,
     ) -> None:
         proto = emitter.emit(Placement((p, q) for p, q in placement if q is not QType.INT32), table)
         _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
         self._qtype = qtype
-        self.classes = _open(proto, graph, classes, qtype)
+        self.domains = _qparams_to_inputs(proto, graph, domains, qtype)
         self._session = Session(proto, store, optimize=True, fuse_qdq=False)
 
-    def run(self, feed: Feed, numbers: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-        """Outputs by name, with ``numbers`` for each class. Raises RunFailed."""
-        if not self.classes:
+    def run(self, feed: Feed, qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
+        """Outputs by name, with ``qparams`` for each domain. Raises RunFailed."""
+        if not self.domains:
             return self._session.run(feed)
-        scales = np.array([numbers[c].scale[0] for c in self.classes], np.float32)
-        zeros = np.array([numbers[c].zero_point[0] for c in self.classes], STORAGE[self._qtype])
+        scales = np.array([qparams[d].scale[0] for d in self.domains], np.float32)
+        zeros = np.array([qparams[d].zero_point[0] for d in self.domains], STORAGE[self._qtype])
         return self._session.run({**feed, _SCALES: scales, _ZEROS: zeros})
 
 
 def _correct(proto: onnx.ModelProto, ports: list[Port], placement: Placement, table: QParamsTable) -> None:
-    """Put corrected biases in place of those that ``placement`` quantizes; other readers keep the original."""
+    """Replace the biases that ``placement`` quantizes by corrected ones; other readers keep the original."""
     nodes = {n.name: n for n in proto.graph.node}
     for port in ports:
-        numbers = table.bias(port, placement)
-        if numbers is not None:
+        bias = table.bias(port, placement)
+        if bias is not None:
             name = f"{nodes[port.node].input[port.slot]}/{port.node}/corrected"
-            proto.graph.initializer.append(tensor_proto(name, numbers.astype(np.float32), TensorProto.FLOAT))
+            proto.graph.initializer.append(tensor_proto(name, bias.astype(np.float32), TensorProto.FLOAT))
             nodes[port.node].input[port.slot] = name
 
 
-def _open(proto: onnx.ModelProto, graph: Graph, classes: Mapping[str, str], qtype: QType) -> tuple[str, ...]:
-    """Make the numbers of all activations of ``qtype`` inputs of the graph, one pair for each class."""
+def _qparams_to_inputs(
+    proto: onnx.ModelProto, graph: Graph, domains: Mapping[str, str], qtype: QType
+) -> tuple[str, ...]:
+    """Make the qparams of all activations of ``qtype`` graph inputs, one element of each for every domain."""
     inner = proto.graph
     types = {t.name: t.data_type for t in inner.initializer}
     read = {n.input[0]: n.output[0] for n in inner.node if n.op_type == DEQUANTIZE}
@@ -92,11 +94,11 @@ def _open(proto: onnx.ModelProto, graph: Graph, classes: Mapping[str, str], qtyp
     for node in inner.node:
         if node.op_type != QUANTIZE or types.get(node.input[2]) != ONNX_TYPE[qtype]:
             continue
-        # an output of the graph hands its name to the DQ: the float value behind the Q has another
+        # the DQ takes over the name of a graph output: the float value that the Q reads has another name
         value = node.input[0] if node.input[0] in known else read.get(node.output[0], "")
         if value not in known:
-            continue  # a bridge to the type that a model boundary is given in: its numbers are that boundary's
-        index = position.setdefault(classes.get(value, value), len(position))
+            continue  # conversion to the type of a graph input or output: its qparams belong to that boundary
+        index = position.setdefault(domains.get(value, value), len(position))
         replaced.update({node.input[1]: f"{_SCALES}/{index}", node.input[2]: f"{_ZEROS}/{index}"})
     if not position:
         return ()
@@ -118,7 +120,7 @@ def _open(proto: onnx.ModelProto, graph: Graph, classes: Mapping[str, str], qtyp
 
 
 def _split(name: str, count: int, proto: onnx.ModelProto) -> onnx.NodeProto:
-    """One number for each class; the sizes became an input with opset 13."""
+    """One element for each domain; the sizes became an input with opset 13."""
     outputs = [f"{name}/{i}" for i in range(count)]
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < 13:

@@ -1,12 +1,12 @@
 """Share or requantize: whether the inputs of a Concat (Min, Max, Where) take one scale, decided by error and by cost.
 
-Sharing saves a pass over each input. It widens the inputs' ranges, though. Along the path through the operator that
-costs nothing, since its output covers the same range anyway; but other readers of an input see coarser numbers, and
-a Relu or Clip whose bounds were implied by the limits of the quantized type needs a kernel of its own again.
+Sharing saves requantizing each input, but widens the inputs' ranges. On the path through the operator that costs
+nothing, since its output covers the same range anyway. Other readers of an input, however, get a coarser scale, and a
+Relu or Clip that was fused, because the limits of the quantized type implied its bounds, needs its own kernel again.
 
-Both sides are weighed in one currency, the target's prices: what a dB is worth is a part of what the whole model costs
-in low precision (:data:`DB_WORTH`). So a requantization that hardly costs anything is made for little fidelity, and an
-expensive one only for much; where sharing loses nothing and unfolds nothing, it is always chosen.
+Both sides are compared in the unit of the target's cost table: a dB is worth a share of what the whole model costs in
+low precision (:data:`~inlay.calibrate.policy.DB_WORTH`). So a cheap requantization is made for little fidelity, an
+expensive one only for much; where sharing loses nothing and keeps all fusions, it is always chosen.
 """
 
 from __future__ import annotations
@@ -17,22 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inlay.calibrate import policy
 from inlay.model.graph import Graph, Node
 from inlay.quant.observers import Histogram, Range
 from inlay.quant.qparams import constant_range
 from inlay.space.domains import find_domains, is_shared, shared_values
 from inlay.space.rules import Rules
 from inlay.types import GRAPH_OUTPUT
-
-MOST_LOSS_DB = 12.0
-"""Two bits: what another reader of an input may lose, however much it costs to keep them."""
-DB_WORTH = 0.005
-"""Part of the model's cost that a dB for other readers is worth: a bit is worth 3 %."""
-GOOD_DB = 40.0
-"""Fidelity above this is not worth anything."""
-MOST_FLIPS = 6
-_NOTHING = 1e-4
-"""A gain below this part of the latency is none."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +32,11 @@ class Sharing:
 
     Attributes:
         node: its name.
-        share: its values have one set of numbers; else its inputs are requantized.
-        reason: why.
+        share: its values have the same qparams; otherwise its inputs are requantized.
+        reason: why, for people.
         loss_db: fidelity that other readers of its inputs lose by sharing.
-        share_cost: what sharing costs, lost fidelity included, in the unit of the target's prices.
-        requantize_cost: what requantizing costs, in the same unit.
+        share_cost: cost of sharing, lost fidelity included, in the unit of the target's cost table.
+        requantize_cost: cost of requantizing, in the same unit.
     """
 
     node: str
@@ -63,20 +54,20 @@ def choose_sharing(
     ranges: Mapping[str, Range],
     flipped: Collection[str] = (),
 ) -> tuple[Sharing, ...]:
-    """Decide for each operator of ``rules.share``, in topological order; what was shared before counts as one range.
+    """Decide for each operator of ``rules.share``, in topological order; domains merged before count as one range.
 
     Args:
         graph: the model.
-        rules: policy and prices of the target.
+        rules: policy and costs of the target.
         histograms: by observed value.
-        ranges: of each observed value by itself.
-        flipped: operators for which the opposite of what is found here was measured to be better.
+        ranges: of each observed value alone.
+        flipped: operators for which the opposite decision was measured to be better.
     """
     nodes = [n for n in graph.nodes if n.op_type in rules.share and is_shared(rules, n) and not _moves(rules, n)]
     if not nodes:
         return ()
     domains = _Domains(graph, rules, ranges, frozenset(n.name for n in nodes))
-    db_price = DB_WORTH * model_cost(graph, rules)
+    db_price = policy.DB_WORTH * model_cost(graph, rules)
     decisions = []
     for node in nodes:
         values = shared_values(graph, rules, node)
@@ -84,12 +75,12 @@ def choose_sharing(
         whole = domains.union(values)
         if whole is None or len(inputs) == 0:
             continue
-        redone = sum(graph.size(v) or 0 for v in inputs if domains.range(v) != whole)
+        requantized = sum(graph.size(v) or 0 for v in inputs if domains.range(v) != whole)
         widened = list(domains.members([v for v in inputs if domains.range(v) != whole]))
         unfolded = sum(graph.size(v) or 0 for v in widened if _unfolds(graph, rules, domains, v, whole))
         readers = [v for v in widened if v in histograms and _read_elsewhere(graph, rules, v)]
         loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
-        decision = _decide(node.name, loss, db_price, rules.unfold_cost * unfolded, rules.requantize_cost * redone)
+        decision = _decide(node.name, loss, db_price, rules.unfold_cost * unfolded, rules.requantize_cost * requantized)
         if node.name in flipped:
             decision = replace(
                 decision, share=not decision.share, reason=f"measured: better than that {decision.reason}"
@@ -103,33 +94,36 @@ def choose_sharing(
 def flip_sharing(
     decisions: Sequence[Sharing], measure: Callable[[frozenset[str]], tuple[float, float]]
 ) -> frozenset[str]:
-    """Ask the target about the decisions, one flip after the other; what it finds better is kept.
+    """Measure each decision the other way, one after the other, and keep what is better.
 
     Args:
-        decisions: what the ranges and the table of prices say, in topological order.
-        measure: latency (any unit) and fidelity in dB with such operators flipped.
+        decisions: by the ranges and the cost table, in topological order.
+        measure: latency (any unit) and fidelity in dB with these operators flipped.
 
     Returns:
-        Names of operators that are better flipped. A dB is worth :data:`DB_WORTH` of the latency, none above
-        :data:`GOOD_DB`. At most :data:`MOST_FLIPS` are tried, those with most to requantize first.
+        Names of operators that are better flipped. A dB is worth ``DB_WORTH`` of the latency, none above ``ENOUGH_DB``.
+        At most ``MAX_FLIPS`` are tried, those with most to requantize first (constants of
+        :mod:`inlay.calibrate.policy`).
     """
     best: frozenset[str] = frozenset()
-    sites = sorted((d for d in decisions if d.requantize_cost > 0), key=lambda d: -d.requantize_cost)[:MOST_FLIPS]
+    sites = sorted((d for d in decisions if d.requantize_cost > 0), key=lambda d: -d.requantize_cost)[
+        : policy.MAX_FLIPS
+    ]
     if not sites:
         return best
     latency, fidelity = measure(best)
     for site in sites:
         flipped = best | {site.node}
         other, other_db = measure(flipped)
-        gained = min(other_db, GOOD_DB) - min(fidelity, GOOD_DB)
-        if math.log(latency / other) + DB_WORTH * gained > _NOTHING:
+        gained = min(other_db, policy.ENOUGH_DB) - min(fidelity, policy.ENOUGH_DB)
+        if math.log(latency / other) + policy.DB_WORTH * gained > policy.MIN_FLIP_GAIN:
             best, latency, fidelity = flipped, other, other_db
     return best
 
 
 def _decide(node: str, loss: float, db_price: float, unfold_cost: float, requantize_cost: float) -> Sharing:
     share_cost = unfold_cost + loss * db_price
-    if loss > MOST_LOSS_DB:
+    if loss > policy.MAX_SHARING_LOSS_DB:
         share, reason = False, f"a shared scale would cost other readers of its inputs {loss:.0f} dB"
     elif unfold_cost > requantize_cost:
         share, reason = False, "a shared zero point would unfold an activation, which costs more than requantizing"
@@ -141,7 +135,7 @@ def _decide(node: str, loss: float, db_price: float, unfold_cost: float, requant
 
 
 def model_cost(graph: Graph, rules: Rules) -> float:
-    """Rough price of the whole model in low precision: its products, and a requantization of each result."""
+    """Rough cost of the whole model in low precision: its products, and a requantization of each result."""
     total = 0.0
     for node in graph.nodes:
         rule = rules.rule(node)
@@ -168,12 +162,12 @@ def _products(graph: Graph, node: Node, slot: int) -> float:
 
 
 class _Domains:
-    """Values that share numbers so far, each with its range."""
+    """Values that share qparams so far, with the range of each domain."""
 
     def __init__(self, graph: Graph, rules: Rules, ranges: Mapping[str, Range], undecided: frozenset[str]) -> None:
-        self._class = dict(find_domains(graph, rules, undecided))
+        self._domain_of = dict(find_domains(graph, rules, undecided))
         self._members: dict[str, list[str]] = {}
-        for value, first in self._class.items():
+        for value, first in self._domain_of.items():
             self._members.setdefault(first, []).append(value)
         self._ranges: dict[str, Range] = {}
         for value, found in ranges.items():
@@ -182,16 +176,16 @@ class _Domains:
         self._graph = graph
 
     def _first(self, value: str) -> str:
-        return self._class.get(value, value)
+        return self._domain_of.get(value, value)
 
     def range(self, value: str) -> Range | None:
-        """Range of the domain that ``value`` is in; of a constant by itself."""
+        """Range of the domain of ``value``; a constant has its own."""
         found = self._ranges.get(self._first(value))
         constant = self._graph.constant(value) if found is None else None
         return found if constant is None else constant_range(constant)
 
     def union(self, values: list[str]) -> Range | None:
-        """The range that covers the domains of ``values``; None where nothing is known."""
+        """The range that covers the domains of ``values``; None where no range is known."""
         whole = None
         for found in (self.range(v) for v in values):
             if found is not None:
@@ -204,15 +198,15 @@ class _Domains:
             yield from self._members.get(first, [first])
 
     def merge(self, values: list[str], whole: Range) -> None:
-        """Make one domain of those of ``values``: the smaller ones join the largest."""
-        classes = sorted({self._first(v) for v in values}, key=lambda c: len(self._members.get(c, ())))
-        first = classes.pop()
-        self._class[first] = first
+        """Merge the domains of ``values`` into the largest of them, with the range ``whole``."""
+        domains = sorted({self._first(v) for v in values}, key=lambda d: len(self._members.get(d, ())))
+        first = domains.pop()
+        self._domain_of[first] = first
         members = self._members.setdefault(first, [first])
-        for other in classes:
+        for other in domains:
             joined = self._members.pop(other, [other])
             members.extend(joined)
-            self._class.update(dict.fromkeys(joined, first))
+            self._domain_of.update(dict.fromkeys(joined, first))
         self._ranges[first] = whole
 
 
@@ -233,7 +227,11 @@ def _loss(histogram: Histogram, own: Range | None, whole: Range) -> float:
 
     def fidelity(found: Range) -> float:
         step = (found.high - found.low) / 255
-        return GOOD_DB if step == 0.0 or power == 0.0 else min(GOOD_DB, 10 * math.log10(12 * power / step**2))
+        return (
+            policy.ENOUGH_DB
+            if step == 0.0 or power == 0.0
+            else min(policy.ENOUGH_DB, 10 * math.log10(12 * power / step**2))
+        )
 
     return max(0.0, fidelity(own) - max(fidelity(whole), 0.0))
 

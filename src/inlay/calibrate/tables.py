@@ -1,20 +1,22 @@
-"""QParams tables from histograms: which method, which values share, merged over domains."""
+"""Histograms of the calibration samples, and qparams tables from their ranges, merged over domains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from inlay.calibrate.scale_sharing import Sharing, choose_sharing
 from inlay.data import Samples
-from inlay.errors import TargetError
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, calibrate
-from inlay.quant.observers import METHODS, Method, Range
+from inlay.quant.observers import Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.space.domains import find_domains
 from inlay.types import Placement, QParams, QType
+
+FixedQParams = Mapping[tuple[str, QType], QParams]
+"""QParams by value and type that replace the computed ones, such as those of an imported Q/DQ model."""
 
 
 def observe(prepared: PreparedModel, samples: Samples, imported: Sequence[Placement] = ()) -> Observed:
@@ -31,85 +33,53 @@ def table_from(
     prepared: PreparedModel,
     observed: Observed,
     method: Method,
-    fixed: Mapping[tuple[str, QType], QParams] | None = None,
+    fixed: FixedQParams | None = None,
     chosen: Mapping[str, Method] | None = None,
-    shifts: Mapping[str, np.ndarray] | None = None,
+    weight_error_means: Mapping[str, np.ndarray] | None = None,
     flipped: Collection[str] = (),
 ) -> QParamsTable:
-    """Numbers from histograms: each value's range merged over its domain.
+    """A qparams table from histograms: each value's range by ``method``, merged over its domain.
 
     Args:
         prepared: the model.
         observed: histograms.
-        method: how ranges are read off them; also decides what is shared.
-        fixed: numbers that replace the computed ones.
-        chosen: another method for these classes of values, by the names of :func:`classes_of`.
-        shifts: by node, the mean error of its rounded weight, to be taken off the bias.
+        method: of calibration; it also decides what is shared.
+        fixed: qparams that replace the computed ones.
+        chosen: another method, by the domains of :func:`domains_of`.
+        weight_error_means: by node, the mean error of its rounded weight, which its bias makes up for: (channels,).
         flipped: operators for which the opposite decision about sharing was measured to be better.
     """
     graph = prepared.graph
-    domains = classes_of(prepared, observed, method, flipped)
+    domains = domains_of(prepared, observed, method, flipped)
     chosen = chosen or {}
     merged: dict[str, Range] = {}
     for value, histogram in observed.ranged.items():
-        key = domains.get(value, value)
-        found = histogram.range(chosen.get(key, method))
-        merged[key] = merged[key] | found if key in merged else found
-    for value, key in domains.items():
+        domain = domains.get(value, value)
+        found = histogram.range(chosen.get(domain, method))
+        merged[domain] = merged[domain] | found if domain in merged else found
+    for value, domain in domains.items():
         constant = graph.constant(value)
-        if constant is not None and key in merged:
-            merged[key] = merged[key] | constant_range(constant)
+        if constant is not None and domain in merged:
+            merged[domain] = merged[domain] | constant_range(constant)
     ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
-    for value, key in domains.items():
-        if key in merged:
-            ranges.setdefault(value, merged[key])
+    for value, domain in domains.items():
+        if domain in merged:
+            ranges.setdefault(value, merged[domain])
     per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
-    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor, shifts)
+    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor, weight_error_means)
 
 
-def classes_of(
+def domains_of(
     prepared: PreparedModel, observed: Observed, method: Method, flipped: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """The class of each value that shares its numbers with others, where ``method`` decides what is shared."""
-    choices = sharing(prepared, observed, method, flipped)
-    return find_domains(prepared.graph, prepared.rules, {c.node for c in choices if not c.share})
+    """The domain of each value that shares its qparams with others, where ``method`` decides what is shared."""
+    decisions = sharing_of(prepared, observed, method, flipped)
+    return find_domains(prepared.graph, prepared.rules, {d.node for d in decisions if not d.share})
 
 
-def _own_ranges(observed: Observed, method: Method) -> dict[str, Range]:
-    return {value: histogram.range(method) for value, histogram in observed.histograms.items()}
-
-
-def sharing(
+def sharing_of(
     prepared: PreparedModel, observed: Observed, method: Method, flipped: Collection[str] = ()
 ) -> tuple[Sharing, ...]:
     """Where :func:`table_from` shares one scale between an operator's values, and where it requantizes."""
-    own = _own_ranges(observed, method)
+    own = {value: histogram.range(method) for value, histogram in observed.histograms.items()}
     return choose_sharing(prepared.graph, prepared.rules, observed.histograms, own, flipped)
-
-
-def choose_method(
-    prepared: PreparedModel,
-    observed: Observed,
-    placement: Placement,
-    judge: Callable[[QParamsTable], float],
-    methods: Sequence[Method] = METHODS,
-) -> tuple[Method, dict[str, float]]:
-    """The method whose ranges leave the least error when ``placement`` is quantized.
-
-    Args:
-        prepared: the model.
-        observed: histograms.
-        placement: what is quantized for the comparison.
-        judge: SQNR in dB of ``placement`` with a table; raises TargetError where it does not run.
-        methods: to choose from; earlier ones win ties.
-    """
-    if not len(placement):
-        return methods[0], {}
-    scores: dict[str, float] = {}
-    for method in methods:
-        try:
-            scores[method] = judge(table_from(prepared, observed, method))
-        except TargetError:
-            continue
-    best = max(methods, key=lambda m: (scores.get(m, -np.inf), -methods.index(m)))
-    return best, scores

@@ -1,9 +1,9 @@
-"""How far a model is from the float model, and whether that is inside the bound.
+"""How far a model is from the float model, and whether it keeps the accuracy constraint.
 
 Without labels the measure is the signal-to-quantization-noise ratio: ``10 log10(sum y^2 / sum (y - y')^2)`` for each
-output over all samples, in dB; the worst output counts. Integers are decisions (classes, indices, masks) rather than
-amounts: what counts is the share of them that change, in dB as well (20 dB are one in a hundred). In 8 and 16 bits they
-are taken for amounts (images, sound). With a metric, the drop against the float model counts.
+output over all samples, in dB; the worst output counts. Integer outputs are decisions (classes, indices, masks) rather
+than amounts: what counts is the share of them that change, also in dB (20 dB are one in a hundred). Those of 8 and 16
+bits are taken for amounts (images, sound). With a metric, its drop against the float model counts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[Sequence[Outputs], np.ndarray | None], float]
 """Takes every sample's outputs by name, and the labels (or None); larger is better."""
 
-MOST_MARGIN_DB = 3.0
-LEAST_MARGIN_DB = 2.0  # of a single sample; falls with the root of their number
+MAX_MARGIN_DB = 3.0
+"""Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
+MIN_MARGIN_DB = 2.0
+"""Least margin of a single sample; it falls with the square root of their number, like a standard error."""
 EXACT_DB = 300.0
-"""Stands for "no difference at all": a finite number, so that it can be compared, averaged and written as JSON."""
+"""SQNR of identical outputs: a finite number, so that it can be compared, averaged and written as JSON."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a delivered model must keep.
+    """The accuracy constraint: what a delivered model must keep.
 
     Attributes:
         min_sqnr_db: least SQNR of the worst output, or None.
@@ -58,9 +60,9 @@ class Judge:
     Args:
         reference: the float model's outputs, one mapping for each sample.
         samples: that part.
-        bound: what must hold.
+        bound: the constraint.
         metric: the metric of ``bound``, or None.
-        margin: ask for a little more than the bound, by the spread between samples, so that it also holds on others.
+        margin: require a little more than ``bound``, by how much the samples differ, so that others keep it as well.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Judge:
         self.float_metric = None if metric is None else _value(metric, reference, self._labels)
 
     def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
-        """Accuracy of a model that gave ``outputs`` on the same samples."""
+        """Accuracy of a model from its ``outputs`` on the same samples."""
         errors, spread = self._errors(outputs)
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
         metric = None if self._metric is None else _value(self._metric, outputs, self._labels)
@@ -123,7 +125,7 @@ class Judge:
 
 
 def sqnr_db(signal: float, noise: float) -> float:
-    """``10 log10(signal / noise)``, within [-300, 300]; not a number counts as the worst."""
+    """``10 log10(signal / noise)``, within [-300, 300]; the least where ``noise`` is not finite."""
     if not np.isfinite(noise):
         return -EXACT_DB
     if noise <= 0.0:
@@ -149,7 +151,7 @@ def find_metric(name: str | None, labels: np.ndarray | None) -> Metric | None:
 
 
 def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
-    """Share of samples whose largest number in the first output stands at the label. Outputs: (batch, classes)."""
+    """Share of samples whose largest score in the first output is that of the label. Outputs: (batch, classes)."""
     assert labels is not None
     hits = []
     for sample, label in zip(outputs, labels, strict=True):
@@ -170,12 +172,12 @@ def _value(metric: Metric, outputs: Sequence[Outputs], labels: np.ndarray | None
 
 
 def _decides(dtype: np.dtype[Any]) -> bool:
-    """Whether values of a type are equal or not, rather than near or far."""
+    """Whether outputs of a type are decisions, which are equal or not, rather than amounts."""
     return dtype.kind not in "fiu" or (dtype.kind in "iu" and dtype.itemsize > 2)
 
 
 def _energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
-    """Signal energy, noise energy, inner product and energy of the other, over finite reference numbers."""
+    """Signal energy, noise energy, inner product and energy of the other, where the reference is finite."""
     if got is None or got.shape != want.shape:
         return 0.0, np.inf, 0.0, 0.0
     finite = np.isfinite(want)
@@ -186,7 +188,7 @@ def _energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, f
 
 
 def _changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, float, float]:
-    """The same for what is equal or not: how many there are, how many differ, how many agree, how many there are."""
+    """The same for decisions: their number, how many differ, how many agree, their number."""
     if got is None or got.shape != want.shape:
         return 0.0, np.inf, 0.0, 0.0
     same = float(np.count_nonzero(want == got))
@@ -194,14 +196,14 @@ def _changes(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, fl
 
 
 def _margin(each: np.ndarray) -> float:
-    """What the mean of as many other samples may fall below this one's, in dB.
+    """How far the mean of as many other samples may fall below the mean of these, in dB.
 
-    A one-sided 95 % prediction bound from the spread between samples, and at least ``2 / sqrt(n)`` dB: a few samples,
-    often of one scene, show too little of it.
+    A one-sided 95 % prediction bound (Student's t) from the variance between samples, but at least ``2 / sqrt(n)`` dB:
+    a few samples, often of one scene, vary too little.
     """
     n = each.size
-    least = LEAST_MARGIN_DB / np.sqrt(max(n, 1))
+    least = MIN_MARGIN_DB / np.sqrt(max(n, 1))
     if n < 3:
         return float(least)
     bound = student.ppf(0.95, n - 1) * each.std(ddof=1) * np.sqrt(2.0 / n)
-    return float(np.clip(bound, least, MOST_MARGIN_DB))
+    return float(np.clip(bound, least, MAX_MARGIN_DB))

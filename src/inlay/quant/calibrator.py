@@ -16,17 +16,17 @@ from inlay.model.store import WeightStore
 from inlay.quant.observers import Histogram
 
 BATCH_BYTES = 1 << 30
-"""Intermediate values of one sample that are held at a time."""
+"""Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What the calibration samples showed.
+    """Histograms of the calibration samples.
 
     Attributes:
         histograms: by value name.
-        digest: identifies all of it.
-        ranged: what ranges are read off: ``histograms``, or those of one half.
+        digest: identifies all of them.
+        ranged: the histograms that ranges are taken from: all of them, or those of one half of the samples.
         halves: histograms of the first and of the second half of the samples.
     """
 
@@ -35,16 +35,16 @@ class Observed:
     ranged: Mapping[str, Histogram]
     halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
 
-    def of(self, half: int) -> Observed:
-        """The same with ranges of one half of the samples, which the other half can judge.
+    def half(self, index: int) -> Observed:
+        """The same with ranges of one half of the samples (0 or 1), which the other half can validate.
 
-        On samples that a range has seen, one that just covers them looks best, and cuts off what others hold.
+        On samples that a range was made from, one that just covers them looks best, but it clips others.
         """
-        return replace(self, ranged=self.halves[half])
+        return replace(self, ranged=self.halves[index])
 
 
 def halves(count: int) -> tuple[range, range]:
-    """Indices of the first and of the second half of ``count`` samples; a single one stands in both.
+    """Indices of the first and of the second half of ``count`` samples; a single one is in both.
 
     Neighbours are often views of one scene, so the halves are less alike than every other sample would be.
     """
@@ -61,8 +61,8 @@ def calibrate(
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
-    The model runs once for each sample, with the observed values as extra outputs, in as many sessions as
-    ``BATCH_BYTES`` asks for (one, for all but very large activations).
+    The model runs once for each sample, with the observed values as extra outputs: in one session, or where they
+    exceed ``BATCH_BYTES`` in as many as needed.
 
     Raises:
         CompileFailed, RunFailed: the float model does not run.
@@ -102,7 +102,7 @@ _TYPES = {
 def observe_shapes(
     proto: onnx.ModelProto, store: WeightStore, values: Sequence[str], feed: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
-    """Shapes and element types of ``values`` as the runtime finds them on one feed.
+    """Shapes and element types of ``values`` as the reference session finds them on one feed.
 
     This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
     """

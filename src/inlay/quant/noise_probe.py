@@ -1,8 +1,8 @@
-"""A model whose quantization can be switched: one build answers what noise any placement makes.
+"""A model whose quantization can be switched: one build answers how much noise any placement makes.
 
 Every group of ports that a placement quantizes together gets a switch: its ports read ``If(switch, DQ(Q(v)), v)``.
-The switches are one more input of the graph. Running it costs one inference and no build; what it computes is what the
-written model computes with float kernels, so that noise is foretold to within rounding.
+The switches are one more graph input. A question costs one inference and no build. The result is what the emitted model
+computes with float kernels, so that its noise is predicted to within the rounding of integer kernels.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from inlay.space.units import Unit
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
 SWITCHES = "inlay.switches"
-_CONSTANT_BYTES = 256_000_000  # dequantized copies of constants that a probe model may hold inline
+_CONSTANT_BYTES = 256_000_000  # dequantized constants inside a probe model: well below the 2 GiB limit of protobuf
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Ports that read a value, and that a labelling of units quantizes together, in one type."""
+    """Ports that read a value and are quantized together, in one type, by every labelling of the units."""
 
     value: str
     ports: tuple[Port, ...]
@@ -42,8 +42,8 @@ class Switch:
 def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable) -> tuple[Switch, ...]:
     """The groups of ports that labellings of ``units`` quantize: by value, the reads of each unit, and all others.
 
-    Biases are left out (32 bits make no noise) but for those that make up for a rounded weight, as are constants beyond
-    what a probe model may hold.
+    Biases are left out (32 bits make no noise), except those that make up for the mean error of a rounded weight. So
+    are constants beyond the size that a probe model may hold.
     """
     found: list[Switch] = []
     owners: dict[Port, tuple[int, QType]] = {}
@@ -51,7 +51,7 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
         if unit.selectable:
             owners.update(dict.fromkeys(unit.activations, (i, rules.activation)))
             owners.update(dict.fromkeys(unit.weights, (i, rules.weight)))
-    handed_out = {v for u in units if u.selectable for v in u.outputs}
+    produced = {v for u in units if u.selectable for v in u.outputs}
     values = dict.fromkeys([*(graph.value_of(p) for p in owners), *(v for u in units for v in u.outputs)])
     held = 0
     for value in values:
@@ -61,7 +61,7 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
         for port in graph.consumers(value):
             if port in owners:
                 groups[owners[port]].append(port)
-            elif value in handed_out:
+            elif value in produced:
                 groups[-1, rules.activation].append(port)
         array = graph.constant(value)
         if array is not None:
@@ -95,8 +95,8 @@ def probe_model(
     after: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for value, group in by_value.items():
         producer = graph.producer(value)
-        given_out = any(p.node == GRAPH_OUTPUT for _, switch in group for p in switch.ports)
-        if given_out and producer is not None:
+        is_output = any(p.node == GRAPH_OUTPUT for _, switch in group for p in switch.ports)
+        if is_output and producer is not None:
             raw[value] = f"{SWITCHES}/{value}/raw"
         if producer is None:
             group = [(n, replace(s, ports=tuple(p for p in s.ports if p.node != GRAPH_OUTPUT))) for n, s in group]
@@ -120,7 +120,7 @@ def _switched(
     reads: dict[Port, str],
     table: QParamsTable,
 ) -> Iterator[onnx.NodeProto]:
-    """For each switch a node that quantizes the value or hands it on; ``reads`` takes the names for their ports."""
+    """For each switch a node that quantizes the value or passes it through; enters what its ports read in ``reads``."""
     value = group[0][1].value
     source = raw.get(value, value)
     for number, switch in group:
@@ -147,10 +147,10 @@ def _switched(
         reads.update({port: read for port in switch.ports if port.node != GRAPH_OUTPUT})
 
 
-def _constant(proto: onnx.GraphProto, numbers: np.ndarray | None, prefix: str) -> list[onnx.NodeProto]:
-    """A node that hands out ``<prefix>/rounded``, a constant with other numbers."""
-    assert numbers is not None, "only constants have such a switch"
-    proto.initializer.append(tensor_proto(f"{prefix}/constant", numbers.astype(np.float32), TensorProto.FLOAT))
+def _constant(proto: onnx.GraphProto, rounded: np.ndarray | None, prefix: str) -> list[onnx.NodeProto]:
+    """A node that computes ``<prefix>/rounded``, the rounded constant."""
+    assert rounded is not None, "only constants have such a switch"
+    proto.initializer.append(tensor_proto(f"{prefix}/constant", rounded.astype(np.float32), TensorProto.FLOAT))
     return [helper.make_node("Identity", [f"{prefix}/constant"], [f"{prefix}/rounded"])]
 
 
@@ -174,8 +174,8 @@ def _branch(nodes: Sequence[onnx.NodeProto], output: str) -> onnx.GraphProto:
     return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
 
 
-_NONE = 1e-300
-_RUINED = 1e6  # noise where nothing finite comes out
+_TINY = 1e-300  # keeps a division by no energy finite
+_NOT_FINITE = 1e6  # noise over signal where an output is not finite: far worse than any real noise, and still a number
 
 
 class NoiseProbe:
@@ -187,7 +187,7 @@ class NoiseProbe:
         graph: index of the model.
         units: its units.
         rules: types.
-        table: numbers.
+        table: qparams.
 
     Raises:
         CompileFailed, RunFailed: the probe model does not run.
@@ -208,10 +208,10 @@ class NoiseProbe:
         self._feeds: tuple[Feed, ...] = ()
         self._reference: list[Mapping[str, np.ndarray]] = []
         self._signal = np.zeros(len(self.outputs))
-        self._loudness = np.zeros((0, len(self.outputs)))
+        self._shares = np.zeros((0, len(self.outputs)))
 
     def use(self, feeds: Sequence[Feed]) -> None:
-        """Take the samples that noise is measured on; the one on which most of it arises comes first.
+        """Set the samples on which noise is measured; they are sorted, the noisiest first.
 
         Raises:
             RunFailed: the model does not run.
@@ -223,14 +223,14 @@ class NoiseProbe:
         )
         self._feeds, self._reference = tuple(feeds), reference
         if len(feeds) < 2:
-            self._loudness = np.ones((len(feeds), len(self.outputs)))
+            self._shares = np.ones((len(feeds), len(self.outputs)))
             return
         energies = self._energies(~off, len(feeds))
-        loudness = energies / np.maximum(energies.sum(axis=0), _NONE)
-        order = np.argsort(-loudness.max(axis=1, initial=0.0), kind="stable")
+        shares = energies / np.maximum(energies.sum(axis=0), _TINY)
+        order = np.argsort(-shares.max(axis=1, initial=0.0), kind="stable")
         self._feeds = tuple(feeds[int(i)] for i in order)
         self._reference = [reference[int(i)] for i in order]
-        self._loudness = loudness[order]
+        self._shares = shares[order]
 
     def noise(self, placement: Placement, samples: int | None = None) -> tuple[float, ...]:
         """Noise power over signal power at each float output when ``placement`` is quantized.
@@ -239,17 +239,17 @@ class NoiseProbe:
 
         Args:
             placement: what is quantized.
-            samples: how many are run, the loudest first; all without it. The rest is taken to have the share of the
-                noise that it has where everything is quantized.
+            samples: how many are run, the noisiest first; None for all. The others are taken to have the same share of
+                the noise as where everything is quantized.
 
         Raises:
             RunFailed: the model does not run.
         """
         on = np.array([switch.ports[0] in placement for switch in self.switches], bool)
         count = len(self._feeds) if samples is None else min(samples, len(self._feeds))
-        share = np.maximum(self._loudness[:count].sum(axis=0), _NONE) if count < len(self._feeds) else 1.0
-        noise = self._energies(on, count).sum(axis=0) / share / np.maximum(self._signal, _NONE)
-        return tuple(float(x) if np.isfinite(x) else _RUINED for x in noise)
+        share = np.maximum(self._shares[:count].sum(axis=0), _TINY) if count < len(self._feeds) else 1.0
+        noise = self._energies(on, count).sum(axis=0) / share / np.maximum(self._signal, _TINY)
+        return tuple(float(x) if np.isfinite(x) else _NOT_FINITE for x in noise)
 
     def _energies(self, on: np.ndarray, count: int) -> np.ndarray:
         """Energy of the difference that switches make, shape (count, outputs)."""

@@ -1,7 +1,7 @@
-"""Streaming histograms of a value's numbers, and the ranges that can be read off them.
+"""Streaming histograms of a value, and the methods that choose a range from them.
 
 A histogram takes any number of samples in bounded memory: a fixed count of bins over a symmetric range that doubles
-(merging neighbouring bins) whenever a larger number comes along. One pass over the samples serves every method.
+(merging neighbouring bins) whenever a larger element arrives. One pass over the samples serves every method.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "h
 METHODS: tuple[Method, ...] = get_args(Method)
 
 BINS = 4096  # over the whole symmetric range; a multiple of four, so that doubling merges bins exactly
-PERCENTILE = 99.99
-LOWER_PERCENTILE = 99.9
-COUNTED = 1 << 16  # numbers of one array that are counted
-SPREAD = 2.0  # standard deviations
-MOST_SPREAD = 0.5
+PERCENTILE = 99.99  # percent of the elements inside the range, for the method of that name
+LOWER_PERCENTILE = 99.9  # the same for "percentile-99.9"
+COUNTED = 1 << 16  # elements of one array that are counted at most, see _stride
+HEADROOM_DEVIATIONS = 2.0  # standard deviations of the arrays' extremes: 95 % of further arrays stay inside
+MAX_HEADROOM = 0.5  # share of the largest element: half a bit, however much the arrays differ
 
 
 @dataclass(frozen=True)
 class Range:
-    """The smallest and largest number that quantization represents; always contains 0."""
+    """The smallest and largest value that quantization represents; always contains 0."""
 
     low: float
     high: float
@@ -39,9 +39,9 @@ class Range:
 
 
 class Histogram:
-    """Counts of a stream of numbers. Not finite numbers are counted apart; zeros too, besides standing in their bin.
+    """Counts of a stream of elements. Those that are not finite are counted apart, and so are zeros (in addition).
 
-    Zero is always represented exactly. Behind a Relu it is half of all numbers, or more: to charge those with rounding
+    Zero is always represented exactly. After a Relu half of the elements or more are zero; charging them with rounding
     errors would make every range look too wide.
     """
 
@@ -52,12 +52,12 @@ class Histogram:
         self.zeros = 0
         self.limit = 0.0  # bins cover [-limit, limit)
         self.counts = np.zeros(BINS, np.int64)
-        self.lows: list[float] = []  # of each array, for how much they differ
+        self.lows: list[float] = []  # of each array, to see how much they differ
         self.highs: list[float] = []
         self._found: dict[tuple[Method, int], Range] = {}
 
     def update(self, array: np.ndarray) -> None:
-        """Take in the numbers of a float array of any shape."""
+        """Add the elements of a float array of any shape."""
         flat = array.ravel()
         if not flat.size:
             return
@@ -102,13 +102,13 @@ class Histogram:
         return both
 
     @property
-    def spread(self) -> float:
-        """Share by which other arrays may exceed the largest number: two standard deviations of what these end at."""
+    def headroom(self) -> float:
+        """Share by which other arrays may exceed the largest element: two standard deviations of the extremes."""
         largest = max(abs(self.low), abs(self.high))
         if not self.lows or largest == 0.0:
             return 0.0
         differ = max(float(np.std(self.lows)), float(np.std(self.highs)))
-        return min(SPREAD * differ / largest, MOST_SPREAD)
+        return min(HEADROOM_DEVIATIONS * differ / largest, MAX_HEADROOM)
 
     @property
     def edges(self) -> np.ndarray:
@@ -117,7 +117,7 @@ class Histogram:
 
     @property
     def rounded(self) -> np.ndarray:
-        """Counts of the numbers that rounding changes: all but zeros, shape (BINS,)."""
+        """Counts of the elements that rounding changes: all but zeros, shape (BINS,)."""
         counts = self.counts.copy()
         counts[BINS // 2] -= self.zeros
         return counts
@@ -130,7 +130,7 @@ class Histogram:
         if method == "minmax" or whole.low == whole.high:
             return whole
         if (method, levels) not in self._found:
-            self._found[method, levels] = _CHOICES[method](self, whole, levels)
+            self._found[method, levels] = _RANGE_BY[method](self, whole, levels)
         return self._found[method, levels]
 
     def noise(self, found: Range, levels: int = 256) -> float:
@@ -151,15 +151,15 @@ class Histogram:
 
 
 def _stride(size: int) -> int:
-    """Step with which numbers are counted: all up to ``COUNTED``, then an odd step, prime to the usual tensor sides.
+    """Step with which elements are counted: all up to ``COUNTED``, then a prime that divides no usual dimension.
 
-    Extremes are always taken from all numbers; the shape of a distribution does not need every one of a million.
+    Extremes always come from all elements; the shape of a distribution does not need every one of a million.
     """
     return next((p for p in (1, 3, 5, 11, 19, 37, 67, 131, 257, 521) if size // p <= COUNTED), 1031)
 
 
 def _percentile(histogram: Histogram, whole: Range, levels: int, percent: float = PERCENTILE) -> Range:
-    """Cut off the outermost ``100 - percent`` percent of the numbers, half on each side that has any."""
+    """Cut off the outermost ``100 - percent`` percent of the elements, half on each side that has any."""
     share = np.cumsum(histogram.counts) / histogram.counts.sum()
     tail = (100.0 - percent) / 100.0 / (2 if whole.low < 0 < whole.high else 1)
     edges = histogram.edges
@@ -169,7 +169,7 @@ def _percentile(histogram: Histogram, whole: Range, levels: int, percent: float 
 
 
 def _mse(histogram: Histogram, whole: Range, levels: int) -> Range:
-    """Shrink both ends until the mean squared error of rounding and clipping is least (grid, then each end alone)."""
+    """Least mean squared error of rounding and clipping: a grid over both ends together, then each end alone."""
     counts = histogram.rounded
     filled = np.flatnonzero(counts)
     centres = ((histogram.edges[:-1] + histogram.edges[1:]) / 2)[filled].clip(whole.low, whole.high)
@@ -191,8 +191,8 @@ def _mse(histogram: Histogram, whole: Range, levels: int) -> Range:
 def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
     """Least Kullback-Leibler divergence between the clipped distribution and its quantized form.
 
-    Zeros, which no range misrepresents, are left out of both: spread over their level, a peak of zeros would decide
-    alone, for the narrowest range.
+    Zeros, which every range represents exactly, are left out of both: distributed over their level, a peak of zeros
+    would decide alone, for the narrowest range.
     """
     counts = histogram.rounded.astype(np.float64)
     if not counts.any():
@@ -224,11 +224,11 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
 
 
 def _headroom(histogram: Histogram, whole: Range, levels: int) -> Range:
-    """Beyond the extremes, by as much as those of single arrays differ: none where all arrays end at one number."""
-    return Range(whole.low * (1.0 + histogram.spread), whole.high * (1.0 + histogram.spread))
+    """Beyond the extremes, by as much as those of single arrays differ; minmax where all arrays have the same."""
+    return Range(whole.low * (1.0 + histogram.headroom), whole.high * (1.0 + histogram.headroom))
 
 
-_CHOICES: Mapping[Method, Callable[[Histogram, Range, int], Range]] = {
+_RANGE_BY: Mapping[Method, Callable[[Histogram, Range, int], Range]] = {
     "percentile": _percentile,
     "percentile-99.9": partial(_percentile, percent=LOWER_PERCENTILE),
     "mse": _mse,

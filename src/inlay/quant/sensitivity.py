@@ -1,8 +1,8 @@
 """How much noise each value's quantization puts on the outputs, and each unit's rounded constants.
 
-One build with switches answers every probe (see :mod:`inlay.quant.noise_probe`). Where one run for each does not fit
-into the time, neighbours are probed together, and the groups that make the most noise are split first: time goes
-where it matters, and what is never split makes little noise, so that sharing it out evenly misleads little.
+One build with switches answers every probe (see :mod:`inlay.quant.noise_probe`). Where there is no time for one run
+per source, neighbours are probed together, and the groups with most noise are split first. What is never split makes
+little noise, so that dividing it evenly misleads little.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from inlay.quant.noise_probe import NoiseProbe, Switch
 from inlay.space.units import Unit
 from inlay.types import Placement
 
-_LEAST_QUESTIONS = 16
-_MOST_SAMPLES = 8
-_MOST_LOUD = 4
-_RANKING_SHARE = 0.4  # of the time, for finding the loudest samples: two runs of each
-_WHOLE_SHARE = 0.05  # of the time, for one question on all samples
-_NEGLIGIBLE = 1e-3  # of the noise of everything together: such a group is not split
+_MIN_QUESTIONS = 16  # however short the time is: fewer do not get below the coarsest groups
+_MAX_RANKED_SAMPLES = 8  # each costs two runs
+_MAX_SOURCE_SAMPLES = 4  # the noisiest ones stand for the others by their share of the noise
+_RANKING_SHARE = 0.4  # of the time, for ranking the samples by noise: two runs of each
+_PLACEMENT_SHARE = 0.05  # of the time, for one question on all samples
+_NEGLIGIBLE = 1e-3  # of the noise of the noisiest group: a group below is not split
 
 Powers = tuple[float, ...]
 """Noise power over signal power at each float output of the graph."""
@@ -56,24 +56,44 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much probing fits into the time.
+class ProbeBudget:
+    """How many noise probes fit into the time.
 
     Attributes:
-        samples: of which it is found out on which of them most noise arises.
-        whole: of these, the loudest, for the noise of a whole placement.
-        loud: the same for the noise of single sources.
+        ranked_samples: that are ranked by the noise that arises on them.
+        placement_samples: of these, the noisiest, for the noise of a whole placement.
+        source_samples: the same for the noise of single sources.
         questions: about single sources.
     """
 
-    samples: int
-    whole: int
-    loud: int
+    ranked_samples: int
+    placement_samples: int
+    source_samples: int
     questions: int
 
+    def as_json(self) -> dict[str, int]:
+        """As plain data; see :meth:`from_json`."""
+        return {_JSON[name]: count for name, count in asdict(self).items()}
 
-def plan(probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callable[[], float] = time.monotonic) -> Plan:
-    """What fits: every source alone on as many samples as possible, else groups on one sample.
+    @classmethod
+    def from_json(cls, data: Mapping[str, int]) -> ProbeBudget:
+        """The budget that gave ``data``."""
+        return cls(**{name: data[key] for name, key in _JSON.items()})
+
+
+_JSON = {
+    "ranked_samples": "samples",
+    "placement_samples": "whole",
+    "source_samples": "loud",
+    "questions": "questions",
+}
+"""Names in journals."""
+
+
+def probe_budget(
+    probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callable[[], float] = time.monotonic
+) -> ProbeBudget:
+    """What fits: every source alone on as many samples as possible, otherwise groups of sources on one sample.
 
     Raises:
         RunFailed: the model does not run.
@@ -83,12 +103,12 @@ def plan(probe: NoiseProbe, feeds: Sequence[Feed], seconds: float, clock: Callab
     begun = clock()
     probe.noise(everything)
     once = max(clock() - begun, 1e-6)
-    fit = seconds / once
-    samples = int(np.clip(_RANKING_SHARE * fit / 2, 1, min(_MOST_SAMPLES, len(feeds))))
-    whole = int(np.clip(_WHOLE_SHARE * fit, 1, samples))
-    runs = max(int(fit) - 2 * samples, _LEAST_QUESTIONS)
-    loud = max(1, min(runs // max(1, len(probe.switches)), _MOST_LOUD, samples))
-    return Plan(samples, whole, loud, runs // loud)
+    runs_in_time = seconds / once
+    ranked = int(np.clip(_RANKING_SHARE * runs_in_time / 2, 1, min(_MAX_RANKED_SAMPLES, len(feeds))))
+    of_placements = int(np.clip(_PLACEMENT_SHARE * runs_in_time, 1, ranked))
+    runs = max(int(runs_in_time) - 2 * ranked, _MIN_QUESTIONS)
+    of_sources = max(1, min(runs // max(1, len(probe.switches)), _MAX_SOURCE_SAMPLES, ranked))
+    return ProbeBudget(ranked, of_placements, of_sources, runs // of_sources)
 
 
 def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int) -> Sensitivity:
@@ -98,7 +118,7 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
         switches: what can be quantized.
         units: the units that the constants belong to.
         ask: noise of a placement.
-        most: questions; a few more are asked where even the coarsest groups take as many.
+        most: questions; a few more are asked where even the coarsest groups take that many.
     """
     sources = _sources(switches, units)
     groups = _single(sources, ask) if len(sources) <= most else _split(sources, ask, most)
@@ -155,8 +175,8 @@ def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Sourc
     return [*single, *queue]
 
 
-def quiet_units(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:
-    """Names of the units that remain when the loudest are left out until the noise of the others adds up to ``limit``.
+def units_within(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:
+    """Names of the units that remain when the noisiest are left out until the noise of the others is within ``limit``.
 
     Args:
         graph: index of the model.

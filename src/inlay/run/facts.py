@@ -13,7 +13,7 @@ from typing import Any
 from inlay.calibrate.choice import CalibrationChoice
 from inlay.measure.client import kernel_times
 from inlay.measure.journal import Fact
-from inlay.quant.sensitivity import Plan, Powers, Sensitivity
+from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.targets.base import KernelTime, TargetSpec
 
 
@@ -67,7 +67,7 @@ CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, C
 """How ranges are chosen and biases corrected."""
 CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)
 """The quantization parameters themselves."""
-PROBE_PLAN = Fact("probing", lambda data: Plan(**data), asdict)
+PROBE_BUDGET: Fact[ProbeBudget] = Fact("probing", ProbeBudget.from_json, ProbeBudget.as_json)
 """How many noise probes fit into their share of the budget."""
 SENSITIVITY = Fact("sensitivity", _sensitivity, asdict)
 """Noise of every source alone; empty where the probe model does not run."""

@@ -13,30 +13,30 @@ from inlay.measure.journal import Journal
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import Plan, Powers, Sensitivity, plan, sensitivity
-from inlay.run.facts import NOISE, PROBE_PLAN, SENSITIVITY
+from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
+from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
 from inlay.types import Placement
 
 SHARE = 0.1
-"""Of the budget, for probing every source."""
+"""Share of a run's budget for probing every source."""
 
-_BUILD_SHARE = 0.5  # of those seconds that building the probe model uses up at most, in the reckoning
+_MAX_BUILD_SHARE = 0.5  # of those seconds, that building the probe model is counted with: the rest is for probing
 
 
 @dataclass
 class Probes:
-    """What noise placements make, by a model with switches that is built when it is first needed.
+    """How much noise placements make, by a model with switches that is built when it is first needed.
 
     How many samples and questions fit into the time is decided once and journaled, and so is every answer: a resumed
-    run asks the same questions and hears the same.
+    run asks the same questions and gets the same answers.
 
     Attributes:
         prepared: the model.
-        table: numbers.
+        table: qparams.
         feeds: the selection samples.
         journal: keeps the answers.
-        seconds: time for probing every source.
-        clock: tells seconds.
+        seconds: for probing every source.
+        clock: returns seconds.
         spent: seconds of each call that ran the model.
     """
 
@@ -57,7 +57,7 @@ class Probes:
     def _noise(self, placement: Placement) -> Powers:
         begun = self.clock()
         try:
-            return self._built().noise(placement, self._fits.whole)
+            return self._built().noise(placement, self._budget.placement_samples)
         except TargetError:
             return ()
         finally:
@@ -72,16 +72,16 @@ class Probes:
         try:
             probe = self._built()
             units = [u for u in self.prepared.units if u.selectable]
-            ask = partial(probe.noise, samples=self._fits.loud)
-            return sensitivity(probe.switches, units, ask, self._fits.questions)
+            ask = partial(probe.noise, samples=self._budget.source_samples)
+            return sensitivity(probe.switches, units, ask, self._budget.questions)
         except TargetError:
             return Sensitivity()
         finally:
             self.spent.append(self.clock() - begun)
 
     @property
-    def _fits(self) -> Plan:
-        decided = self.journal.fact(PROBE_PLAN)
+    def _budget(self) -> ProbeBudget:
+        decided = self.journal.fact(PROBE_BUDGET)
         assert decided is not None, "it is decided when the probe model is built"
         return decided
 
@@ -101,12 +101,12 @@ class Probes:
                 prepared.rules,
                 self.table,
             )
-            decided = self.journal.once(PROBE_PLAN, lambda: self._plan(probe, self.clock() - begun))
-            probe.use(self.feeds[: decided.samples])
+            budget = self.journal.once(PROBE_BUDGET, lambda: self._fitting(probe, self.clock() - begun))
+            probe.use(self.feeds[: budget.ranked_samples])
             self._probe, self._broken = probe, False
         return self._probe
 
-    def _plan(self, probe: NoiseProbe, built: float) -> Plan:
-        """Samples and questions for the time that building leaves."""
-        seconds = max(self.seconds - built, (1.0 - _BUILD_SHARE) * self.seconds)
-        return plan(probe, self.feeds, seconds, self.clock)
+    def _fitting(self, probe: NoiseProbe, build_seconds: float) -> ProbeBudget:
+        """What fits into the time that building leaves."""
+        seconds = max(self.seconds - build_seconds, (1.0 - _MAX_BUILD_SHARE) * self.seconds)
+        return probe_budget(probe, self.feeds, seconds, self.clock)

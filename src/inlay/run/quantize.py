@@ -1,16 +1,18 @@
-"""Quantize a model in one shot, by a recipe: no search, one file."""
+"""Quantize a model by a recipe: no search, one file."""
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inlay.calibrate.choice import DEFAULT_S, Ticks, choose_calibration
-from inlay.calibrate.tables import observe, sharing
+from inlay.calibrate import policy
+from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.clock import StepClock
+from inlay.calibrate.scorer import OnTarget, TableScorer
+from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import Samples, save_feed
 from inlay.errors import CompileFailed, ModelError, RunFailed, UsageError
 from inlay.measure.client import Worker
@@ -19,28 +21,24 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
-from inlay.quant.qparams import QParamsTable
 from inlay.run.result import replacing
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy
-from inlay.types import Placement
-
-_JUDGING = 16  # most samples, of their first half, that judge ranges
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A model quantized in one shot.
+    """A model quantized without a search.
 
     Attributes:
         path: where it was written.
         sha256: of the file.
         ports: consumer slots that read quantized values.
         units: operators in low precision, and operators in all.
-        ranges: the method that chose the ranges, or how many values each one serves, and what that brought.
+        ranges: the method of calibration, or how many domains each method serves and what that gained, for people.
         accuracy: against float on the samples themselves; None for random inputs.
         refusals: how many operators stay float, by reason.
         decisions: precision, deciding rule and reason of every node.
@@ -63,7 +61,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         file: the model.
         out: the file to write.
         spec: the target.
-        samples: real ones, or random ones, which choose no ranges and judge nothing.
+        samples: real ones, or random ones, which neither choose ranges nor measure accuracy.
         rules: which operators, in which types.
 
     Raises:
@@ -75,10 +73,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
     real = samples.kind != "random"
     with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
         work = Path(folder)
-        feeds = []
-        for number, feed in enumerate(samples.feeds[: min(_JUDGING, len(halves(len(samples))[0]))]):
-            feeds.append(work / f"{number}.npz")
-            save_feed(feeds[-1], feed)
+        feeds = _scoring_feeds(samples, work)
         try:
             reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
         except (CompileFailed, RunFailed) as error:
@@ -88,33 +83,19 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
-        accuracies: list[Accuracy] = []
-
-        def score(table: QParamsTable, placement: Placement) -> float:
-            artifact = CandidateWriter(prepared, table, "probe", "").write(placement)
-            accuracies.append(judge.judge(worker.run(artifact, feeds)))
-            worker.drop(artifact)
-            return accuracies[-1].sqnr_db
-
-        clock = Ticks.of(prepared) if worker.deterministic else time.monotonic
+        scorer = TableScorer(judge, OnTarget(prepared, worker, feeds))
+        clock = StepClock.for_model(prepared) if worker.deterministic else time.monotonic
         known = samples.feeds if real else ()
-        numbers = choose_calibration(prepared, observed, placement, known, score, DEFAULT_S, clock=clock)
-        shared = {c.node: c.reason for c in sharing(prepared, observed, numbers.method)}
-        table = numbers.table(prepared, observed)
-        calibration = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
-        final = CandidateWriter(prepared, table, calibration, worker.fingerprint.digest)
-        if real:
-            score(table, placement)
-        artifact = final.deliver(placement, work / out.name)
-        with replacing(out) as fresh:
-            fresh.write_bytes(artifact.path.read_bytes())
-        data_file = artifact.path.with_name(artifact.path.name + ".data")
-        if data_file.exists():
-            with replacing(out.with_name(data_file.name)) as fresh:
-                fresh.write_bytes(data_file.read_bytes())
+        choice = choose_calibration(
+            prepared, observed, placement, known, scorer.sqnr_db, policy.DEFAULT_SECONDS, clock=clock
+        )
+        shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
+        table = choice.table(prepared, observed)
+        final = CandidateWriter(prepared, table, choice.digest(observed), worker.fingerprint.digest)
+        accuracy = scorer.accuracy(table, placement) if real else None
+        _publish(final.deliver(placement, work / out.name).path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     selected = [u for u in prepared.selectable if u.name in low]
-    accuracy = accuracies[-1] if real else None
     refusals: dict[str, int] = {}
     for unit in prepared.units:
         if unit.rejection:
@@ -124,11 +105,30 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         file_sha256(out),
         len(placement),
         (len(selected), len(prepared.units)),
-        str(numbers).removeprefix("ranges by "),
+        str(choice).removeprefix("ranges by "),
         accuracy,
         refusals,
         tuple(_with_sharing(d, shared) for d in resolved.decisions),
     )
+
+
+def _scoring_feeds(samples: Samples, folder: Path) -> list[Path]:
+    """Files of the samples that tables are scored on: of the first half, since the second half makes the ranges."""
+    paths = []
+    for number in halves(len(samples))[0][: policy.SCORING_SAMPLES_ONE_SHOT]:
+        paths.append(folder / f"{number}.npz")
+        save_feed(paths[-1], samples.feeds[number])
+    return paths
+
+
+def _publish(made: Path, out: Path) -> None:
+    """Move the model to ``out``, and the file with its weights beside it where there is one."""
+    with replacing(out) as fresh:
+        fresh.write_bytes(made.read_bytes())
+    data_file = made.with_name(made.name + ".data")
+    if data_file.exists():
+        with replacing(out.with_name(data_file.name)) as fresh:
+            fresh.write_bytes(data_file.read_bytes())
 
 
 def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:

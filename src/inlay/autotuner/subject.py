@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import weakref
@@ -14,7 +13,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.calibrate.choice import DEFAULT_S, Ticks, choose_calibration
+from inlay.calibrate import policy
+from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.clock import StepClock
+from inlay.calibrate.scorer import InProcess, TableScorer
 from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
@@ -29,10 +31,8 @@ from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Capabilities
 from inlay.types import Placement
 
-_RANDOM = 8
-"""How many random samples stand in where none are given."""
-_JUDGED = 8
-"""Samples that judge between ways to choose numbers."""
+_RANDOM_SAMPLES = 8
+"""Random samples where none are given: ranges of random inputs mean little, whatever their number."""
 
 Source = str | Path | onnx.ModelProto | ir.Model
 SampleSource = str | Path | Iterable[Mapping[str, np.ndarray]]
@@ -49,7 +49,7 @@ class Subject:
 
     Attributes:
         sha256: of the model file; a model in memory is written to a scratch file first.
-        samples_kind: ``random`` when no samples were given, in which case outputs mean nothing.
+        samples_kind: ``random`` when no samples were given; the outputs then mean nothing.
         prepared: the normalized model.
 
     Raises:
@@ -66,7 +66,9 @@ class Subject:
         specs = input_specs(file.model)
         rng = np.random.default_rng(seed)
         self._samples: Samples
-        self._samples = random_samples(specs, {}, rng, _RANDOM) if samples is None else read_samples(samples, specs)
+        self._samples = (
+            random_samples(specs, {}, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
+        )
         self.samples_kind = self._samples.kind
         self.sha256 = file.sha256
         self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder)
@@ -77,31 +79,31 @@ class Subject:
         return self.prepared.graph
 
     def emit(self, placement: Placement) -> onnx.ModelProto:
-        """A self-contained model with ``placement`` set in (below 2 GB)."""
-        facts = metadata("step by step", placement, self._numbers[1]) if len(placement) else {}
-        return embed_weights(self.prepared.emitter.emit(placement, self._numbers[0], facts), self.prepared.store)
+        """A self-contained model with ``placement`` (below 2 GB)."""
+        table, digest = self._calibrated
+        facts = metadata("step by step", placement, digest) if len(placement) else {}
+        return embed_weights(self.prepared.emitter.emit(placement, table, facts), self.prepared.store)
 
     @cached_property
-    def _numbers(self) -> tuple[QParamsTable, str]:
-        """Numbers chosen as :func:`~inlay.tune` does it, with simulated rounding; the same on every machine."""
+    def _calibrated(self) -> tuple[QParamsTable, str]:
+        """QParams chosen as :func:`~inlay.tune` does it, but in this process; and their digest."""
         prepared = self.prepared
         observed = observe(prepared, self._samples)
         if self.samples_kind == "random":
             return table_from(prepared, observed, "minmax"), observed.digest
-        some = self._samples.part(range(min(_JUDGED, len(self._samples))))
+        some = self._samples.part(range(min(policy.SCORING_SAMPLES, len(self._samples))))
         reference = Session(prepared.emitter.base, prepared.store)
         judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), margin=False)
-        placement = prepared.label(frozenset(u.name for u in prepared.selectable))
-
-        def score(table: QParamsTable, placement: Placement) -> float:
-            session = Session(prepared.emitter.emit(placement, table), prepared.store)
-            return judge.judge([session.run(feed) for feed in some.feeds]).sqnr_db
-
-        numbers = choose_calibration(
-            prepared, observed, placement, self._samples.feeds, score, DEFAULT_S, clock=Ticks.of(prepared)
+        choice = choose_calibration(
+            prepared,
+            observed,
+            prepared.label(frozenset(u.name for u in prepared.selectable)),
+            self._samples.feeds,
+            TableScorer(judge, InProcess(prepared, some.feeds)).sqnr_db,
+            policy.DEFAULT_SECONDS,
+            clock=StepClock.for_model(prepared),
         )
-        digest = hashlib.sha256(f"{observed.digest} {numbers.identity}".encode()).hexdigest()[:16]
-        return numbers.table(prepared, observed), digest
+        return choice.table(prepared, observed), choice.digest(observed)
 
 
 def _read(source: Source, folder: Path) -> ModelFile:

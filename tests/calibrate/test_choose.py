@@ -1,9 +1,10 @@
-"""How the numbers of a run are chosen: never worse than one method for all, always the same, and journaled."""
+"""How the qparams of a run are chosen: never worse than one method for all, always the same, and journaled."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,22 +12,23 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
-from inlay.calibrate.choice import CalibrationChoice, Ticks, choose_calibration
-from inlay.calibrate.tables import choose_method
-from inlay.errors import RunFailed
+from inlay.calibrate.choice import CalibrationChoice
+from inlay.calibrate.choose import choose_calibration, choose_method
+from inlay.calibrate.clock import StepClock
 from inlay.model.reference import Session
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
 from inlay.run import calibration
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import small_model, sqnr
+from inlay.trial import Failed
 from inlay.types import Placement
 from tests.support.fixtures import MakeWorkspace
 from tests.support.workspace import Workspace
 
 
 def model(layers: int = 4, outliers: bool = False) -> onnx.ModelProto:
-    """Convs with Relu between them: means that are not zero, so that rounding weights shifts every channel."""
+    """Convs with Relu between them: means are not zero, so that rounding weights shifts every channel."""
     rng = np.random.default_rng(2)
     nodes, tensors = [], []
     for i in range(layers):
@@ -47,7 +49,7 @@ def feeds(count: int) -> tuple[dict[str, np.ndarray], ...]:
     return tuple({"v0": rng.uniform(0, 1, (1, 8, 10, 10)).astype(np.float32)} for _ in range(count))
 
 
-class Judge:
+class Scorer:
     """The worst output's SQNR over the last samples, with what the runtime makes of the emitted model."""
 
     def __init__(self, space: Workspace) -> None:
@@ -61,20 +63,21 @@ class Judge:
         return min(sqnr(np.stack([a[n] for a, _ in pairs]), np.stack([b[n] for _, b in pairs])) for n in pairs[0][0])
 
 
-def choose(space: Workspace, least_db: float | None = None) -> tuple[CalibrationChoice, Judge]:
-    judge = Judge(space)
+def choose(space: Workspace, least_db: float | None = None) -> tuple[CalibrationChoice, Scorer]:
+    scorer = Scorer(space)
+    some = [dict(feed) for feed in space.feeds[:8]]
     found = choose_calibration(
-        space.prepared, space.observed, space.full(), space.feeds[:8], judge, 3.0, least_db, clock=Ticks()
+        space.prepared, space.observed, space.full(), some, scorer, 3.0, least_db, clock=StepClock()
     )
-    return found, judge
+    return found, scorer
 
 
 def test_never_worse_than_the_best_method_alone(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
-    found, judge = choose(space)
-    partial = space.observed.of(1)
-    single, scores = choose_method(space.prepared, partial, space.full(), lambda t: judge(t, space.full()))
-    after = judge(found.table(space.prepared, partial), space.full())
+    found, scorer = choose(space)
+    partial = space.observed.half(1)
+    single, scores = choose_method(space.prepared, partial, space.full(), scorer)
+    after = scorer(found.table(space.prepared, partial), space.full())
     assert set(scores) == set(METHODS)
     assert found.method == single
     assert after >= scores[single] + 1.0  # rounding the weights shifts means here
@@ -101,11 +104,11 @@ def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
 
 
 @pytest.mark.parametrize("flags", [frozenset[str](), frozenset({"avx512_vnni"})], ids=["7-bit", "8-bit"])
-def test_it_is_made_for_the_part_inside_the_bound(workspace: MakeWorkspace, flags: frozenset[str]) -> None:
-    """A unit that ruins everything is left out before the choice; with a bound that all keeps, nothing is."""
+def test_it_is_made_for_the_part_that_keeps_the_constraint(workspace: MakeWorkspace, flags: frozenset[str]) -> None:
+    """A unit that ruins everything is left out before the choice; nothing is where everything keeps the constraint."""
     space = workspace(model(outliers=True), capabilities_for("x86_64", flags), feeds=feeds(12))
-    whole, judge = choose(space)
-    assert set(judge.asked) == {space.full()}
+    whole, scorer = choose(space)
+    assert set(scorer.asked) == {space.full()}
     assert whole.report["whole"]
     part, _ = choose(space, max(whole.report["before_db"], whole.report["after_db"]) + 3.0)  # correction reaches less
     assert not part.report["whole"]
@@ -115,31 +118,44 @@ def test_it_is_made_for_the_part_inside_the_bound(workspace: MakeWorkspace, flag
     assert easy == whole
 
 
-def test_a_judge_that_cannot_run_what_is_corrected(workspace: MakeWorkspace) -> None:
+def test_a_choice_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
 
-    def judge(table: QParamsTable, placement: Placement) -> float:
-        if table.corrects("conv0"):
-            raise RunFailed("no")
-        return 10.0
+    def score(table: QParamsTable, placement: Placement) -> float | Failed:
+        return Failed("run", "no") if table.corrects("conv0") else 10.0
 
-    found = choose_calibration(space.prepared, space.observed, space.full(), space.feeds, judge, 0.0, clock=Ticks())
-    assert not found.shifts
+    some = [dict(feed) for feed in space.feeds]
+    found = choose_calibration(space.prepared, space.observed, space.full(), some, score, 0.0, clock=StepClock())
+    assert not found.weight_error_means
     assert found.method == METHODS[0]
+
+
+def test_a_method_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
+    space = workspace(small_model())
+    failed = iter([True, False, True, False, False, False])
+
+    def score(table: QParamsTable, placement: Placement) -> float | Failed:
+        return Failed("run", "no") if next(failed) else -10.0
+
+    method, scores = choose_method(space.prepared, space.observed, space.full(), score)
+    assert method == METHODS[1]
+    assert list(scores) == [METHODS[i] for i in (1, 3, 4, 5)]
+    nothing = choose_method(space.prepared, space.observed, space.full(), lambda *_: Failed("run", "no"))
+    assert nothing == (METHODS[0], {})
 
 
 def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(4))
-    found = choose_calibration(space.prepared, space.observed, space.full(), (), Judge(space), 3.0, clock=Ticks())
+    found = choose_calibration(space.prepared, space.observed, space.full(), (), Scorer(space), 3.0, clock=StepClock())
     assert not found.chosen
-    assert not found.shifts
+    assert not found.weight_error_means
     assert str(found) == f"ranges by {found.method}"
 
 
 def test_a_continued_run_keeps_its_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(), path)
-    options = {"target": "null", "min_sqnr": 10.0, "data": list(feeds(12)), "out": tmp_path / "out"}
+    options: dict[str, Any] = {"target": "null", "min_sqnr": 10.0, "data": list(feeds(12)), "out": tmp_path / "out"}
     first = inlay.tune(path, max_measurements=3, **options)
     data = json.loads((tmp_path / "out" / "result.json").read_text())["data"]
     assert data["numbers"]["after_db"] >= data["numbers"]["before_db"]
@@ -162,8 +178,8 @@ def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["numbers"] == {}
 
 
-def test_ticks_depend_on_the_model_alone(workspace: MakeWorkspace) -> None:
+def test_the_step_clock_depends_on_the_model_alone(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(2))
-    one, other = Ticks.of(space.prepared), Ticks.of(space.prepared)
+    one, other = StepClock.for_model(space.prepared), StepClock.for_model(space.prepared)
     assert [one() for _ in range(5)] == [other() for _ in range(5)]
     assert one() > 0.0

@@ -1,0 +1,80 @@
+"""The constants that steer calibration, each with its unit and reason.
+
+Values without a derivation were chosen by hand, by trying a few on benchmark models.
+"""
+
+from inlay.prepare.config import DEFAULT_BUDGET_S
+
+# --- time and samples
+
+BUDGET_SHARE = 0.06
+"""Share of a run's budget for choosing ranges: most of the gain comes from the first few domains that are tried."""
+DEFAULT_SECONDS = BUDGET_SHARE * DEFAULT_BUDGET_S
+"""Seconds for choosing ranges where there is no budget."""
+MAX_FEEDS = 12
+"""Samples used for choosing: 8 that choose and 4 held back, see below."""
+SENSITIVITY_SHARE = 0.3
+"""Share of that time for noise probes, where the choice must be restricted to a part of the model."""
+MIN_SELECTION_SHARE = 0.25
+"""Share of that time that range selection gets however long everything before it took."""
+SCORING_SAMPLES = 8
+"""Samples of the selection part on which tables are scored in a search: a worker runs a dozen tables on them."""
+SCORING_SAMPLES_ONE_SHOT = 16
+"""The same for ``quantize``, which has no later check of the winner."""
+
+STEP_SECONDS = 0.02
+"""Step of a clock without a model."""
+MIN_STEP_SECONDS = 0.002
+"""Shortest step: calling a session costs something however small the model is."""
+SECONDS_PER_ELEMENT = 6e-9
+"""Of an activation, in the one or two simulated inferences that a question takes."""
+
+# --- which part of the model is calibrated for
+
+RESTRICTION_ROUNDS = 3
+"""Times that the part of the model is corrected: predicted noise adds up only roughly."""
+RESTRICTION_TOLERANCE_DB = 3.0
+"""Distance from the accuracy constraint at which the part is close enough."""
+SELECTION_CREDIT_DB = 1.0
+"""Credit of selected ranges over one method for all: they also hold for larger samples, which scoring does not show."""
+
+# --- range selection
+
+CHOOSING_SAMPLES = (4, 8)
+"""Least and most samples that a choice rests on: fewer for models that take long."""
+HELD_BACK_SAMPLES = 4
+"""Further samples that must agree with the outcome as a whole."""
+TRIALS_IN_TIME = 100
+"""Trials that should fit into the time before more samples are used."""
+MIN_EFFECT_DB = 0.02
+"""Effect of a group of domains on one sample below which none of them is tried alone."""
+MIN_GAIN_DB = 0.02
+"""Mean gain below which a change is rejected."""
+MIN_SINGLE_GAIN_DB = 0.2
+"""The same where one sample alone decides."""
+STANDARD_ERRORS = 1.5
+"""Standard errors that the mean gain over the samples must exceed: one-sided, 7 % false accepts per trial."""
+SAME_SCALE = 0.01
+"""Relative difference in scale below which two methods give the same qparams: its effect would drown in rounding."""
+OUTPUT_NORM = 4.0
+"""Exponent of the norm over outputs: close to the worst output, but every output counts."""
+WORST_NOISE = 1e6
+"""Noise over signal of an output with another shape, or with values that are not finite."""
+
+# --- scale sharing
+
+MAX_SHARING_LOSS_DB = 12.0
+"""Two bits: what another reader of an input may lose at most, however much it costs to keep them."""
+DB_WORTH = 0.005
+"""Part of the model's cost that a dB for other readers is worth: a bit (6 dB) is worth 3 %."""
+ENOUGH_DB = 40.0
+"""Fidelity above this is not worth anything."""
+MAX_FLIPS = 6
+"""Decisions that are tried the other way on a target without noise: each takes a build."""
+MIN_FLIP_GAIN = 1e-4
+"""Relative gain in latency below which a flip is not kept."""
+
+# --- bias correction
+
+WEIGHT_ERROR_BYTES = 256_000_000
+"""Bytes of weight errors that one probe model holds: well below the 2 GiB limit of a protobuf message."""
