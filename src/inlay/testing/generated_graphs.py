@@ -1,4 +1,4 @@
-"""Graphs without a model file behind them: a small builder, and generators of any size for tests and benchmarks."""
+"""Graphs without a model behind them: a small builder, and generators of any size for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ _FLOAT = ir.DataType.FLOAT
 
 
 class GraphBuilder:
-    """Adds nodes one by one, in topological order, and hands out a :class:`Graph`.
+    """Builds a :class:`~inlay.model.graph.Graph` node by node, in topological order.
 
-    Shapes are given by the caller (the first input's by default); nothing is computed and nothing is checked.
+    The caller gives the shapes (by default an output has the shape of the first input); nothing is inferred or checked.
+
+    Example::
+
+        b = GraphBuilder()
+        x = b.input((1, 8, 16, 16))
+        graph = b.graph([b.relu(b.conv(x, 16))])
     """
 
     def __init__(self) -> None:
@@ -36,7 +42,7 @@ class GraphBuilder:
         return name
 
     def const(self, shape: tuple[int, ...], dtype: ir.DataType = _FLOAT, name: str | None = None) -> str:
-        """Add a constant of zeros and return its name; equal ones share their memory."""
+        """Add a constant of zeros and return its name; constants of one shape and type share their memory."""
         name = name or f"c{len(self.initializers)}"
         key = (shape, dtype)
         if key not in self._zeros:
@@ -67,7 +73,7 @@ class GraphBuilder:
         return names[0]
 
     def conv(self, value: str, channels: int, kernel: int = 1, weight: str | None = None, bias: bool = True) -> str:
-        """Add a Conv that keeps height and width."""
+        """Add a Conv that keeps height and width, and return its output."""
         batch, depth, *rest = self.shapes[value] or ()
         assert depth is not None
         inputs = [value, weight or self.const((channels, depth, kernel, kernel))]
@@ -77,11 +83,11 @@ class GraphBuilder:
         return self.node("Conv", inputs, (batch, channels, *rest), kernel_shape=(kernel, kernel), pads=pads)
 
     def relu(self, value: str) -> str:
-        """Add a Relu."""
+        """Add a Relu and return its output."""
         return self.node("Relu", [value])
 
     def graph(self, outputs: Iterable[str] | None = None) -> Graph:
-        """The graph; without ``outputs``, all values that nothing reads are its outputs."""
+        """The graph; by default its outputs are all values that nothing reads."""
         if outputs is None:
             read = {v for n in self.nodes for v in n.inputs}
             outputs = [v for n in self.nodes for v in n.outputs if v and v not in read]
@@ -98,7 +104,7 @@ class GraphBuilder:
 
 
 def chain(count: int) -> Graph:
-    """Conv→Relu, over and over: ``count`` nodes."""
+    """A chain of Conv→Relu: ``count`` nodes."""
     b = GraphBuilder()
     value = b.input((1, 8, 16, 16))
     while len(b.nodes) < count:
@@ -135,7 +141,7 @@ def inception(count: int) -> Graph:
 
 
 def split_concat(count: int) -> Graph:
-    """Split, a Conv on one half, Concat, channel shuffle, over and over: about ``count`` nodes."""
+    """ShuffleNet-like blocks (Split, Convs on one half, Concat, channel shuffle): about ``count`` nodes."""
     b = GraphBuilder()
     value = b.input((1, 16, 16, 16))
     sizes, five, four = (b.const((n,), ir.DataType.INT64) for n in (2, 5, 4))

@@ -1,7 +1,8 @@
-"""Small models built node by node, and what they compute."""
+"""Small models built node by node, random feeds for them, and their reference outputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from inlay.targets.base import Capabilities, Feed
 
 
 class Builder:
-    """Builds a model node by node, with seeded weights; every node has the name that it is given.
+    """Builds an ONNX model node by node, with seeded random weights.
 
     Args:
         opset: version of the default ONNX domain.
@@ -45,18 +46,18 @@ class Builder:
         self._channels: dict[str, int] = {}
 
     def input(self, name: str, shape: Sequence[int | str | None], dtype: int = onnx.TensorProto.FLOAT) -> str:
-        """A graph input; text and None stand for dynamic dimensions."""
+        """Add a graph input and return its name; symbols and None are dynamic dimensions."""
         self.inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
         if len(shape) > 1 and isinstance(shape[1], int):
             self._channels[name] = shape[1]
         return name
 
     def constant(self, name: str, array: object) -> str:
-        """An initializer; Python floats become float32, integers int64."""
-        numbers = np.asarray(array)
-        if numbers.dtype == np.float64:
-            numbers = numbers.astype(np.float32)
-        self.initializers[name] = numpy_helper.from_array(numbers, name)
+        """Add an initializer and return its name; Python floats become float32, integers int64."""
+        values = np.asarray(array)
+        if values.dtype == np.float64:
+            values = values.astype(np.float32)
+        self.initializers[name] = numpy_helper.from_array(values, name)
         return name
 
     def node(
@@ -69,7 +70,7 @@ class Builder:
         channels: int | None = None,
         **attributes: Any,
     ) -> str:
-        """A node; returns its first output, which is called ``<name>_out`` where ``outputs`` does not say.
+        """Add a node and return its first output, by default called ``<name>_out``.
 
         Args:
             name: of the node.
@@ -77,7 +78,7 @@ class Builder:
             inputs: value names, ``""`` for an absent optional input.
             outputs: value names.
             domain: of the operator.
-            channels: size of axis 1 of the first output, where it differs from that of the first input.
+            channels: size of axis 1 of the first output, if it differs from that of the first input.
             attributes: of the node.
         """
         made = list(outputs) or [f"{name}_out"]
@@ -98,11 +99,11 @@ class Builder:
         bias: bool = True,
         relu: bool = False,
     ) -> str:
-        """A two-dimensional Conv with padding that keeps the size, perhaps with a Relu called ``<name>_relu``."""
+        """A 2-D Conv, padded to keep the size at stride 1; with ``relu`` followed by a Relu called ``<name>_relu``."""
         width = self.channels(x) // group
         shape = (channels, width, kernel, kernel)
-        spread = np.sqrt(2.0 / (width * kernel * kernel))
-        inputs = [x, self.constant(f"{name}_weight", self.rng.standard_normal(shape).astype(np.float32) * spread)]
+        deviation = np.sqrt(2.0 / (width * kernel * kernel))  # He initialization
+        inputs = [x, self.constant(f"{name}_weight", self.rng.standard_normal(shape).astype(np.float32) * deviation)]
         if bias:
             inputs.append(self.constant(f"{name}_bias", self.rng.normal(0, 0.1, channels).astype(np.float32)))
         pads = [kernel // 2] * 4
@@ -207,13 +208,13 @@ def large_image_model(seed: int = 0) -> onnx.ModelProto:
 
 
 def random_feed(model: onnx.ModelProto | Path, seed: int = 0, bind: Mapping[str, int] | None = None) -> Feed:
-    """One set of random inputs: normal numbers for floats, 0 or 1 for integers and booleans."""
+    """One set of random inputs: standard normal for floats; 0 or 1 for integers and booleans."""
     loaded = ir.load(model) if isinstance(model, Path) else ir.from_proto(model)
     return random_samples(input_specs(loaded), bind or {}, np.random.default_rng(seed), 1).feeds[0]
 
 
 def run_reference(model: onnx.ModelProto | Path, feed: Feed) -> dict[str, np.ndarray]:
-    """Outputs by name, computed by ONNX Runtime with all graph rewrites off."""
+    """Outputs by name, computed by ONNX Runtime without graph optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -223,10 +224,10 @@ def run_reference(model: onnx.ModelProto | Path, feed: Feed) -> dict[str, np.nda
 
 
 def sqnr(want: np.ndarray, got: np.ndarray) -> float:
-    """Signal-to-quantization-noise ratio in dB; 300 where the arrays are equal."""
+    """Signal-to-quantization-noise ratio in dB; infinite if the arrays are equal."""
     signal = float(np.sum(np.square(want, dtype=np.float64)))
     noise = float(np.sum(np.square(want.astype(np.float64) - got)))
-    return 300.0 if noise == 0.0 else float(10.0 * np.log10(max(signal, 1e-300) / noise))
+    return math.inf if noise == 0.0 else float(10.0 * np.log10(max(signal, 1e-300) / noise))
 
 
 def full_int8(model: Path, target: Capabilities, feed: Feed, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The conformance class of strategies."""
+"""The conformance suite of strategies."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measure
 
 
 class StrategyTestCase:
-    """The ask/tell contract. Subclass it, define :meth:`strategy`, and let pytest collect the subclass.
+    """Checks the contract of :class:`inlay.search.base.Strategy`.
+
+    Subclass it, define :meth:`strategy`, and let pytest collect the subclass::
+
+        class TestMyStrategy(StrategyTestCase):
+            def strategy(self) -> Strategy:
+                return MyStrategy(graph, rules, seed=0)
 
     Attributes:
-        most_asks: a strategy that asks more often counts as one that never ends.
+        most_asks: number of proposals after which a strategy counts as one that never ends.
     """
 
     most_asks = 2000
 
     def strategy(self) -> Strategy:
-        """A new strategy, built with the same arguments each time."""
+        """A new strategy, constructed with the same arguments each time."""
         raise NotImplementedError("define strategy()")
 
     def answer(self, proposal: Proposal, number: int) -> Trial:
-        """What the ``number``-th proposal is told: by default speeds and accuracies that depend on its digest only."""
+        """The trial that answers the ``number``-th proposal; by default its figures depend on the placement alone."""
         draw = np.random.default_rng(int(proposal.placement.digest, 16))
         gain = float(np.exp(draw.normal(0.05, 0.3)))
         feasible = bool(draw.random() < 0.6)
@@ -46,17 +52,17 @@ class StrategyTestCase:
         assert strategy.ask() is None
 
     def test_it_is_deterministic(self) -> None:
-        """Two strategies built with the same arguments and told the same ask the same."""
+        """Two strategies with the same arguments ask the same if they get the same answers."""
         first, second = self._talk(self.answer), self._talk(self.answer)
         assert [(p.placement, p.origin, p.anchor) for p in first] == [(p.placement, p.origin, p.anchor) for p in second]
 
     def test_proposals_are_named(self) -> None:
-        """The strategy and each of its proposals say where they come from."""
+        """The strategy has a name, and each proposal an origin."""
         assert self.strategy().name
         assert all(p.origin for p in self._talk(self.answer))
 
     def test_failures_do_not_stop_it_early_or_ever(self) -> None:
-        """When everything fails it still ends, and does not raise."""
+        """It ends without raising even if every trial fails or is infeasible."""
         self._talk(lambda p, n: Trial(p, Failed("compile", "refused")))
         self._talk(lambda p, n: Trial(p, Infeasible(Accuracy(False, 5.0, reason="outside the bound"))))
 

@@ -1,4 +1,4 @@
-"""Samples: read, check that they fit the model's inputs, split for calibration, selection and verification."""
+"""Samples and labels from files or functions, checked against the model's inputs."""
 
 from __future__ import annotations
 
@@ -7,92 +7,26 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
-from inlay.errors import DataError, ModelError, UsageError
-
-Feed = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """One input of a model: its dtype, and its dimensions: a number, or the symbol of a dynamic one."""
-
-    name: str
-    dtype: np.dtype[Any]
-    dims: tuple[int | str, ...] | None
-
-    def __str__(self) -> str:
-        dims = "any shape" if self.dims is None else "[" + ", ".join(map(str, self.dims)) + "]"
-        return f"{self.name}: {self.dtype.name} {dims}"
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Feeds, each a full set of inputs for one inference.
-
-    Attributes:
-        feeds: at least one.
-        kind: ``npz``, ``folder``, ``function``, ``feeds`` or ``random``.
-        source: where they came from, for messages and ``result.json``.
-        labels: one per feed (or per row of its batch), or None.
-    """
-
-    feeds: tuple[Feed, ...]
-    kind: str
-    source: str
-    labels: np.ndarray | None = None
-
-    def part(self, indices: Sequence[int]) -> Samples:
-        """The samples at ``indices``, labels included."""
-        labels = None if self.labels is None else self.labels[list(indices)]
-        return Samples(tuple(self.feeds[i] for i in indices), self.kind, self.source, labels)
-
-    def __len__(self) -> int:
-        return len(self.feeds)
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Samples in three disjoint parts: ranges come from the first, choices from the second, the last is kept back.
-
-    With fewer than three samples parts repeat, and ``verified`` is False.
-    """
-
-    calibration: Samples
-    selection: Samples
-    verification: Samples
-    verified: bool
-
-
-def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
-    """The inputs that a feed must give (initializers listed among the inputs need none)."""
-    specs = []
-    for value in model.graph.inputs:
-        if value.name in model.graph.initializers:
-            continue
-        if not isinstance(value.type, ir.TensorType):
-            raise ModelError(f"input {value.name} is not a tensor ({value.type}): only tensor inputs can be fed")
-        dims = None
-        if value.shape is not None:
-            dims = tuple(
-                d if isinstance(d, int) else str(d.value or f"{value.name}_dim{i}") for i, d in enumerate(value.shape)
-            )
-        specs.append(InputSpec(str(value.name), np.dtype(value.type.dtype.numpy()), dims))
-    return tuple(specs)
+from inlay.data.samples import Feed, InputSpec, Samples
+from inlay.errors import DataError, UsageError
 
 
 def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs: Sequence[InputSpec]) -> Samples:
-    """Samples from a ``.npz``, a folder, ``module:function``, or feeds given directly.
+    """Samples from a ``.npz`` or ``.npy`` file, a folder, ``module:function``, or feeds.
+
+    Args:
+        source: an array's first axis counts the samples (in batches, if the model has a fixed batch size); a folder
+            holds such files, each with one sample or several, or ONNX ``test_data_set_*`` folders.
+        specs: the model's inputs.
 
     Raises:
-        DataError: nothing there, or not what the model's inputs expect; the message names the input.
+        DataError: there are no samples, or they do not fit the inputs; the message names the input.
     """
     if not isinstance(source, (str, Path)):
         return _checked([dict(f) for f in source], "feeds", "given feeds", specs)
@@ -112,34 +46,11 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
     raise DataError(f"--data {text}: give a .npz file, a folder of .npz/.npy/test_data_set_*, or module:function")
 
 
-def random_samples(
-    specs: Sequence[InputSpec], bind: Mapping[str, int], rng: np.random.Generator, count: int
-) -> Samples:
-    """Random inputs: standard normal numbers for floats, 0 or 1 for integers and booleans.
-
-    Raises:
-        UsageError: a dynamic dimension other than the batch has no size.
-    """
-    feeds = []
-    for _ in range(count):
-        feed: Feed = {}
-        for spec in specs:
-            shape = _bound(spec, bind)
-            if spec.dtype.kind == "f":
-                feed[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
-            elif spec.dtype.kind in "iub":
-                feed[spec.name] = rng.integers(0, 2, shape).astype(spec.dtype)
-            else:
-                raise UsageError(f"input {spec.name} is {spec.dtype.name}: random values make no sense, give --data")
-        feeds.append(feed)
-    return Samples(tuple(feeds), "random", "random")
-
-
 def read_labels(source: str | Path, count: int) -> np.ndarray:
     """One label per sample from a ``.npy``, ``.npz`` with one array, or a text file with one number per line.
 
     Raises:
-        DataError: not readable, or not ``count`` labels.
+        DataError: the file cannot be read, or does not hold ``count`` labels.
     """
     path = Path(source)
     if not path.is_file():
@@ -162,50 +73,21 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
     return np.asarray(labels)
 
 
-def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, others: int = 2000) -> Split:
-    """Cut samples in three: half (at most ``calibration``) to calibrate; the rest in equal parts.
-
-    Labelled samples are shuffled, since they are often sorted by class. Of others every second one calibrates, so that
-    ranges see all there is; the rest is cut in the order given: neighbours are often views of one scene, and selection
-    and verification must not share scenes, or the accuracy would look better than it is.
-
-    Args:
-        samples: at least one.
-        rng: shuffles.
-        calibration: most samples to calibrate with.
-        others: most samples in each of the other parts.
-    """
-    n = len(samples)
-    order = [*range(1, n, 2), *range(0, n, 2)] if samples.labels is None else [int(i) for i in rng.permutation(n)]
-    if n < 3:
-        return Split(samples, samples.part(order[-1:]), samples.part(order[-1:]), verified=False)
-    first = n // 2
-    rest = order[max(1, first) :]
-    half = (len(rest) + 1) // 2
-    return Split(
-        samples.part(evenly_spaced(order[: max(1, first)], calibration)),
-        samples.part(evenly_spaced(rest[:half], others)),
-        samples.part(evenly_spaced(rest[half:], others)),
-        verified=True,
-    )
-
-
-def evenly_spaced(indices: list[int], most: int) -> list[int]:
-    """At most ``most`` of ``indices``, evenly over all of them."""
-    return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
-
-
 def save_feed(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name as ``.npz``, whatever their names."""
+    """Write arrays by name as ``.npz``; any name is allowed."""
     with path.open("wb") as file:
         np.savez(file, **cast(Any, arrays))  # numpy's stubs take names for options in some versions
 
 
 def load_function(text: str, option: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names; the current folder counts as a place for modules.
+    """The function that ``module:function`` names; modules in the working directory are found too.
+
+    Args:
+        text: ``module:function``.
+        option: the command-line option, for messages.
 
     Raises:
-        UsageError: no such module or function.
+        UsageError: there is no such module or function.
     """
     module_name, _, name = text.partition(":")
     if os.getcwd() not in sys.path:
@@ -219,19 +101,6 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
     if not callable(function):
         raise UsageError(f"{option} {text}: {name} is not a function")
     return function  # type: ignore[no-any-return]
-
-
-def _bound(spec: InputSpec, bind: Mapping[str, int]) -> tuple[int, ...]:
-    if spec.dims is None:
-        raise UsageError(f"input {spec.name} has no known shape: give --data")
-    shape = []
-    for i, dim in enumerate(spec.dims):
-        if isinstance(dim, str) and dim not in bind and i > 0:
-            raise UsageError(
-                f"input {spec.name} has the dynamic dimension {dim}: give --bind {dim}=N, or --data with real samples"
-            )
-        shape.append(dim if isinstance(dim, int) else bind.get(dim, 1))
-    return tuple(shape)
 
 
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
@@ -250,7 +119,7 @@ def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
 
 
 def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str) -> list[Feed]:
-    """Cut stacked arrays into feeds: along the batch axis in the model's batch size, or along an extra first axis."""
+    """Split stacked arrays into feeds: along the first axis by the batch size, or along an extra first axis."""
     _same_names(arrays, specs, where)
     columns = {}
     for spec in specs:

@@ -1,0 +1,172 @@
+"""Samples as values: what a model's inputs expect, feeds, random feeds, and the split into three parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.errors import ModelError, UsageError
+
+Feed = dict[str, np.ndarray]
+"""One array per model input, by name."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of a model.
+
+    Attributes:
+        name: of the input.
+        dtype: of its elements.
+        dims: its dimensions: a size, or the symbol of a dynamic one; None if not even the rank is known.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    dims: tuple[int | str, ...] | None
+
+    def __str__(self) -> str:
+        dims = "any shape" if self.dims is None else "[" + ", ".join(map(str, self.dims)) + "]"
+        return f"{self.name}: {self.dtype.name} {dims}"
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Feeds for one inference each.
+
+    Attributes:
+        feeds: at least one.
+        kind: ``npz``, ``folder``, ``function``, ``feeds`` or ``random``.
+        source: where they come from, for messages and ``result.json``.
+        labels: one per feed (or per row of its batch), or None.
+    """
+
+    feeds: tuple[Feed, ...]
+    kind: str
+    source: str
+    labels: np.ndarray | None = None
+
+    def part(self, indices: Sequence[int]) -> Samples:
+        """The samples at ``indices``, labels included."""
+        labels = None if self.labels is None else self.labels[list(indices)]
+        return Samples(tuple(self.feeds[i] for i in indices), self.kind, self.source, labels)
+
+    def __len__(self) -> int:
+        return len(self.feeds)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples in three disjoint parts.
+
+    Attributes:
+        calibration: for the ranges of values.
+        selection: for the accuracy of candidates; the search may look at it.
+        verification: for the accuracy of the winner; used once.
+        verified: whether the parts are disjoint; with fewer than three samples they are not.
+    """
+
+    calibration: Samples
+    selection: Samples
+    verification: Samples
+    verified: bool
+
+
+def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
+    """The inputs that a feed must provide: all but those that are initializers too.
+
+    Raises:
+        ModelError: an input is not a tensor.
+    """
+    specs = []
+    for value in model.graph.inputs:
+        if value.name in model.graph.initializers:
+            continue
+        if not isinstance(value.type, ir.TensorType):
+            raise ModelError(f"input {value.name} is not a tensor ({value.type}): only tensor inputs can be fed")
+        dims = None
+        if value.shape is not None:
+            dims = tuple(
+                d if isinstance(d, int) else str(d.value or f"{value.name}_dim{i}") for i, d in enumerate(value.shape)
+            )
+        specs.append(InputSpec(str(value.name), np.dtype(value.type.dtype.numpy()), dims))
+    return tuple(specs)
+
+
+def random_samples(
+    specs: Sequence[InputSpec], bind: Mapping[str, int], rng: np.random.Generator, count: int
+) -> Samples:
+    """Random inputs: standard normal for floats; 0 or 1 for integers and booleans.
+
+    Args:
+        specs: the model's inputs.
+        bind: sizes of dynamic dimensions, by symbol; 1 for an unbound first dimension (the batch).
+        rng: source of the values.
+        count: number of samples.
+
+    Raises:
+        UsageError: a dynamic dimension other than the first has no size, or an input is neither float nor integer.
+    """
+    feeds = []
+    for _ in range(count):
+        feed: Feed = {}
+        for spec in specs:
+            shape = _bound(spec, bind)
+            if spec.dtype.kind == "f":
+                feed[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
+            elif spec.dtype.kind in "iub":
+                feed[spec.name] = rng.integers(0, 2, shape).astype(spec.dtype)
+            else:
+                raise UsageError(f"input {spec.name} is {spec.dtype.name}: random values make no sense, give --data")
+        feeds.append(feed)
+    return Samples(tuple(feeds), "random", "random")
+
+
+def split(samples: Samples, rng: np.random.Generator, calibration: int = 128, others: int = 2000) -> Split:
+    """Split samples in three: half for calibration, the rest in equal parts for selection and verification.
+
+    Labelled samples are shuffled, since they are often sorted by class. Of unlabelled samples every second one is for
+    calibration, so that it covers all scenes; the rest is cut in the order given: neighbours are often views of one
+    scene, and a scene in both selection and verification would make the verified accuracy too optimistic.
+
+    Args:
+        samples: at least one.
+        rng: shuffles.
+        calibration: most samples for calibration.
+        others: most samples in each of the other parts.
+    """
+    n = len(samples)
+    order = [*range(1, n, 2), *range(0, n, 2)] if samples.labels is None else [int(i) for i in rng.permutation(n)]
+    if n < 3:
+        return Split(samples, samples.part(order[-1:]), samples.part(order[-1:]), verified=False)
+    first = n // 2
+    rest = order[max(1, first) :]
+    half = (len(rest) + 1) // 2
+    return Split(
+        samples.part(evenly_spaced(order[: max(1, first)], calibration)),
+        samples.part(evenly_spaced(rest[:half], others)),
+        samples.part(evenly_spaced(rest[half:], others)),
+        verified=True,
+    )
+
+
+def evenly_spaced(indices: list[int], most: int) -> list[int]:
+    """At most ``most`` of ``indices``, evenly spaced over all of them."""
+    return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
+
+
+def _bound(spec: InputSpec, bind: Mapping[str, int]) -> tuple[int, ...]:
+    if spec.dims is None:
+        raise UsageError(f"input {spec.name} has no known shape: give --data")
+    shape = []
+    for i, dim in enumerate(spec.dims):
+        if isinstance(dim, str) and dim not in bind and i > 0:
+            raise UsageError(
+                f"input {spec.name} has the dynamic dimension {dim}: give --bind {dim}=N, or --data with real samples"
+            )
+        shape.append(dim if isinstance(dim, int) else bind.get(dim, 1))
+    return tuple(shape)
