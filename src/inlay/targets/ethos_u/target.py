@@ -85,9 +85,11 @@ class EthosUTarget:
     def compile(self, model: Artifact) -> EthosUExecutable:
         """Lower, partition and compile through Vela. Raises CompileFailed."""
         try:
+            onnx.checker.check_model(str(model.path))
             proto = onnx.load(str(model.path))
-        except Exception as error:  # protobuf and the file system raise several types
-            raise CompileFailed(f"{model.path.name} cannot be read: {error}") from error
+        except Exception as error:  # the checker, protobuf and the file system raise several types
+            message = " ".join(str(error).split())
+            raise CompileFailed(f"{model.path.name} is not a valid model: {message}") from error
         if _is_static(proto):
             return EthosUExecutable(proto, self.accelerator, build(proto, self.accelerator))
         return EthosUExecutable(proto, self.accelerator)
