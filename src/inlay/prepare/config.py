@@ -13,6 +13,7 @@ from inlay.quant.accuracy import Bound
 from inlay.quant.observers import METHODS, Method
 from inlay.space.recipe import Recipe
 from inlay.targets.base import TargetSpec
+from inlay.targets.registry import DEFAULT_TARGET
 
 DEFAULT_MIN_SQNR_DB = 20.0
 DEFAULT_BUDGET_S = 120.0
@@ -46,7 +47,7 @@ class TuneConfig:
         cost_db: start from the costs that earlier runs on this target learned, and add this one's.
     """
 
-    target: TargetSpec = field(default_factory=lambda: TargetSpec("ort-cpu"))
+    target: TargetSpec = field(default_factory=lambda: TargetSpec(DEFAULT_TARGET))
     bound: Bound = field(default_factory=lambda: Bound(min_sqnr_db=DEFAULT_MIN_SQNR_DB))
     bind: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0

@@ -13,6 +13,8 @@ from inlay.quant.rewrite import Rewrite
 from inlay.targets.base import Target, TargetSpec
 
 GROUP = "inlay.targets"
+DEFAULT_TARGET = "ort-cpu"
+"""What models are tuned for where nothing else is asked for: its runtime is a dependency of Inlay."""
 
 
 def available() -> Mapping[str, EntryPoint]:
