@@ -112,7 +112,7 @@ def with_baseline(state: TunerState, latency_ms: float) -> TunerState:
 
 
 def start_region(state: TunerState, signature: str, incumbent: Incumbent, scheme: InsertionScheme) -> TunerState:
-    """A region is started from ``incumbent``, which amounts to ``scheme`` in its pattern."""
+    """A region is started from ``incumbent``, whose scheme of its pattern is ``scheme``."""
     first = SchemeRecord(0, scheme, incumbent.placement, state.incumbent_ms)
     return replace(state, profile=Profile(signature, (incumbent, state.incumbent_ms), (first,)))
 

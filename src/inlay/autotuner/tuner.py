@@ -280,7 +280,7 @@ class QDQAutotuner:
         )
 
     def load_state(self, path: str | Path) -> None:
-        """Go on from :meth:`save_state`: its incumbent, baseline, finished patterns and cache.
+        """Continue from :meth:`save_state`: its incumbent, baseline, finished patterns and cache.
 
         Settings stay those of :meth:`initialize`.
 

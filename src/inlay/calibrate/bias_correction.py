@@ -1,6 +1,6 @@
 """Bias correction: the mean error that rounding a weight adds to each output channel, to be subtracted from the bias.
 
-Rounding errors of weights do not average out over an activation that has a mean of its own: each output channel moves
+Rounding errors of weights do not average out over an activation whose mean is not zero: each output channel is shifted
 by ``E[op(x, Wq) - op(x, W)]`` (Nagel et al., "Data-free quantization through weight equalization and bias correction",
 2019, there from the moments of a normalization layer; here measured on the samples, padding included). As the operator
 is linear in its weight, that is the mean of ``op(x, Wq - W)``.

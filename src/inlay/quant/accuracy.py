@@ -84,18 +84,17 @@ class Judge:
 
     def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
         """Accuracy of a model from its ``outputs`` on the same samples."""
-        errors, spread = self._errors(outputs)
+        errors, margin = self._errors(outputs)
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
         metric = None if self._metric is None else _value(self._metric, outputs, self._labels)
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
-        reason = self._reason(worst, spread, drop)
-        margin = spread if self._margin else 0.0
+        reason = self._reason(worst, margin, drop)
         return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
 
-    def _reason(self, worst: OutputError, spread: float, drop: float | None) -> str:
+    def _reason(self, worst: OutputError, margin: float, drop: float | None) -> str:
         least = self._bound.min_sqnr_db
-        if least is not None and worst.sqnr_db < least + (spread if self._margin else 0.0):
-            note = f" (and {spread:.1f} dB for the spread between samples)" if self._margin and spread >= 0.05 else ""
+        if least is not None and worst.sqnr_db < least + margin:
+            note = f" (and {margin:.1f} dB for the spread between samples)" if margin >= 0.05 else ""
             found = f"SQNR of output {worst.name} is {worst.sqnr_db:.1f} dB"
             if worst.name in self._decisions:
                 share = min(1.0, 10.0 ** (-worst.sqnr_db / 10.0))
@@ -108,7 +107,7 @@ class Judge:
 
     def _errors(self, outputs: Sequence[Outputs]) -> tuple[list[OutputError], float]:
         errors = []
-        spread, worst = 0.0, np.inf
+        margin, worst = 0.0, np.inf
         names = self.reference[0].keys() if self.reference else ()
         for name in names:
             pairs = [(want[name], got.get(name)) for want, got in zip(self.reference, outputs, strict=True)]
@@ -120,8 +119,8 @@ class Judge:
             if total < worst:
                 worst = total
                 each = np.array([sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)])
-                spread = _margin(each)
-        return errors, spread
+                margin = _margin(each) if self._margin else 0.0
+        return errors, margin
 
 
 def sqnr_db(signal: float, noise: float) -> float:

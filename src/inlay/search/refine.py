@@ -1,7 +1,8 @@
-"""Improve on the anchors: float the units that cost the accuracy, then drop what does not pay.
+"""Improve on the anchors: keep the units in float that cost the accuracy, then drop what does not pay.
 
-Repair rests on quantization noise of different units being nearly independent: their noise powers at an output add up,
-so what floating a group of units gains tells what they contribute. Groups are split, best first, down to single units.
+Repair assumes that the quantization noise of different units is nearly independent: their noise powers at an output add
+up, so the noise that a group of units saves in float is what it contributes. Groups are split, best first, down to
+single units.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from inlay.types import Placement
 Label = Callable[[frozenset[str]], Placement]
 """The placement in which the named units run in low precision."""
 
-_MOST_FLOATED = 0.5  # share of the units: with more of them in float, little of an anchor's speed is left to repair
-_FINEST_SHARE = 1 / 32  # of the units, the shortest segment that is flipped: a round of flips doubles with each halving
+_MAX_FLOAT_SHARE = 0.5  # share of the units: with more of them in float, little of an anchor's speed is left to repair
+_MIN_SEGMENT_SHARE = (
+    1 / 32
+)  # of the units, the shortest segment that is flipped: a round of flips doubles with each halving
 _NOISE_OF_FAILURE = 1e3  # noise power over signal power that a failed trial is taken to have: nothing but noise
 
 
 class Refine(Scripted):
-    """Repair the fastest anchors that lie outside the accuracy bound, then flip segments of the incumbent.
+    """Repair the fastest anchors that violate the accuracy constraint, then flip segments of the incumbent.
 
     Args:
         units: selectable units, in topological order.
         label: placement of a set of units.
-        anchors: what the anchors showed, filled by the time of the first ``ask``.
-        chosen: for each anchor's name the units that it runs in low precision.
+        anchors: trials of the anchors by name, complete at the first ``ask``.
+        chosen: by name of the anchor, the units that it runs in low precision.
     """
 
     def __init__(
@@ -70,12 +73,12 @@ class Refine(Scripted):
     def _repair(
         self, start: frozenset[str], trial: Trial
     ) -> Generator[Proposal, Trial, tuple[frozenset[str], Trial] | None]:
-        """Float units, most harmful first, until the placement is feasible; None when it never is."""
+        """Return units to float, those with most noise first, until the placement is feasible; None if it never is."""
         units = start
         noise = _noise(trial)
         queue = GroupQueue([Group((-noise,), tuple(u for u in self._order if u in units))])
         floated = 0
-        while queue and floated <= _MOST_FLOATED * len(start):
+        while queue and floated <= _MAX_FLOAT_SHARE * len(start):
             group = queue.pop()
             if len(group.members) > 1:
                 for part in group.split():
@@ -95,7 +98,7 @@ class Refine(Scripted):
     def _flip(self, units: frozenset[str]) -> Dialogue:
         """Flip ever smaller segments, in topological order, keeping what is accepted."""
         size = (len(self._order) + 1) // 2
-        while size >= max(1, int(len(self._order) * _FINEST_SHARE)):
+        while size >= max(1, int(len(self._order) * _MIN_SEGMENT_SHARE)):
             for start in range(0, len(self._order), size):
                 segment = frozenset(self._order[start : start + size])
                 for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
