@@ -1,8 +1,11 @@
-"""Write a placement into a model: the only place where Q/DQ nodes are made.
+"""Write a placement into a model: the only writer of what is measured and delivered.
+
+(Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.noise_probe`,
+with switches, and :mod:`inlay.calibrate.range_probe`, with qparams as inputs.)
 
 For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
 latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
-placement gives the model back, bit for bit. A target's rewrites (:mod:`inlay.quant.rewrite`) are applied last, to the
+placement is the identity, bit for bit. A target's rewrites (:mod:`inlay.quant.rewrite`) are applied last, to the
 quantized graph.
 """
 

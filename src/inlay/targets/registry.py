@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from inlay.errors import InlayError, TargetError, UsageError
+from inlay.errors import TargetError, UsageError
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.base import Target, TargetSpec
 
@@ -27,7 +27,7 @@ def known_rewrites() -> tuple[Rewrite[Any], ...]:
     """The rewrites of every installed target: a model read back may have been written for any of them."""
     found: dict[str, Rewrite[Any]] = {}
     for name in available():
-        with contextlib.suppress(InlayError):  # its runtime is not installed: nor did it write the model here
+        with contextlib.suppress(Exception):  # a target that cannot be loaded here must not stop the run of another
             found.update((r.digest, r) for r in create(TargetSpec(name)).rewrites())
     return tuple(found.values())
 
