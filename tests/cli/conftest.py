@@ -1,0 +1,20 @@
+"""The command line in this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from inlay.cli import commands
+from tests.support.command_line import Outcome, RunCommand
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
+    """Runs a command; what was printed before it is dropped."""
+
+    def command(*arguments: object) -> Outcome:
+        capfd.readouterr()
+        code = commands.run(lambda: commands.app([str(a) for a in arguments], standalone_mode=False))
+        return Outcome(code, *capfd.readouterr())
+
+    return command

@@ -1,0 +1,63 @@
+"""The output folder: held, of another run, not writable."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from inlay.testing import residual_model, small_model
+from tests.support.command_line import FAST, RunCommand, failed
+from tests.support.fixtures import SaveModel
+
+
+def test_another_run_holds_the_folder(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with FileLock(out / ".lock"):
+        failed(run("tune", save(residual_model()), "-o", out, *FAST), 1, "another run is using", str(out))
+
+
+def test_another_models_folder(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run("tune", save(residual_model()), "-o", out, *FAST)[0] == 0
+    before = (out / "model.onnx").read_bytes()
+    other = save(small_model(), "other.onnx")
+    failed(run("tune", other, "-o", out, *FAST), 1, "belongs to another run", "--restart", "model")
+    assert (out / "model.onnx").read_bytes() == before, "a refused run leaves the result alone"
+    failed(run("tune", save(residual_model()), "-o", out, *FAST, "--seed", "7"), 1, "belongs to another run", "seed")
+    assert run("tune", other, "-o", out, *FAST, "--restart")[0] == 0
+    result = json.loads((out / "result.json").read_text())
+    assert result["model"]["path"] == str(other)
+
+
+def test_the_folder_is_a_file(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    failed(run("tune", save(residual_model()), "-o", tmp_path / "out", *FAST), 1, str(tmp_path / "out"))
+    assert (tmp_path / "out").read_text() == "a file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only folders")
+def test_a_read_only_folder(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o500)
+    failed(run("tune", save(residual_model()), "-o", out, *FAST), 1, str(out), "cannot be written")
+    failed(run("quantize", save(residual_model()), "-o", out / "q.onnx", "--target", "null"), 1, "cannot be written")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can write to")
+def test_a_folder_that_nobody_can_write_to(run: RunCommand, save: SaveModel) -> None:
+    failed(run("tune", save(residual_model()), "-o", "/proc/self/inlay", *FAST), 1, "/proc/self/inlay")
+    failed(run("quantize", save(residual_model()), "-o", "/proc/self/q.onnx", "--target", "null"), 1, "/proc/self")
+
+
+def test_a_journal_that_is_none(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "run.sqlite").write_bytes(b"this is not a database, but long enough to be one" * 40)
+    failed(run("tune", save(residual_model()), "-o", out, *FAST), 1, "run.sqlite", "journal")
+    assert run("tune", save(residual_model()), "-o", out, *FAST, "--restart")[0] == 0

@@ -1,0 +1,197 @@
+"""Models that are unlike others must work, or fail with a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from inlay.testing import Builder, residual_model, run_reference, small_model
+from tests.support.command_line import FAST, RunCommand, failed, nothing_written
+from tests.support.fixtures import SaveModel
+from tests.support.hand_written_qdq import insert_qdq_everywhere
+
+
+def _fp16() -> onnx.ModelProto:
+    b = Builder()
+    half = onnx.TensorProto.FLOAT16
+    w = b.constant("w", np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float16))
+    y = b.node("conv", "Conv", [b.input("x", (1, 3, 8, 8), half), w])
+    b.output(b.node("relu", "Relu", [y]), half)
+    return b.model()
+
+
+def _with_if() -> onnx.ModelProto:
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
+    flag = b.node("flag", "Greater", [b.node("sum", "ReduceSum", [x], keepdims=0), b.constant("zero", 0.0)])
+    out = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for n in ("t", "e")]
+    then = helper.make_graph([helper.make_node("Relu", [x], ["t"])], "then", [], out[:1])
+    other = helper.make_graph([helper.make_node("Neg", [x], ["e"])], "else", [], out[1:])
+    y = b.node("choose", "If", [flag], then_branch=then, else_branch=other)
+    b.output(b.conv("last", b.node("add", "Add", [y, x], channels=4), 2))
+    return b.model()
+
+
+def _int64_inputs() -> onnx.ModelProto:
+    b = Builder()
+    table = b.constant("table", np.random.default_rng(0).standard_normal((10, 8)).astype(np.float32))
+    words = b.node("embed", "Gather", [table, b.input("ids", (1, 6), onnx.TensorProto.INT64)])
+    w = b.constant("w", np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32))
+    b.output(b.node("matmul", "MatMul", [words, w]))
+    return b.model()
+
+
+def _no_float_ops() -> onnx.ModelProto:
+    b = Builder()
+    int64 = onnx.TensorProto.INT64
+    x = b.input("ids", (1, 6), int64)
+    b.output(b.node("add", "Add", [x, b.constant("one", np.array([1], np.int64))]), int64)
+    return b.model()
+
+
+def _zero_batch() -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", (0, 3, 8, 8)), 4))
+    return b.model()
+
+
+def _unnamed() -> onnx.ModelProto:
+    model = small_model()
+    for node in model.graph.node:
+        node.name = ""
+    return model
+
+
+def _twins() -> onnx.ModelProto:
+    model = small_model()
+    for node in model.graph.node:
+        node.name = "twin"
+    return model
+
+
+def _constant_input_range() -> onnx.ModelProto:
+    """A value that is zero whatever comes in."""
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
+    nothing = b.node("nothing", "Mul", [x, b.constant("zero", np.zeros((1, 4, 1, 1)))])
+    b.output(b.conv("last", nothing, 4))
+    return b.model()
+
+
+def _huge() -> onnx.ModelProto:
+    b = Builder()
+    x = b.node("scale", "Mul", [b.input("x", (1, 3, 8, 8)), b.constant("big", 1e30)])
+    y = b.conv("conv", x, 4)
+    b.output(b.node("back", "Mul", [y, b.constant("small", 1e-30)]))
+    return b.model()
+
+
+def _identity() -> onnx.ModelProto:
+    b = Builder()
+    x = b.input("x", (1, 3, 8, 8))
+    b.output(b.node("same", "Identity", [x]))
+    return b.model()
+
+
+def _sequence() -> onnx.ModelProto:
+    """A value that is no tensor, inside."""
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
+    pair = b.node("pair", "SequenceConstruct", [x, x])
+    b.output(b.node("join", "ConcatFromSequence", [pair], axis=1))
+    return b.model()
+
+
+def _local_function() -> onnx.ModelProto:
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
+    b.output(b.node("call", "Twice", [x], domain="local"))
+    model = b.model(check=False)
+    body = [helper.make_node("Add", ["a", "a"], ["b"])]
+    model.functions.append(helper.make_function("local", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 17)]))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("call_out", onnx.TensorProto.FLOAT, [1, 4, 8, 8]))
+    return model
+
+
+def _runtimes_own_operator() -> onnx.ModelProto:
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
+    y = b.node("gelu", "Gelu", [x], domain="com.microsoft")
+    b.output(b.conv("last", y, 4))
+    model = b.model(check=False)
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("last_out", onnx.TensorProto.FLOAT, [1, 4, 8, 8]))
+    return model
+
+
+UNUSUAL: dict[str, Callable[[], onnx.ModelProto]] = {
+    "FP16": _fp16,
+    "If": _with_if,
+    "int64 inputs": _int64_inputs,
+    "no float operators": _no_float_ops,
+    "no names": _unnamed,
+    "a constant tensor": _constant_input_range,
+    "a huge range": _huge,
+    "nothing but Identity": _identity,
+    "a sequence": _sequence,
+    "a local function": _local_function,
+    "an operator of the runtime's own domain": _runtimes_own_operator,
+    "quantized already": lambda: insert_qdq_everywhere(residual_model()),
+}
+
+
+@pytest.mark.parametrize("name", ["FP16", "If", "no float operators", "a constant tensor", "quantized already"])
+def test_unusual_models(name: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    model = UNUSUAL[name]()
+    path = save(model)
+    options = [*FAST, "--no-bound"]
+    code, _, err = run("tune", path, "-o", tmp_path / "out", *options)
+    assert code == 0, err
+    assert err == ""
+    done = onnx.load(tmp_path / "out" / "model.onnx")
+    assert [i.name for i in done.graph.input] == [i.name for i in model.graph.input]
+    assert [o.name for o in done.graph.output] == [o.name for o in model.graph.output]
+    onnx.checker.check_model(done, full_check=True)
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_models_quantize(name: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    model = UNUSUAL[name]()
+    path = save(model)
+    code, _, err = run("quantize", path, "-o", tmp_path / "q.onnx")
+    assert code == 0, err
+    done = onnx.load(tmp_path / "q.onnx")
+    onnx.checker.check_model(done, full_check=True)
+    rng = np.random.default_rng(0)
+    feed = {}
+    for i in model.graph.input:
+        kind = i.type.tensor_type
+        shape = [d.dim_value for d in kind.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        feed[i.name] = (rng.integers(0, 2, shape) if dtype.kind in "iu" else rng.standard_normal(shape)).astype(dtype)
+    want, got = run_reference(model, feed), run_reference(done, feed)
+    for output in want:
+        assert want[output].shape == got[output].shape
+        assert want[output].dtype == got[output].dtype
+        assert np.isfinite(got[output].astype(np.float64)).all()
+
+
+def test_one_name_for_all_nodes(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """The runtime refuses such a model itself: the message names the node."""
+    failed(run("tune", save(_twins()), "-o", tmp_path / "out", *FAST), 1, "two nodes with same node name", "twin")
+    nothing_written(tmp_path / "out")
+
+
+def test_a_batch_of_zero(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """Nothing can be measured on nothing: a message, or a result; never a traceback."""
+    code, _, err = run("tune", save(_zero_batch()), "-o", tmp_path / "out", *FAST)
+    assert code in (0, 1, 2)
+    assert "Traceback" not in err
+    if code:
+        assert len(err.strip().splitlines()) == 1
