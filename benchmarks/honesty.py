@@ -193,7 +193,7 @@ def simulate(scenario: Scenario, seed: int, budget_s: float = DEFAULT_BUDGET_S) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(network(), path)
-        result = tune(path, Path(folder) / "out", samples(seed), config, lab=simulated(target, clock))
+        result = tune(load(path), Path(folder) / "out", samples(seed), config, lab=simulated(target, clock))
         delivered = onnx.load(result.model_path)
         given = path.read_bytes() == result.model_path.read_bytes()
     best = result.best

@@ -137,7 +137,7 @@ def tune(
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is said before any work is done
-    return tuning.tune(model, out, samples, config, function, restart, progress)
+    return tuning.tune(file, out, samples, config, function, restart, progress)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from inlay.measure.client import Timing
 from inlay.measure.journal import Journal
 from inlay.measure.race import Meter, Protocol, hope
 from inlay.measure.stats import hodges_lehmann, speedup
-from inlay.run.confirm import LATER_LOOK, LOOK_LEVEL, is_open
+from inlay.run.confirm import LATER_LOOK
+from inlay.run.contenders import LOOK_LEVEL, is_open
 from inlay.targets.base import Artifact, Feed
 from inlay.trial import Interval
 

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import honesty
 
 from inlay.measure.in_process import Clock, simulated
+from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
 from inlay.run import budget
@@ -27,7 +28,7 @@ def run(folder: Path, least_db: float, seconds: float = SECONDS) -> tuple[TuneRe
     target = NullTarget(noise=0.01, scale=3000.0, advance_clock=clock.sleep)
     config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
-    return tune(folder / "model.onnx", folder / "out", honesty.samples(), config, lab=lab), clock
+    return tune(load(folder / "model.onnx"), folder / "out", honesty.samples(), config, lab=lab), clock
 
 
 def feasible(result: TuneResult, name: str) -> bool:

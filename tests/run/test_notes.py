@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from inlay.prepare.qdq_import import Imported
+from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.run.confirm import Confirmed, Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.notes import notes_for
@@ -43,7 +43,7 @@ def notes(
         units=[Unit(f"n{i}", (f"n{i}",), op, RULE, "") for i, op in enumerate(operators)],
         rewrites=[NonzeroZeroPoint()],
         anchors=anchors or {},
-        imported=cast(Imported, SimpleNamespace(missing=())),
+        imported=cast(ImportedQDQ, SimpleNamespace(missing=())),
         data_kind="npz",
         verified=True,
         interrupted=False,

@@ -14,11 +14,12 @@ from rich.console import Console
 
 from inlay import api
 from inlay.cli import render
+from inlay.cli.progress import Lines, LiveTable
 from inlay.errors import InlayError
 from inlay.prepare.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB, STRATEGIES, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_text
-from inlay.run.progress import Lines, LiveTable, Progress, Silent
+from inlay.run.progress import Progress, Silent
 from inlay.tosa.command import lower_file
 from inlay.version import __version__
 

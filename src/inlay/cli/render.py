@@ -1,4 +1,4 @@
-"""What people read: verdicts and tables, from plain values."""
+"""Results as text and tables, from plain values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from inlay.api import BenchRow, TargetRow
 from inlay.run.quantize import Quantized
 from inlay.run.result import AnchorResult, TuneResult
 from inlay.run.select import Selected
+from inlay.search.baselines import ORIGINAL
 from inlay.space.resolve import Decision
 from inlay.trial import Accuracy, Failed, Interval, Measured
 
-_EXACT_DB = 120.0
+_SHOWN_AS_EXACT_DB = 120.0
+"""About the rounding of float32 sums: from here on "exact" says more than a number."""
 
 
 def verdict(result: TuneResult) -> str:
-    """A run's result in a few lines."""
+    """The result of a run in a few lines."""
     return "\n".join(_verdict_lines(result))
 
 
@@ -30,7 +32,7 @@ def _verdict_lines(result: TuneResult) -> Iterator[str]:
     for anchor in result.anchors:
         yield _anchor_line(anchor)
     yield ""
-    if best.origin == "original":
+    if best.origin == ORIGINAL:
         what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
         yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); {what} is measurably faster."
     else:
@@ -63,15 +65,12 @@ def _anchor_line(anchor: AnchorResult) -> str:
     if isinstance(outcome, Failed):
         return f"  {anchor.name:<28}failed in {outcome.stage}: {outcome.message}"
     accuracy = outcome.accuracy
-    fidelity = "exact" if accuracy.sqnr_db >= _EXACT_DB else f"{accuracy.sqnr_db:.1f} dB"
-    if accuracy.metric is not None:
-        fidelity = f"{accuracy.metric:.4f}, {fidelity}"
-    if not accuracy.feasible:
-        fidelity += " (outside)"
+    metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
+    shown = f"{metric}{fidelity(accuracy)}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
-        return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{fidelity:>24}"
+        return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{shown:>24}"
     latency = outcome.latency
-    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} ms{_ratio(latency.speedup):>26}{fidelity:>24}"
+    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} ms{_ratio(latency.speedup):>26}{shown:>24}"
 
 
 def _ratio(ratio: Interval) -> str:
@@ -84,15 +83,20 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
     where = f"{accuracy.samples} unseen samples" if verified else f"{accuracy.samples} samples that the search saw"
     if accuracy.samples == 0:
         where = "the given model itself"
-    sqnr = "exact" if accuracy.sqnr_db >= _EXACT_DB else f"SQNR {accuracy.sqnr_db:.1f} dB"
+    sqnr = fidelity(accuracy) if fidelity(accuracy) == "exact" else f"SQNR {fidelity(accuracy)}"
     if accuracy.metric is None:
         return f"{sqnr} on {where}"
     drop = "" if accuracy.drop is None else f" ({-accuracy.drop:+.4f} against float)"
     return f"metric {accuracy.metric:.4f}{drop}, {sqnr} on {where}"
 
 
+def fidelity(accuracy: Accuracy) -> str:
+    """The SQNR in dB, or "exact"."""
+    return "exact" if accuracy.sqnr_db >= _SHOWN_AS_EXACT_DB else f"{accuracy.sqnr_db:.1f} dB"
+
+
 def bench_table(rows: Sequence[BenchRow]) -> Table:
-    """A comparison of models."""
+    """The comparison that ``inlay bench`` made."""
     table = Table()
     table.add_column("model", overflow="fold")
     for title in ("latency", "speed-up over the first, 95 % interval", "blocks"):
@@ -103,7 +107,7 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
 
 
 def quantized(done: Quantized) -> str:
-    """What a one-shot quantization did."""
+    """What ``inlay quantize`` did."""
     low, all_units = done.units
     lines = [
         f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {low} of {all_units} operators in 8 bits, "
@@ -127,7 +131,7 @@ def decisions(rows: Sequence[Decision]) -> str:
 
 
 def selected(done: Selected) -> str:
-    """What was written in place of the winner."""
+    """What ``inlay select`` wrote."""
     metric = "" if done.metric is None else f", metric {done.metric:.4f}"
     return (
         f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}.\n"
@@ -136,7 +140,7 @@ def selected(done: Selected) -> str:
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:
-    """Installed targets."""
+    """The installed targets."""
     table = Table("target", "what its measurements depend on")
     for row in rows:
         facts = row.problem or ", ".join(f"{k} {v}" for k, v in row.facts.items())

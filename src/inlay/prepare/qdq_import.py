@@ -1,4 +1,4 @@
-"""Q/DQ models that somebody else made, as placements to start from and as files to compare with."""
+"""Q/DQ models made by other tools: placements to start the search from, and files to beat."""
 
 from __future__ import annotations
 
@@ -10,55 +10,51 @@ from inlay.data import InputSpec, input_specs
 from inlay.errors import UsageError
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile, load
-from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
-from inlay.quant.extract import Leftover, extract, is_quantized, transfer
+from inlay.quant.extract import Extraction, Leftover, extract, is_quantized, transfer
+from inlay.targets.base import Artifact
 from inlay.targets.registry import known_rewrites
 from inlay.types import Placement, QParams, QType
 
 
 @dataclass(frozen=True, eq=False)
-class Imported:
-    """What was taken over.
+class ImportedQDQ:
+    """What was taken over from quantized models.
 
     Attributes:
-        placements: by name, ports of the normalized model.
-        qparams: their numbers.
-        files: given Q/DQ files with their digests, to be measured as they are.
-        missing: sites that could not be taken over, with reasons.
+        placements: by name, with the ports of the prepared model.
+        qparams: their scales and zero points.
+        files: the given Q/DQ files, which are measured as they are.
+        missing: quantized sites that were not taken over, with reasons.
     """
 
     placements: tuple[tuple[str, Placement], ...]
     qparams: Mapping[tuple[str, QType], QParams]
-    files: tuple[tuple[Path, str], ...]
+    files: tuple[Artifact, ...]
     missing: tuple[Leftover, ...]
 
 
-def import_baseline(prepared: PreparedModel, config: TuneConfig) -> Imported:
-    """The placements of a quantized input model and of ``config.qdq_baseline``. Raises as :func:`read_baseline`."""
-    placements: list[tuple[str, Placement]] = []
-    numbers: dict[tuple[str, QType], QParams] = {}
-    files: list[tuple[Path, str]] = []
-    missing: list[Leftover] = []
+def import_qdq(prepared: PreparedModel, baseline: ModelFile | None) -> ImportedQDQ:
+    """Import the placement of the model itself, where it came quantized, and that of the Q/DQ baseline, where given."""
+    extractions: dict[str, Extraction] = {}
     if prepared.extraction is not None:
-        found = prepared.extraction
+        extractions["input-qdq"] = prepared.extraction
+    if baseline is not None:
+        extractions["qdq-baseline"] = extract(baseline.model, known_rewrites())
+    placements: list[tuple[str, Placement]] = []
+    qparams: dict[tuple[str, QType], QParams] = {}
+    missing: list[Leftover] = []
+    for name, found in extractions.items():
         moved = transfer(found, build_graph(found.model), prepared.graph)
-        placements.append(("input-qdq", moved.placement))
-        numbers.update(moved.qparams)
+        placements.append((name, moved.placement))
+        qparams.update(moved.qparams)
         missing += [*found.leftovers, *moved.missing]
-    if config.qdq_baseline is not None:
-        file = read_baseline(config.qdq_baseline, prepared.file)
-        found = extract(file.model, known_rewrites())
-        moved = transfer(found, build_graph(found.model), prepared.graph)
-        placements.append(("qdq-baseline", moved.placement))
-        numbers.update(moved.qparams)
-        files.append((file.path.resolve(), file.sha256))
-        missing += [*found.leftovers, *moved.missing]
-    return Imported(tuple(placements), numbers, tuple(files), tuple(missing))
+    files = () if baseline is None else (Artifact(baseline.path.resolve(), baseline.sha256),)
+    return ImportedQDQ(tuple(placements), qparams, files, tuple(missing))
 
 
 def read_baseline(path: Path, model: ModelFile) -> ModelFile:
-    """The Q/DQ model at ``path``.
+    """Load the Q/DQ model at ``path`` and check that it stands for the same function as ``model``.
 
     Raises:
         ModelError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Put a finished run's result together."""
+"""The result of a finished run, from what its phases found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inlay.trial import Measured, Trial
 
 
 def assemble(
-    setting: RunInputs,
+    inputs: RunInputs,
     fingerprint: Fingerprint,
     journal: Journal,
     evaluator: Evaluator,
@@ -30,17 +30,17 @@ def assemble(
     """The result.
 
     Args:
-        setting: what the run worked with.
+        inputs: what the run worked with.
         fingerprint: of the target.
-        journal: knows how the numbers were chosen.
+        journal: knows how ranges were chosen.
         evaluator: knows every candidate that was judged.
         anchors: what the anchors showed, by name.
         confirmed: what is delivered.
         search: facts about the search beyond what the evaluator counted.
         notes: for people.
-        interrupted: the user ended the search.
+        interrupted: whether the user ended the search.
     """
-    parts, config, tally = setting.parts, setting.config, evaluator.tally
+    parts, config, tally = inputs.parts, inputs.config, evaluator.tally
     imported = [
         AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in evaluator.judged if c.source is not None
     ]
@@ -48,13 +48,13 @@ def assemble(
     choice = journal.fact(CHOICE)
     assert choice is not None, "a run that ended has calibrated"
     return TuneResult(
-        folder=setting.out,
-        model=(str(setting.file.path), setting.file.sha256),
+        folder=inputs.out,
+        model=(str(inputs.file.path), inputs.file.sha256),
         target=(config.target.name, fingerprint.digest),
         facts=fingerprint.facts,
         data={
-            "kind": setting.samples.kind,
-            "samples": len(setting.samples),
+            "kind": inputs.samples.kind,
+            "samples": len(inputs.samples),
             "calibration_samples": len(parts.calibration),
             "selection_samples": len(parts.selection),
             "validation_samples": len(parts.verification) if parts.verified else 0,

@@ -19,13 +19,13 @@ from inlay.measure.journal import Journal
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
-from inlay.prepare.qdq_import import Imported
+from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CHOICE, CalibrationRecord
 from inlay.run.progress import Progress
-from inlay.search.baselines import anchor_placements
+from inlay.search.baselines import FULL_INT8, anchor_placements
 from inlay.types import Placement
 
 
@@ -50,7 +50,7 @@ class Calibration:
     clock: Callable[[], float]
 
     def candidates(
-        self, prepared: PreparedModel, judge: Judge, feeds: Sequence[Path], imported: Imported
+        self, prepared: PreparedModel, judge: Judge, feeds: Sequence[Path], imported: ImportedQDQ
     ) -> CandidateWriter:
         """Choose the qparams of all values, and return what writes placements with them.
 
@@ -66,7 +66,7 @@ class Calibration:
         some = Judge(judge.reference[:count], self.parts.selection.part(range(count)), self.config.bound)
         target = OnTarget(prepared, self.worker, feeds[:count])
         fixed = imported.qparams if self.config.keep_qparams else {}
-        choice = self._choice(prepared, observed, anchors.get("full-int8", Placement()), some, target, fixed)
+        choice = self._choice(prepared, observed, anchors.get(FULL_INT8, Placement()), some, target, fixed)
         digest = choice.digest(observed, str(sorted(map(str, fixed.items()))))
         table = choice.table(prepared, observed, fixed)
         origin = CalibrationRecord(digest, self.worker.fingerprint.digest, self.config.target, table.as_json())

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from inlay.data import InputSpec, Samples, Split
+import numpy as np
+
+from inlay.data import Samples, Split, input_specs, random_samples, split
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
+from inlay.prepare.qdq_import import read_baseline
 from inlay.quant.accuracy import Metric
+from inlay.version import __version__
+
+_RANDOM_SAMPLES = 8
+"""Stand-ins where no samples are given: enough for a split in three."""
+_MOST_SAMPLES, _MOST_LABELLED = 32, 2000
+"""Samples in the selection and in the verification part. A metric over labels, such as an accuracy of 1 in 100, needs
+thousands; the SQNR of an output settles with tens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,17 +29,65 @@ class RunInputs:
     Attributes:
         config: settings.
         file: the model.
-        specs: its inputs.
-        parts: the samples, split.
-        samples: all of them.
-        metric: the function behind ``config.bound.metric``.
+        qdq_baseline: the Q/DQ model to beat, or None.
+        samples: all samples.
+        parts: the same, split for calibration, selection and verification.
+        metric: the function behind ``config.bound.metric``, or None.
         out: folder of the results.
     """
 
     config: TuneConfig
     file: ModelFile
-    specs: tuple[InputSpec, ...]
-    parts: Split
+    qdq_baseline: ModelFile | None
     samples: Samples
+    parts: Split
     metric: Metric | None
     out: Path
+
+    @classmethod
+    def of(
+        cls,
+        file: ModelFile,
+        out: Path,
+        samples: Samples | None,
+        config: TuneConfig,
+        metric: Metric | None,
+        rng: np.random.Generator,
+    ) -> RunInputs:
+        """Load the Q/DQ baseline, draw random samples where there are none, and split them.
+
+        Raises:
+            InlayError: the Q/DQ baseline does not fit the model, or random samples cannot be drawn for its inputs.
+        """
+        specs = input_specs(file.model)
+        baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
+        if samples is None:
+            samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
+        parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)
+        return cls(config, file, baseline, samples, parts, metric, out)
+
+    @property
+    def verification(self) -> Samples | None:
+        """Samples that neither calibration nor search sees; None where there are too few to keep some back."""
+        return self.parts.verification if self.parts.verified else None
+
+    def identity(self, target: str) -> dict[str, str]:
+        """What must be equal for a run to resume: everything that changes its trials.
+
+        Args:
+            target: name and digest of the target's fingerprint.
+        """
+        digest = hashlib.sha256()
+        for feed in self.samples.feeds:
+            for name in sorted(feed):
+                digest.update(name.encode() + feed[name].tobytes())
+        if self.samples.labels is not None:
+            digest.update(self.samples.labels.tobytes())
+        return {
+            "version": __version__,
+            "model": self.file.sha256,
+            "samples": digest.hexdigest(),
+            "target": target,
+            "qdq_baseline": "" if self.qdq_baseline is None else self.qdq_baseline.sha256,
+            **self.config.identity(),
+        }

@@ -11,13 +11,13 @@ from typing import Any
 from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
 from inlay.model.normalize import PassReport
-from inlay.prepare.qdq_import import Imported
+from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.rewrite import Rewrite
 from inlay.run.confirm import Confirmed
+from inlay.search.baselines import FLOAT, FULL_INT8
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Failed, Trial
-from inlay.types import Placement
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
@@ -32,7 +32,7 @@ def notes_for(
     units: Sequence[Unit],
     rewrites: Sequence[Rewrite[Any]],
     anchors: Mapping[str, Trial],
-    imported: Imported,
+    imported: ImportedQDQ,
     data_kind: str,
     verified: bool,
     interrupted: bool,
@@ -51,9 +51,7 @@ def notes_for(
         *_float_notes(confirmed, units, anchors, why_slow),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
-            f"{r.origin} was faster, but on unseen samples {r.unseen.reason}"
-            for r in confirmed.rejected
-            if r.candidate.placement != Placement()
+            f"{r.origin} was faster, but on unseen samples {r.reason}" for r in confirmed.rejected if not r.is_float
         ),
         *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
         *_import_notes(imported),
@@ -69,14 +67,13 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
 
 def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:
     """Float in another order of rounding is as exact as float can be: where it fails, outputs hold nothing else."""
-    judged = [r.unseen for r in confirmed.rejected if r.candidate.placement == Placement()]
-    anchor = anchors.get("float")
-    if anchor is not None and anchor.accuracy is not None:
-        judged.append(anchor.accuracy)
-    failed = next((a for a in judged if not a.feasible), None)
-    if failed is not None:
+    reasons = [r.reason for r in confirmed.rejected if r.is_float]
+    anchor = anchors.get(FLOAT)
+    if anchor is not None and anchor.accuracy is not None and not anchor.accuracy.feasible:
+        reasons.append(anchor.accuracy.reason)
+    if reasons:
         yield (
-            f"the samples tell nothing about accuracy: even of the float model, normalized, {failed.reason}; "
+            f"the samples tell nothing about accuracy: even of the float model, normalized, {reasons[0]}; "
             "outputs that are all but zero hold only rounding. Give samples that the model answers, or a --metric"
         )
 
@@ -100,7 +97,7 @@ def _float_notes(
         yield f"float is best: no operator of the model runs in 8 bits here ({reasons})"
         return
     yield "float is best: no Q/DQ placement that keeps the bound was measurably faster"
-    full = anchors.get("full-int8")
+    full = anchors.get(FULL_INT8)
     if full is None:
         return
     if isinstance(full.outcome, Failed):
@@ -122,7 +119,7 @@ def _rewrite_notes(confirmed: Confirmed, rewrites: Sequence[Rewrite[Any]]) -> It
             yield f"{counts[rewrite.name]} operators are written as '{rewrite.name}': {rewrite.reason}"
 
 
-def _import_notes(imported: Imported) -> Iterator[str]:
+def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
     if not imported.missing:
         return
     reasons = Counter(m.reason for m in imported.missing)

@@ -1,8 +1,8 @@
-"""Set the guided strategy up for a run: its oracles answer from the journal where they can, so that runs resume."""
+"""Set the guided strategy up for a run: its oracles answer from the journal where they can, so that a run resumes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,18 +21,21 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, SENSITIVITY
 from inlay.run.noise_probes import SHARE, Probes
 from inlay.run.progress import Progress
-from inlay.search.baselines import WEIGHTED
+from inlay.search.baselines import Anchors, anchor_units
 from inlay.search.cost_model import CostModel
 from inlay.search.guided import Guided, Oracles
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import Fingerprint, KernelTime
-from inlay.trial import Trial, noise_of
+from inlay.trial import noise_of
 from inlay.types import Placement
+
+_DRAWS_STREAM = 1
+"""Tells the random stream of the guided strategy from others of the same seed."""
 
 
 @dataclass(frozen=True, eq=False)
-class Guide:
-    """What the strategy's oracles need.
+class GuidedSetup:
+    """What the guided strategy of a run works with.
 
     Attributes:
         prepared: the model.
@@ -40,9 +43,11 @@ class Guide:
         evaluator: profiles them.
         journal: keeps every answer.
         fingerprint: of the target, for the cost database.
-        config: settings.
-        feed: the inputs that latency is measured on.
-        probing: seconds of each series of probes.
+        config: settings; ``cost_db`` is off where a run must not depend on earlier ones.
+        feed: file of the inputs that latency is measured on.
+        selection: the samples that noise is probed on.
+        progress: hears of the probing.
+        probing_s: seconds of each series of probes.
     """
 
     prepared: PreparedModel
@@ -52,54 +57,39 @@ class Guide:
     fingerprint: Fingerprint
     config: TuneConfig
     feed: Path
-    probing: list[float] = field(default_factory=list)
+    selection: Sequence[Feed]
+    progress: Progress
+    probing_s: list[float] = field(default_factory=list)
 
-    def strategy(
-        self,
-        anchors: Mapping[str, Trial],
-        selection: Sequence[Feed],
-        progress: Progress,
-        hurried: Callable[[], bool] = lambda: False,
-    ) -> Guided:
-        """The strategy, with costs known from earlier runs; ``hurried`` as in :class:`Oracles`."""
-        units = self.prepared.selectable
-        chosen = {
-            "float": frozenset[str](),
-            "full-int8": frozenset(u.name for u in units),
-            "conv-matmul": frozenset(u.name for u in units if u.op_type in WEIGHTED),
-        }
-        graph = self.prepared.graph
-        structure = build_unit_graph(graph, self.prepared.units)
-        seconds = SHARE * (self.config.budget_s or DEFAULT_BUDGET_S)
-        probes = Probes(self.prepared, self.candidates.table, selection, self.journal, seconds, spent=self.probing)
-
-        def sensitivity() -> Sensitivity:
-            if self.journal.fact(SENSITIVITY) is None:
-                progress.stage("probe how much noise each value's quantization makes")
-            return probes.sensitivity()
-
-        least = self.config.bound.min_sqnr_db
+    def strategy(self, anchors: Anchors, hurried: Callable[[], bool]) -> Guided:
+        """The strategy, with costs known from earlier runs; ``hurried`` as in :class:`~inlay.search.guided.Oracles`."""
+        prepared, config = self.prepared, self.config
+        unit_graph = build_unit_graph(prepared.graph, prepared.units)
+        seconds = SHARE * (config.budget_s or DEFAULT_BUDGET_S)
+        probes = Probes(prepared, self.candidates.table, self.selection, self.journal, seconds, spent=self.probing_s)
+        oracles = Oracles(
+            self._profile,
+            partial(self._sensitivity, probes),
+            probes.noise,
+            prepared.label,
+            hurried,
+            prepared.selectable_rewrites,
+        )
+        least_db = config.bound.min_sqnr_db
         return Guided(
-            structure,
-            Oracles(
-                self._profile,
-                sensitivity,
-                probes.noise,
-                self.prepared.label,
-                hurried,
-                self.prepared.selectable_rewrites,
-            ),
-            anchors,
-            chosen,
-            graph.float_outputs,
-            None if least is None else noise_of(least),
+            unit_graph,
+            oracles,
+            anchors.trials,
+            anchor_units(prepared.units),
+            prepared.graph.float_outputs,
+            None if least_db is None else noise_of(least_db),
             self._baseline_ns,
-            np.random.default_rng([self.config.seed, 1]),
-            self._known(structure),
+            np.random.default_rng([config.seed, _DRAWS_STREAM]),
+            self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),
         )
 
-    def remember(self, guided: Guided) -> None:
-        """Add what was learned to the cost database."""
+    def save_costs(self, guided: Guided) -> None:
+        """Add the costs that the strategy learned to the cost database."""
         if self.config.cost_db and guided.surrogate.cost_model.profiled:
             CostDatabase(self.fingerprint).add(guided.surrogate.cost_model.summary())
 
@@ -109,22 +99,26 @@ class Guide:
         assert known is not None, "the baseline is measured before anything else"
         return known
 
-    def _known(self, structure: UnitGraph) -> dict[str, float]:
-        def read() -> dict[str, float]:
-            wanted = CostModel(structure).signatures()
-            return CostDatabase(self.fingerprint).read(wanted) if self.config.cost_db else {}
+    def _known_costs(self, unit_graph: UnitGraph) -> dict[str, float]:
+        if not self.config.cost_db:
+            return {}
+        return CostDatabase(self.fingerprint).read(CostModel(unit_graph).signatures())
 
-        return self.journal.once(KNOWN_COSTS, read)
+    def _sensitivity(self, probes: Probes) -> Sensitivity:
+        if self.journal.fact(SENSITIVITY) is None:
+            self.progress.stage("probe how much noise each value's quantization makes")
+        return probes.sensitivity()
 
     def _profile(self, placement: Placement) -> list[KernelTime]:
         write = partial(self.candidates.write, placement)
         return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns)
 
 
-def learned(guided: Guided) -> dict[str, Any]:
-    """How good the forecasts were, how much kernel time has no known cause, and which units ran against the rules.
+def guided_report(guided: Guided) -> dict[str, Any]:
+    """What the guided strategy learned, for ``search`` in ``result.json``.
 
-    For ``result.json``. ``unattributed`` is the largest share of any profile's kernel time.
+    ``forecast_error`` is the median relative error of its predictions, ``unattributed`` the largest share of any
+    profile's kernel time without a known cause, ``fusion_disagreements`` the units that ran against the rules.
     """
     errors = [abs(f.measured_ns / f.predicted.mean - 1.0) for f in guided.surrogate.predictions]
     return {

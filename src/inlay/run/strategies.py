@@ -1,59 +1,63 @@
-"""Which strategies a run uses, and in which order: anchors first, then what the configuration names."""
+"""Which strategies a run uses, and in which order: the anchors first, then what ``--strategy`` names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
-from inlay.prepare.qdq_import import Imported
+from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
 from inlay.run.evaluate import Evaluator
 from inlay.search.base import Chain, LazyStrategy, Strategy
-from inlay.search.baselines import WEIGHTED, Anchors
+from inlay.search.baselines import FLOAT, Anchors, anchor_units
 from inlay.search.guided import Guided
 from inlay.search.refine import Refine
 from inlay.types import Placement
 
+_EVOLUTION_STREAM = 3
+"""Tells the random stream of evolution from others of the same seed."""
+
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Strategies:
     """The strategies of one run.
 
     Attributes:
-        anchors: the first of them, whose trials are reported by name.
-        strategy: all of them, as one.
-        harvest: what region-pattern evolution learned, or None when its turn did not come.
+        anchors: the first of them; their trials are reported by name.
+        guided: the cost-model strategy; also searches again where the winner fails on unseen samples.
+        evolve: region-pattern evolution, made when its turn comes.
+        chain: all that the run uses, one after the other.
     """
 
     anchors: Anchors
-    strategy: Strategy
-    harvest: Callable[[], PatternCache | None]
+    guided: Guided
+    evolve: LazyStrategy
+    chain: Strategy
+
+    def learned_patterns(self) -> PatternCache | None:
+        """The schemes that evolution found worth keeping, or None where it found none or its turn did not come."""
+        made = self.evolve.strategy
+        return made.learned() if isinstance(made, Evolve) and made.best.speedup is not None else None
 
 
 def compose(
     prepared: PreparedModel,
-    imported: Imported,
+    imported: ImportedQDQ,
     config: TuneConfig,
     evaluator: Evaluator,
     anchors: Anchors,
     guided: Guided,
-) -> Plan:
-    """The plan for a prepared model: ``anchors``, then by default ``guided``, then evolution on what is left.
+) -> Strategies:
+    """The strategies for a prepared model: ``anchors``, then by default ``guided``, then evolution of what it found.
 
     Raises:
         UsageError: the pattern cache cannot be read.
     """
-    units = prepared.selectable
-    chosen = {
-        "full-int8": frozenset(u.name for u in units),
-        "conv-matmul": frozenset(u.name for u in units if u.op_type in WEIGHTED),
-    }
     cache = None if config.pattern_cache is None else PatternCache.load(config.pattern_cache)
 
     def make_evolve() -> Evolve:
@@ -62,25 +66,21 @@ def compose(
             prepared.rules,
             base=evaluator.incumbent.placement or Placement(),
             config=Config(schemes_per_region=config.schemes_per_region, seed=config.seed),
-            rng=np.random.default_rng([config.seed, 3]),
+            rng=np.random.default_rng([config.seed, _EVOLUTION_STREAM]),
             cache=cache,
             space=prepared.space(),
             seeds=[placement for _, placement in imported.placements],
             rewrites=guided.rewrites,
         )
 
+    low_precision = {name: units for name, units in anchor_units(prepared.units).items() if name != FLOAT}
     evolve = LazyStrategy("evolve", make_evolve)
-    refine = Refine(units, prepared.label, anchors.trials, chosen)
-    after: dict[str, list[Strategy]] = {
+    refine = Refine(prepared.selectable, prepared.label, anchors.trials, low_precision)
+    after_anchors: dict[str, list[Strategy]] = {
         "auto": [guided, evolve],
         "guided": [guided],
         "evolve": [evolve],
         "refine": [refine],
         "anchors": [],
     }
-
-    def harvest() -> PatternCache | None:
-        made = evolve.strategy
-        return made.learned() if isinstance(made, Evolve) and made.best.speedup is not None else None
-
-    return Plan(anchors, Chain([anchors, *after[config.strategy]]), harvest)
+    return Strategies(anchors, guided, evolve, Chain([anchors, *after_anchors[config.strategy]]))

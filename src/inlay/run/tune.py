@@ -1,61 +1,59 @@
-"""The main job: from a model and samples to the fastest model that was measured and keeps the accuracy bound."""
+"""Tune a model: from the model and samples to the fastest model that was measured and keeps the accuracy bound.
+
+:func:`tune` passes frozen values from phase to phase: the given model on its target, the calibrated model, the search,
+the confirmed winner, the result. :func:`search_until` is the loop.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 
-from inlay.data import Samples, input_specs, random_samples, save_feed, split
-from inlay.errors import JournalError, ModelError, TargetError, UsageError
-from inlay.measure.client import Lab, Worker
-from inlay.measure.journal import Journal
+from inlay.data import Samples
+from inlay.errors import ModelError, TargetError
+from inlay.measure.client import Lab
 from inlay.measure.race import Meter, Protocol
-from inlay.model.load import load
-from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
+from inlay.model.load import ModelFile
+from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.prepare.qdq_import import Imported, import_baseline, read_baseline
-from inlay.quant.accuracy import EXACT_DB, Judge, Metric, Outputs
-from inlay.regions.cache import PatternCache
+from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
+from inlay.quant.accuracy import EXACT_DB, Judge, Metric
 from inlay.run.assemble import assemble
-from inlay.run.budget import Budget
+from inlay.run.budget import Budget, Limits, Unlimited
 from inlay.run.calibration import Calibration
-from inlay.run.confirm import Confirmed, confirm
+from inlay.run.confirm import Confirmation, Confirmed, Unseen
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS
 from inlay.run.inputs import RunInputs
 from inlay.run.notes import compare_profiles, notes_for
-from inlay.run.oracles import Guide, learned
-from inlay.run.progress import Progress, Silent
-from inlay.run.result import TuneResult, replacing, write_json
-from inlay.run.strategies import Plan, compose
+from inlay.run.oracles import GuidedSetup, guided_report
+from inlay.run.outputs import save_patterns, write_recipe
+from inlay.run.progress import Progress, SearchStep, Silent
+from inlay.run.result import TuneResult, write_json
+from inlay.run.session import Session, open_session
+from inlay.run.strategies import Strategies, compose
 from inlay.search.base import Strategy
-from inlay.search.baselines import Anchors
-from inlay.search.guided import Guided
-from inlay.space.recipe_file import to_text
-from inlay.targets.base import Artifact, Capabilities, TargetSpec
+from inlay.search.baselines import FULL_INT8, ORIGINAL, Anchors
+from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
-from inlay.version import __version__
 
-_RANDOM_SAMPLES = 8
-_RACE_SHARE = 0.05  # of the budget
+_RACE_SHARE = 0.05
+"""Of the budget, for a single race: one undecided candidate must not use up the time of all others."""
 _RETREATS = 3
-_SAFETY_DB = 1.0  # that a retreat aims above what it needs
+"""Searches for more accuracy after the winner failed on unseen samples: each look at these weakens what they prove."""
+_SAFETY_DB = 1.0
+"""What such a search asks for beyond what the winner lacked."""
 
 
 def tune(
-    model: str | Path,
+    file: ModelFile,
     out: str | Path,
     samples: Samples | None = None,
     config: TuneConfig | None = None,
@@ -67,335 +65,298 @@ def tune(
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
 
     Args:
-        model: path of the ONNX model.
+        file: the ONNX model.
         out: folder for ``model.onnx``, ``result.json`` and ``run.sqlite``; the same call on it continues the run.
         samples: real inputs, with labels where the metric needs them; None for random inputs (latency is then real,
             accuracy is not).
         config: settings.
         metric: the function behind ``config.bound.metric``.
         restart: forget an earlier run in ``out``.
-        progress: is told what happens.
+        progress: hears what happens.
         lab: where latency is measured, and by which clock; this machine's own by default.
 
     Raises:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
     """
     config = config or TuneConfig()
-    progress = progress or Silent()
-    file = load(model)
-    specs = input_specs(file.model)
-    if config.qdq_baseline is not None:
-        read_baseline(config.qdq_baseline, file)
     rng = np.random.default_rng(config.seed)
-    if samples is None:
-        samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
-    parts = split(samples, rng, others=2000 if samples.labels is not None else 32)
-    folder = Path(out)
-    setting = RunInputs(config, file, specs, parts, samples, metric, folder)
-    with (
-        _locked(folder),
-        tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder, ignore_cleanup_errors=True) as work,
-    ):
-        return Run(setting, Path(work), rng, progress, restart, lab or Lab()).result()
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock", timeout=0)
-        lock.acquire()
-    except Timeout:
-        raise JournalError(f"another run is using {folder}: wait for it, or give another output folder") from None
-    except OSError as error:
-        raise JournalError(f"{folder} cannot be written: {error.strerror or error}") from error
-    try:
-        for stale in folder.glob(".scratch-*"):  # of a run that was killed: nobody else holds the lock
-            shutil.rmtree(stale, ignore_errors=True)
-        yield
-    finally:
-        lock.release()
-        with contextlib.suppress(OSError):
-            (folder / ".lock").unlink()
-            if made:
-                folder.rmdir()  # only where nothing was written to it
-
-
-class Run:
-    """One run, step by step; see :meth:`result` for the order."""
-
-    def __init__(
-        self, setting: RunInputs, work: Path, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
-    ) -> None:
-        self.setting, self.config, self.work = setting, setting.config, work
-        self.rng, self.progress, self.lab = rng, progress, lab
-        self.started = lab.clock()
-        self.calibrating_s = self.waiting_s = 0.0
-        self.builds = 0  # of the search; checking the winner builds models, too
-        self.workers: list[Worker] = []
-        self.worker = self._start_worker(self.config.target, work, self.config.limit_s)
-        try:
-            self.journal = Journal(setting.out / "run.sqlite", self._identity(), restart)
-        except BaseException:
-            self.worker.close()
-            raise
-
-    def _start_worker(self, spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
-        worker = self.lab.start(spec, folder, limit_s)
-        self.workers.append(worker)
-        return worker
-
-    def _identity(self) -> dict[str, str]:
-        feeds = hashlib.sha256()
-        for feed in self.setting.samples.feeds:
-            for name in sorted(feed):
-                feeds.update(name.encode() + feed[name].tobytes())
-        if self.setting.samples.labels is not None:
-            feeds.update(self.setting.samples.labels.tobytes())
-        return {
-            "version": __version__,
-            "model": self.setting.file.sha256,
-            "samples": feeds.hexdigest(),
-            "target": f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}",
-            "qdq_baseline": _digest(self.config.qdq_baseline),
-            **self.config.identity(),
-        }
-
-    def result(self) -> TuneResult:
-        """Run, and write the result. A run that fails before its first trial leaves no journal behind."""
-        worth_keeping = True
-        try:
-            return self._run()
-        except BaseException:
-            worth_keeping = self.journal.resumed
-            raise
-        finally:
-            self.worker.close()
-            self.journal.close()
-            if not worth_keeping:
-                self.journal.path.unlink(missing_ok=True)
-
-    def _run(self) -> TuneResult:
-        setting, progress = self.setting, self.progress
-        baseline = Artifact(setting.file.path.resolve(), setting.file.sha256)
-        selection = self._feeds("selection", setting.parts.selection)
-        progress.stage("build and run the model as it is")
-        reference = self._reference(baseline, selection)
-        progress.stage("normalize and index the model")
-        target = create(self.config.target)
-        prepared = prepare(
-            setting.file,
-            Capabilities.of(target),
-            setting.parts.calibration.feeds[0],
-            self.work,
-            self.config.nodes,
-            self.config.recipe,
-        )
-        progress.stage(f"calibrate {len(prepared.selectable)} units on {len(setting.parts.calibration)} samples")
-        imported = import_baseline(prepared, self.config)
-        judge = Judge(reference, setting.parts.selection, self.config.bound, setting.metric)
-        begun, busy = self.lab.clock(), self.worker.busy_s
-        calibration = Calibration(self.config, setting.parts, self.worker, self.journal, progress, self.lab.clock)
-        candidates = calibration.candidates(prepared, judge, selection, imported)
-        self.calibrating_s = self.lab.clock() - begun - (self.worker.busy_s - busy)
-        feed = self._feeds("latency", setting.parts.calibration.part([0]))[0]
-        meter = Meter(self.worker, self.journal, feed, self._protocol(), self.rng, self.lab.sleep, self.lab.clock)
-        evaluator = self._evaluator(meter, judge, selection, baseline)
-        # on a deterministic target a run depends on its seed alone, not on what other runs learned
-        config = replace(self.config, cost_db=self.config.cost_db and not self.worker.deterministic)
-        budget = Budget(self.config, self.journal, self.worker, self.lab.clock)
-        guide = Guide(prepared, candidates, evaluator, self.journal, self.worker.fingerprint, config, feed)
-        anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-        guided = guide.strategy(anchors.trials, setting.parts.selection.feeds, progress, budget.hurried)
-        plan = compose(prepared, imported, self.config, evaluator, anchors, guided)
-        stopped, interrupted = self._search(evaluator, candidates, plan.strategy, imported, budget)
-        self.builds = self.worker.builds
-        self._save_cache(plan)
-        guide.remember(guided)
-        progress.stage("confirm the winner in fresh processes")
-        confirmed = self._confirm(evaluator, candidates, guided, baseline, interrupted)
-        self.waiting_s = meter.waited_s
-        self.calibrating_s += sum(guide.probing)
-
-        def why_slow() -> str:
-            full = anchors.trials["full-int8"].proposal.placement
-            return compare_profiles(
-                self.worker, lambda: candidates.write(Placement()), lambda: candidates.write(full), feed
-            )
-
-        notes = notes_for(
-            confirmed,
-            reports=prepared.normalized.reports,
-            units=prepared.units,
-            rewrites=prepared.rewrites,
-            anchors=anchors.trials,
-            imported=imported,
-            data_kind=setting.samples.kind,
-            verified=setting.parts.verified,
-            interrupted=interrupted,
-            why_slow=why_slow,
-        )
-        self._write_recipe(prepared, confirmed)
-        result = assemble(
-            setting,
-            self.worker.fingerprint,
-            self.journal,
-            evaluator,
-            anchors.trials,
-            confirmed,
-            search={
-                "builds": self.builds,
-                "wall_s": round(self.lab.clock() - self.started, 3),
-                "stopped_because": stopped,
-                **({} if self.worker.deterministic else {"overhead": self._overhead()}),
-                **learned(guided),
-            },
-            notes=notes,
-            interrupted=interrupted,
-        )
-        confirmed.install(setting.out / "model.onnx")
-        write_json(setting.out / "result.json", result.as_json())
+    inputs = RunInputs.of(file, Path(out), samples, config, metric, rng)
+    with open_session(inputs, rng, progress or Silent(), restart, lab or Lab()) as session:
+        given = _run_given(session)
+        model = _calibrate(session, given)
+        search = _set_up(session, given, model)
+        ended = _search(session, model, search)
+        confirmed, retreat_builds = _confirm(session, given, model, search, ended)
+        ended = replace(ended, builds=ended.builds + retreat_builds)
+        result = _result(session, model, search, ended, confirmed)
+        write_recipe(inputs.out / "recipe.yaml", model.prepared, confirmed.placement)
+        confirmed.install(inputs.out / "model.onnx")
+        write_json(inputs.out / "result.json", result.as_json())
         return result
 
-    def _protocol(self) -> Protocol:
-        """How to measure: no single race may take a large part of the budget."""
-        budget = self.config.budget_s
-        protocol = self.config.protocol
-        return protocol if budget is None else replace(protocol, race_s=min(protocol.race_s, _RACE_SHARE * budget))
 
-    def _feeds(self, name: str, samples: Samples) -> list[Path]:
-        folder = self.work / name
-        folder.mkdir()
-        paths = []
-        for number, feed in enumerate(samples.feeds):
-            path = folder / f"{number}.npz"
-            save_feed(path, feed)
-            paths.append(path)
-        return paths
+def search_until(
+    limits: Limits, strategy: Strategy, evaluator: Evaluator, candidates: CandidateWriter, progress: Progress
+) -> str:
+    """The loop: judge what ``strategy`` proposes until it has nothing left, or ``limits`` are reached.
 
-    def _reference(self, baseline: Artifact, feeds: Sequence[Path]) -> list[Outputs]:
-        try:
-            self.worker.load(baseline, identify=True)
-            return list(self.worker.run(baseline, feeds))
-        except TargetError as error:
-            raise ModelError(f"{self.setting.file.path} does not run on {self.config.target.name}: {error}") from error
-
-    def _evaluator(self, meter: Meter, judge: Judge, feeds: Sequence[Path], baseline: Artifact) -> Evaluator:
-        """The baseline is the first incumbent: by definition as fast as itself, and exact."""
-        blocks = self.config.protocol.first_blocks
-        ns = self.journal.once(BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [baseline], blocks))))
-        exact = Accuracy(True, EXACT_DB, metric=judge.float_metric, drop=None if judge.float_metric is None else 0.0)
-        outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
-        trial = Trial(Proposal(Placement(), "original", anchor=True), outcome, accepted=True)
-        first = Candidate(baseline.digest, trial, lambda: baseline, source=baseline.path)
-        return Evaluator(self.worker, meter, judge, self.journal, feeds, first, baseline)
-
-    def _search(
-        self, evaluator: Evaluator, candidates: CandidateWriter, strategy: Strategy, imported: Imported, budget: Budget
-    ) -> tuple[str, bool]:
-        """The loop. Returns why it ended, and whether the user ended it."""
-        budget.begin()
-        try:
-            for path, digest in imported.files:
-                given = Proposal(Placement(), f"qdq-baseline: {path.name}", anchor=True)
-                evaluator.evaluate(given, digest, partial(Artifact, path, digest), source=path)
-            while True:
-                proposal = strategy.ask()
-                if proposal is None:
-                    return "nothing promising is left", False
-                key = candidates.key(proposal.placement)
-                over = budget.refuses(proposal, key, evaluator)
-                if over:
-                    return over, False
-                seconds = budget.seconds
-                trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
-                strategy.tell(trial)
-                self.progress.trial(trial, evaluator, seconds, self.config.budget_s)
-        except KeyboardInterrupt:
-            return "interrupted", True
-        finally:
-            budget.end()
-
-    def _overhead(self) -> float:
-        """Share of the wall time in which no worker was busy, nothing was calibrated or probed, and no pause was made.
-
-        Normalization counts as overhead, although it runs the model.
-        """
-        wall = max(self.lab.clock() - self.started, 1e-9)
-        at_work = sum(w.busy_s for w in self.workers) + self.waiting_s + self.calibrating_s
-        return round(max(0.0, 1.0 - at_work / wall), 4)
-
-    def _save_cache(self, plan: Plan) -> None:
-        """Keep what evolution learned, together with what the folder's cache held before."""
-        learned = plan.harvest()
-        if learned is None:
-            return
-        path = self.setting.out / "pattern_cache.yaml"
-        if path.exists():
-            with contextlib.suppress(UsageError):  # a damaged cache is replaced
-                learned.merge(PatternCache.load(path))
-        learned.save(path)
-
-    def _write_recipe(self, prepared: PreparedModel, confirmed: Confirmed) -> None:
-        """Rules that reproduce the delivered placement; none for a given file, whose numbers are its own."""
-        path = self.setting.out / "recipe.yaml"
-        placement = confirmed.placement
-        if placement is None:
-            path.unlink(missing_ok=True)
-            return
-        with replacing(path) as fresh:
-            fresh.write_text(to_text(recipe_for(prepared, placement)), encoding="utf8")
-
-    def _confirm(
-        self, evaluator: Evaluator, candidates: CandidateWriter, guided: Guided, baseline: Artifact, quick: bool
-    ) -> Confirmed:
-        """Confirm the winner; where all that was fast falls outside the bound on unseen samples, retreat and try again.
-
-        Every retreat asks for more accuracy than the last, by what was missing, so that the unseen samples are asked
-        few times, in an order that they do not choose.
-        """
-        setting = self.setting
-        verification = setting.parts.verification if setting.parts.verified else None
-        decide = partial(
-            confirm,
-            evaluator.judged,
-            candidates=candidates,
-            baseline=baseline,
-            worker=self.worker,
-            feeds=[] if verification is None else self._feeds("verification", verification),
-            latency_feed=self.work / "latency" / "0.npz",
-            verification=verification,
-            metric=setting.metric,
-            config=replace(self.config, confirm_processes=1) if quick else self.config,
-            folder=self.work,
-            rng=self.rng,
-            start=self._start_worker,
-        )
-        confirmed = decide(evaluator.incumbent)
-        rejected = confirmed.rejected
-        retreats = 0 if quick or self.config.strategy == "anchors" else _RETREATS
-        while retreats and confirmed.rejected and confirmed.best.is_float:
-            retreats -= 1
-            least_db = max(r.least_db(self.config.bound.min_sqnr_db) for r in confirmed.rejected)
-            self.progress.stage(
-                f"look for a model of {least_db + _SAFETY_DB:.1f} dB: faster ones fail on unseen samples"
-            )
-            self._drive(evaluator, candidates, guided.retreat(least_db + _SAFETY_DB))
-            confirmed = decide(evaluator.incumbent, least_db=least_db)
-            rejected += confirmed.rejected
-        return replace(confirmed, rejected=rejected)
-
-    def _drive(self, evaluator: Evaluator, candidates: CandidateWriter, strategy: Strategy) -> None:
-        """Judge all that a strategy asks for."""
-        before = self.worker.builds
-        while (proposal := strategy.ask()) is not None:
-            key = candidates.key(proposal.placement)
-            trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
-            strategy.tell(trial)
-            self.progress.trial(trial, evaluator, self.lab.clock() - self.started, None)
-        self.builds += self.worker.builds - before
+    Returns:
+        Why it ended.
+    """
+    while (proposal := strategy.ask()) is not None:
+        key = candidates.key(proposal.placement)
+        refused = limits.refuses(proposal, key, evaluator)
+        if refused:
+            return refused
+        seconds = limits.seconds
+        # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
+        trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
+        strategy.tell(trial)
+        progress.trial(_step(trial, evaluator, seconds, limits.budget_s))
+    return "nothing promising is left"
 
 
-def _digest(path: Path | None) -> str:
-    return "" if path is None else load(path).sha256
+def _step(trial: Trial, evaluator: Evaluator, seconds: float, budget_s: float | None) -> SearchStep:
+    tally = evaluator.tally
+    judged = len(evaluator.judged) - 1
+    return SearchStep(trial, evaluator.incumbent.trial, judged, tally.measurements, tally.failed, seconds, budget_s)
+
+
+# --- the given model -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """The model as it was given: its file, and what compares others with it on ``feeds``, the selection samples."""
+
+    file: Artifact
+    feeds: Sequence[Path]
+    judge: Judge
+
+
+def _run_given(session: Session) -> _Given:
+    inputs, worker = session.inputs, session.worker
+    file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
+    feeds = session.save_feeds("selection", inputs.parts.selection)
+    session.progress.stage("build and run the model as it is")
+    try:
+        worker.load(file, identify=True)
+        reference = worker.run(file, feeds)
+    except TargetError as error:
+        raise ModelError(f"{inputs.file.path} does not run on {inputs.config.target.name}: {error}") from error
+    return _Given(file, feeds, Judge(reference, inputs.parts.selection, inputs.config.bound, inputs.metric))
+
+
+# --- prepare and calibrate -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Calibrated:
+    """The model made ready for the search: normalized, indexed and calibrated.
+
+    Attributes:
+        prepared: the model.
+        imported: quantized models to start from and to beat.
+        candidates: turns placements into files.
+    """
+
+    prepared: PreparedModel
+    imported: ImportedQDQ
+    candidates: CandidateWriter
+
+
+def _calibrate(session: Session, given: _Given) -> _Calibrated:
+    inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
+    session.progress.stage("normalize and index the model")
+    target = Capabilities.of(create(config.target))
+    feed = parts.calibration.feeds[0]
+    prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe)
+    imported = import_qdq(prepared, inputs.qdq_baseline)
+    units, samples = len(prepared.selectable), len(parts.calibration)
+    session.progress.stage(f"calibrate {units} units on {samples} samples")
+    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, session.lab.clock)
+    with session.calibrating():
+        candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
+    return _Calibrated(prepared, imported, candidates)
+
+
+# --- search --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _SearchSetup:
+    """What the search works with; ``feed`` is the file of the inputs that latency is measured on."""
+
+    feed: Path
+    meter: Meter
+    evaluator: Evaluator
+    budget: Budget
+    guided: GuidedSetup
+    strategies: Strategies
+
+
+@dataclass(frozen=True)
+class _SearchEnd:
+    """How the search ended: why, whether the user ended it, and how many models were built."""
+
+    stopped_because: str
+    interrupted: bool
+    builds: int
+
+
+def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup:
+    config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
+    journal, clock = session.journal, session.lab.clock
+    (feed,) = session.save_feeds("latency", parts.calibration.part([0]))
+    meter = Meter(worker, journal, feed, _protocol(config), session.rng, session.lab.sleep, clock)
+    original = _original(session, given, meter)
+    evaluator = Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file)
+    budget = Budget(config, journal, worker, clock)
+    guided = GuidedSetup(
+        model.prepared,
+        model.candidates,
+        evaluator,
+        journal,
+        worker.fingerprint,
+        # on a deterministic target a run depends on its seed alone, not on what other runs learned
+        replace(config, cost_db=config.cost_db and not worker.deterministic),
+        feed,
+        parts.selection.feeds,
+        session.progress,
+    )
+    prepared, imported = model.prepared, model.imported
+    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
+    strategy = guided.strategy(anchors, budget.hurried)
+    strategies = compose(prepared, imported, config, evaluator, anchors, strategy)
+    return _SearchSetup(feed, meter, evaluator, budget, guided, strategies)
+
+
+def _protocol(config: TuneConfig) -> Protocol:
+    if config.budget_s is None:
+        return config.protocol
+    return replace(config.protocol, race_s=min(config.protocol.race_s, _RACE_SHARE * config.budget_s))
+
+
+def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
+    """The given model as the first incumbent: by definition exact, and as fast as itself."""
+    blocks, metric = session.inputs.config.protocol.first_blocks, given.judge.float_metric
+    ns = session.journal.once(BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [given.file], blocks))))
+    exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
+    outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
+    trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
+    return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)
+
+
+def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _SearchEnd:
+    evaluator, interrupted = search.evaluator, False
+    try:
+        with search.budget.running():
+            for file in model.imported.files:
+                proposal = Proposal(Placement(), f"qdq-baseline: {file.path.name}", anchor=True)
+                evaluator.evaluate(proposal, file.digest, partial(_given_file, file), source=file.path)
+            chain = search.strategies.chain
+            stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
+    except KeyboardInterrupt:
+        stopped, interrupted = "interrupted", True
+    builds = session.worker.builds
+    save_patterns(session.inputs.out / "pattern_cache.yaml", search.strategies.learned_patterns())
+    search.guided.save_costs(search.strategies.guided)
+    return _SearchEnd(stopped, interrupted, builds)
+
+
+def _given_file(file: Artifact) -> Artifact:
+    return file
+
+
+# --- confirm -------------------------------------------------------------------------------------------------------
+
+
+def _confirm(
+    session: Session, given: _Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd
+) -> tuple[Confirmed, int]:
+    """Confirm the winner; where all that was fast fails on unseen samples, search for more accuracy and try again.
+
+    Every retreat asks for more accuracy than the last, by what was missing, so that the unseen samples are looked at
+    few times, in an order that does not depend on them otherwise.
+
+    Returns:
+        The decision, and the models that the retreats built.
+    """
+    inputs, config, evaluator, worker = session.inputs, session.inputs.config, search.evaluator, session.worker
+    session.progress.stage("confirm the winner in fresh processes")
+    unseen = None
+    if inputs.verification is not None:
+        feeds = session.save_feeds("verification", inputs.verification)
+        unseen = Unseen(inputs.verification, feeds, inputs.metric)
+    confirmation = Confirmation(
+        evaluator.judged,
+        model.candidates,
+        given.file,
+        worker,
+        session.start_worker,
+        search.feed,
+        unseen,
+        replace(config, confirm_processes=1) if ended.interrupted else config,
+        session.work,
+        session.rng,
+    )
+    confirmed = confirmation.decide(evaluator.incumbent)
+    rejected, builds = confirmed.rejected, 0
+    for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
+        least_db = confirmed.least_db(config.bound.min_sqnr_db)
+        if least_db is None or not confirmed.best.is_float:
+            break
+        wanted_db = least_db + _SAFETY_DB
+        session.progress.stage(f"look for a model of {wanted_db:.1f} dB: faster ones fail on unseen samples")
+        before = worker.builds
+        retreat = search.strategies.guided.retreat(wanted_db)
+        search_until(Unlimited(), retreat, evaluator, model.candidates, session.progress)
+        builds += worker.builds - before
+        confirmed = confirmation.decide(evaluator.incumbent, least_db)
+        rejected += confirmed.rejected
+    return replace(confirmed, rejected=rejected), builds
+
+
+# --- result --------------------------------------------------------------------------------------------------------
+
+
+def _result(
+    session: Session, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
+) -> TuneResult:
+    inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
+
+    def why_slow() -> str:
+        full = anchors.trials[FULL_INT8].proposal.placement
+        return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
+
+    notes = notes_for(
+        confirmed,
+        reports=model.prepared.normalized.reports,
+        units=model.prepared.units,
+        rewrites=model.prepared.rewrites,
+        anchors=anchors.trials,
+        imported=model.imported,
+        data_kind=inputs.samples.kind,
+        verified=inputs.parts.verified,
+        interrupted=ended.interrupted,
+        why_slow=why_slow,
+    )
+    overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
+    facts = {
+        "builds": ended.builds,
+        "wall_s": round(session.seconds, 3),
+        "stopped_because": ended.stopped_because,
+        **({} if worker.deterministic else {"overhead": overhead}),
+        **guided_report(search.strategies.guided),
+    }
+    return assemble(
+        inputs,
+        worker.fingerprint,
+        session.journal,
+        search.evaluator,
+        anchors.trials,
+        confirmed,
+        search=facts,
+        notes=notes,
+        interrupted=ended.interrupted,
+    )

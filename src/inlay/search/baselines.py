@@ -12,9 +12,12 @@ from inlay.trial import Proposal, Trial
 from inlay.types import Placement
 
 FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
-"""Names of the anchors, which results and recipes use too."""
+"""Names of the anchors, which results and recipes use too: the normalized model without Q/DQ nodes; every selectable unit;
+only units with a weight."""
+ORIGINAL = "original"
+"""Name of the model as it was given, which every speed-up refers to."""
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 """Operators of the anchor :data:`CONV_MATMUL`."""
 
 
@@ -43,7 +46,7 @@ def anchor_units(units: Sequence[Unit]) -> dict[str, frozenset[str]]:
     return {
         FLOAT: frozenset(),
         FULL_INT8: frozenset(u.name for u in selectable),
-        CONV_MATMUL: frozenset(u.name for u in selectable if u.op_type in WEIGHTED),
+        CONV_MATMUL: frozenset(u.name for u in selectable if u.op_type in _WEIGHTED),
     }
 
 

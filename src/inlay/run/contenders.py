@@ -1,0 +1,146 @@
+"""Which candidates of a search are confirmed, in which order, and which of them a second look can still decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inlay.measure.stats import LEVEL, speedup
+from inlay.run.evaluate import Candidate
+from inlay.targets.base import Artifact
+from inlay.trial import Interval, Measured
+from inlay.types import Placement
+
+MOST_CONTENDERS = 5
+QUICK_CONTENDERS, QUICK_NS = 8, 20e6
+"""Where the given model takes less than so many nanoseconds, more contenders cost little. The best of many noisy
+readings owe their place to luck in part: the more are measured again, the likelier a sound one is among them."""
+FALSE_ACCEPT = 0.002
+"""Chance that a finalist which is no faster is delivered all the same; there are at most two besides float."""
+LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
+"""Level of the interval at each of at most two looks: an open case is measured on, and looked at once more."""
+TIE = 0.005
+"""Relative difference in speed that the first round cannot resolve and no user would notice: accuracy decides."""
+_MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth a second look
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One contender in its final form; ``ns`` are its readings, shape (blocks,)."""
+
+    candidate: Candidate
+    file: Artifact
+    ns: np.ndarray
+
+    @property
+    def key(self) -> str:
+        """Identifies the candidate."""
+        return self.candidate.key
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is the normalized float model."""
+        return self.candidate.placement == Placement()
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether it is an anchor."""
+        return self.candidate.trial.proposal.anchor
+
+    def with_readings(self, ns: np.ndarray) -> Entry:
+        """The same contender with other readings."""
+        return replace(self, ns=ns)
+
+
+def contenders_of(
+    judged: Sequence[Candidate], incumbent: Candidate, least_db: float | None, most: int = MOST_CONTENDERS
+) -> list[Candidate]:
+    """At most ``most``: float, incumbent, best anchor, the fastest, the most accurate of those as fast.
+
+    Args:
+        judged: every candidate, the given model first.
+        incumbent: the best of the search.
+        least_db: SQNR on the selection samples below which quantized models are left out; None for no limit.
+        most: how many.
+    """
+
+    def accurate(candidate: Candidate) -> bool:
+        return least_db is None or _sqnr_db(candidate) >= least_db
+
+    feasible = [c for c in judged[1:] if c.trial.feasible and accurate(c)]
+    # of models with one optimized graph the first stands for all
+    fastest = sorted((c for c in feasible if not _equal(c)), key=lambda c: -c.speedup)
+    anchors = [c for c in fastest if c.trial.proposal.anchor]
+    floats = [c for c in judged[1:] if c.placement == Placement() and c.trial.feasible and not _equal(c)]
+    tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
+    safest = sorted(tied, key=lambda c: -_sqnr_db(c))[:1]
+    kept = [incumbent] if accurate(incumbent) else []
+    wishes = [*floats, *kept, *anchors[:1], *fastest[:1], *safest, *fastest[1 : most - 2]]
+    unique = {c.key: c for c in wishes if c.key != judged[0].key}
+    return list(unique.values())[:most]
+
+
+def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie: float = TIE) -> list[Entry]:
+    """The best first: those within ``tie`` of the fastest by accuracy, then the others by speed.
+
+    Args:
+        entries: contenders.
+        promises: logarithm of the expected speed-up, by key.
+        tie: difference of promises that counts as none.
+    """
+    by_speed = sorted(entries, key=lambda e: -promises[e.key])
+    tied = [e for e in by_speed if promises[e.key] >= promises[by_speed[0].key] - tie]
+    return [*sorted(tied, key=lambda e: -_sqnr_db(e.candidate)), *by_speed[len(tied) :]]
+
+
+def gain(base: Entry, other: Entry, deterministic: bool, level: float = LEVEL) -> Interval:
+    """Speed-up of ``other`` over ``base`` in the same blocks; without noise a ratio of two readings."""
+    if deterministic:
+        ratio = float(base.ns[0] / other.ns[0])
+        return Interval(ratio, ratio, ratio)
+    return speedup(base.ns, other.ns, level)
+
+
+def promise(base: Entry, other: Entry, deterministic: bool) -> float:
+    """Logarithm of the speed-up before the deciding blocks: from the fresh ones, and from the race of the search.
+
+    A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
+    another process, so they count for at most twice the fresh ones.
+    """
+    fresh = gain(base, other, deterministic).value
+    outcome = other.candidate.trial.outcome
+    if deterministic or not isinstance(outcome, Measured):
+        return float(np.log(fresh))
+    weights = [len(base.ns), min(outcome.latency.blocks, 2 * len(base.ns))]
+    return float(np.average(np.log([fresh, outcome.latency.speedup.value]), weights=weights))
+
+
+def is_open(base_ns: np.ndarray, other_ns: np.ndarray) -> bool:
+    """Whether readings leave open if the other model is faster, by an amount that matters."""
+    found = speedup(base_ns, other_ns, LOOK_LEVEL)
+    return found.low <= 1.0 < found.high and found.value >= _MATTERS
+
+
+def open_cases(base_ns: np.ndarray, others_ns: Sequence[np.ndarray]) -> list[int]:
+    """Which of the others are open, and not clearly slower than the fastest: what cannot win needs no second look."""
+    if not len(others_ns):
+        return []
+    leader = others_ns[int(np.argmax([speedup(base_ns, ns).value for ns in others_ns]))]
+    return [
+        i
+        for i, ns in enumerate(others_ns)
+        if is_open(base_ns, ns) and (ns is leader or speedup(leader, ns, LOOK_LEVEL).high >= 1.0)
+    ]
+
+
+def _equal(candidate: Candidate) -> bool:
+    outcome = candidate.trial.outcome
+    return isinstance(outcome, Measured) and bool(outcome.equal_to)
+
+
+def _sqnr_db(candidate: Candidate) -> float:
+    accuracy = candidate.trial.accuracy
+    assert accuracy is not None, "what failed is no contender"
+    return accuracy.sqnr_db

@@ -1,0 +1,33 @@
+"""Files that a run leaves for later runs: learned patterns, and the recipe of what was delivered."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from inlay.errors import UsageError
+from inlay.prepare.candidate_writer import recipe_for
+from inlay.prepare.model import PreparedModel
+from inlay.regions.cache import PatternCache
+from inlay.run.result import replacing
+from inlay.space.recipe_file import to_text
+from inlay.types import Placement
+
+
+def save_patterns(path: Path, learned: PatternCache | None) -> None:
+    """Write what evolution learned, merged with what the pattern cache at ``path`` holds; nothing for None."""
+    if learned is None:
+        return
+    if path.exists():
+        with contextlib.suppress(UsageError):  # a damaged cache is replaced
+            learned.merge(PatternCache.load(path))
+    learned.save(path)
+
+
+def write_recipe(path: Path, prepared: PreparedModel, placement: Placement | None) -> None:
+    """Write the rules that give ``placement`` on this model; none for a given file, which has qparams of its own."""
+    if placement is None:
+        path.unlink(missing_ok=True)
+        return
+    with replacing(path) as fresh:
+        fresh.write_text(to_text(recipe_for(prepared, placement)), encoding="utf8")

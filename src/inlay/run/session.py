@@ -1,0 +1,137 @@
+"""What one run holds open: its output folder, scratch files, worker processes and journal."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from inlay.data import Samples, save_feed
+from inlay.errors import JournalError
+from inlay.measure.client import Lab, Worker
+from inlay.measure.journal import Journal
+from inlay.run.inputs import RunInputs
+from inlay.run.progress import Progress
+from inlay.targets.base import TargetSpec
+
+
+class Session:
+    """The resources of one run; see :func:`open_session`.
+
+    Attributes:
+        inputs: what the run works with.
+        work: folder for scratch files.
+        worker: builds, runs and times models during the search.
+        journal: of the run.
+        rng: seeds measurements.
+        progress: hears what happens.
+        lab: starts workers; its clock is the run's.
+    """
+
+    def __init__(
+        self, inputs: RunInputs, work: Path, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
+    ) -> None:
+        self.inputs, self.work = inputs, work
+        self.rng, self.progress, self.lab = rng, progress, lab
+        self._started = lab.clock()
+        self._workers: list[Worker] = []
+        self._calibrating_s = 0.0
+        self.worker = self.start_worker(inputs.config.target, work, inputs.config.limit_s)
+        try:
+            target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
+            self.journal = Journal(inputs.out / "run.sqlite", inputs.identity(target), restart)
+        except BaseException:
+            self.worker.close()
+            raise
+
+    def start_worker(self, spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
+        """A worker whose busy time counts as the run's."""
+        worker = self.lab.start(spec, folder, limit_s)
+        self._workers.append(worker)
+        return worker
+
+    def save_feeds(self, name: str, samples: Samples) -> list[Path]:
+        """Write samples as files that a worker can read, into the scratch folder ``name``."""
+        folder = self.work / name
+        folder.mkdir()
+        paths = [folder / f"{number}.npz" for number in range(len(samples))]
+        for path, feed in zip(paths, samples.feeds, strict=True):
+            save_feed(path, feed)
+        return paths
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return self.lab.clock() - self._started
+
+    @contextlib.contextmanager
+    def calibrating(self) -> Iterator[None]:
+        """Count the time of the block as calibration, except where the worker was busy."""
+        begun, busy = self.lab.clock(), self.worker.busy_s
+        yield
+        self._calibrating_s += self.lab.clock() - begun - (self.worker.busy_s - busy)
+
+    def overhead(self, waited_s: float, probing_s: float) -> float:
+        """Share of the wall time in which no worker was busy, nothing was calibrated or probed, and no pause was made.
+
+        Normalization counts as overhead, although it runs the model.
+        """
+        at_work = sum(w.busy_s for w in self._workers) + waited_s + self._calibrating_s + probing_s
+        return round(max(0.0, 1.0 - at_work / max(self.seconds, 1e-9)), 4)
+
+
+@contextlib.contextmanager
+def open_session(
+    inputs: RunInputs, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
+) -> Iterator[Session]:
+    """Lock the output folder, start the worker and open the journal.
+
+    A run that fails before its first trial leaves no journal behind.
+
+    Raises:
+        JournalError: the folder is in use, belongs to another run, or cannot be written.
+    """
+    with (
+        _locked(inputs.out),
+        tempfile.TemporaryDirectory(prefix=".scratch-", dir=inputs.out, ignore_cleanup_errors=True) as work,
+    ):
+        session = Session(inputs, Path(work), rng, progress, restart, lab)
+        worth_keeping = True
+        try:
+            yield session
+        except BaseException:
+            worth_keeping = session.journal.resumed
+            raise
+        finally:
+            session.worker.close()
+            session.journal.close()
+            if not worth_keeping:
+                session.journal.path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise JournalError(f"another run is using {folder}: wait for it, or give another output folder") from None
+    except OSError as error:
+        raise JournalError(f"{folder} cannot be written: {error.strerror or error}") from error
+    try:
+        for stale in folder.glob(".scratch-*"):  # of a run that was killed: the lock shows that nobody uses them
+            shutil.rmtree(stale, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+        with contextlib.suppress(OSError):
+            (folder / ".lock").unlink()
+            if made:
+                folder.rmdir()  # only where nothing was written to it

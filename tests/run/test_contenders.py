@@ -1,0 +1,77 @@
+"""Which models are confirmed, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from inlay.run.contenders import MOST_CONTENDERS, TIE, Entry, contenders_of, is_open, most_promising, open_cases
+from inlay.run.evaluate import Candidate
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
+from inlay.types import Placement, Port, QType
+
+FILE = Artifact(Path("model.onnx"), "digest")
+
+
+def candidate(key: str, speedup: float, sqnr_db: float, feasible: bool = True) -> Candidate:
+    latency = Latency(1e6 / speedup, Interval(speedup, speedup, speedup), 9)
+    placement = Placement([(Port(key, 0), QType.UINT8)])
+    trial = Trial(Proposal(placement, key), Measured(latency, Accuracy(feasible, sqnr_db)))
+    return Candidate(key, trial, lambda: FILE, placement)
+
+
+def order(*found: tuple[Candidate, float], tie: float = TIE) -> list[str]:
+    entries = [Entry(c, FILE, np.ones(3)) for c, _ in found]
+    return [e.candidate.key for e in most_promising(entries, {c.key: promise for c, promise in found}, tie)]
+
+
+def test_of_equally_fast_models_the_most_accurate_comes_first() -> None:
+    loud, quiet, slow = candidate("loud", 1.3, 21.0), candidate("quiet", 1.3, 30.0), candidate("slow", 1.2, 50.0)
+    assert order((loud, 0.3), (quiet, 0.3 - TIE / 2), (slow, 0.2)) == ["quiet", "loud", "slow"]
+    assert order((loud, 0.3), (quiet, 0.3 - 2 * TIE), (slow, 0.2)) == ["loud", "quiet", "slow"]  # that would be felt
+    assert order((loud, 0.3), (quiet, 0.3 - TIE / 2), tie=0.0) == ["loud", "quiet"]  # readings without noise
+    assert order((loud, 0.3), (quiet, 0.3), tie=0.0) == ["quiet", "loud"]
+    assert order((slow, 0.2)) == ["slow"]
+    assert order() == []
+
+
+def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:
+    given, incumbent = candidate("given", 1.0, 300.0), candidate("f0", 1.5, 21.0)
+    fast = [candidate(f"f{i}", 1.5 - 0.0005 * i, 21.0) for i in range(1, 7)]
+    quiet, slow = candidate("quiet", 1.496, 33.0), candidate("slow", 1.4, 60.0)
+    outside = candidate("outside", 1.6, 10.0, feasible=False)
+    judged = [given, incumbent, *fast, quiet, slow, outside]
+    keys = [c.key for c in contenders_of(judged, incumbent, None)]
+    assert "quiet" in keys
+    assert not {"slow", "outside", "given"} & set(keys)
+    assert len(keys) <= MOST_CONTENDERS
+    assert [c.key for c in contenders_of(judged, incumbent, 30.0)] == ["quiet", "slow"]
+    more = [c.key for c in contenders_of(judged, incumbent, None, most=8)]
+    assert sorted(more) == [*(f"f{i}" for i in range(6)), "quiet"], "two places are kept for float and an anchor"
+    assert contenders_of([given], given, None) == []
+
+
+def test_float_that_runs_as_the_given_model_does_is_no_contender() -> None:
+    """The runtime made one graph of both: there is nothing to tell apart, however long one looks."""
+    given = candidate("given", 1.0, 300.0)
+
+    def normalized(equal_to: str) -> Candidate:
+        found = Measured(Latency(1e6, Interval(1.0, 1.0, 1.0), 9), Accuracy(True, 300.0), equal_to)
+        return Candidate("float", Trial(Proposal(Placement(), "float"), found), lambda: FILE, Placement())
+
+    assert [c.key for c in contenders_of([given, normalized("")], given, None)] == ["float"]
+    assert contenders_of([given, normalized("given")], given, None) == []
+
+
+def test_an_open_case_that_cannot_win_needs_no_second_look() -> None:
+    noise = np.resize([0.02, -0.02], 24)
+    given = np.full(24, 1e6)
+    alike, faster, slower = (1e6 * np.exp(noise - gain) for gain in (0.004, 0.5, -0.5))
+    assert is_open(given, alike)
+    assert open_cases(given, [alike]) == [0]
+    assert open_cases(given, [slower, alike]) == [1]  # what is slower decides nothing
+    assert open_cases(given, [alike, alike.copy()]) == [0, 1]  # either may be the winner
+    assert open_cases(given, [alike, faster]) == []
+    assert open_cases(given, []) == []
