@@ -33,8 +33,9 @@ from inlay.data import Samples, input_specs, random_samples
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.config import DEFAULT_BUDGET_S, TuneConfig
+from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
+from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.run.tune import tune
 from inlay.search.baselines import anchor_placements
 from inlay.targets.base import Capabilities, TargetSpec

@@ -1,4 +1,8 @@
-"""The commands as functions, with the same arguments as on the command line."""
+"""The commands as functions.
+
+Their signatures declare the options: the command line is derived from them (:mod:`inlay.cli.options`), with help texts
+from :mod:`inlay.prepare.options`.
+"""
 
 from __future__ import annotations
 
@@ -6,120 +10,98 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from inlay.data import InputSpec, Samples, input_specs, random_samples, read_labels, read_samples, save_feed
+from inlay.data import Samples, input_specs, random_samples, read_labels, read_samples, save_feed
 from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
-from inlay.model.load import load
-from inlay.prepare.config import (
+from inlay.model.load import ModelFile, load
+from inlay.prepare import options
+from inlay.prepare.config import TuneConfig
+from inlay.prepare.model import prepare
+from inlay.prepare.options import (
     DEFAULT_BUDGET_S,
     DEFAULT_MIN_SQNR_DB,
     STRATEGIES,
-    TuneConfig,
+    documented,
     parse_bind,
     parse_duration,
     parse_share,
 )
-from inlay.prepare.model import prepare
 from inlay.quant.accuracy import Bound, find_metric
 from inlay.regions.cache import PatternCache
 from inlay.regions.search_space import SearchSpace
-from inlay.run import quantize as oneshot
-from inlay.run import select as _selection
-from inlay.run import tune as tuning
+from inlay.run import quantize as _run_quantize
+from inlay.run import select as _run_select
+from inlay.run import tune as _run_tune
+from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.progress import Progress
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
+from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
-from inlay.targets.registry import available, create
+from inlay.targets.registry import DEFAULT_TARGET, available, create
 from inlay.trial import Interval
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
-_RANDOM_SAMPLES = 8
+Sizes = Sequence[str] | Mapping[str, int]
 
 
+@documented
 def tune(
-    model: str | Path,
+    model: Annotated[str | Path, options.MODEL],
     *,
-    out: str | Path = "inlay-out",
-    target: str | TargetSpec = "ort-cpu",
-    data: DataSource = None,
-    labels: str | Path | np.ndarray | None = None,
-    metric: str | None = None,
-    max_drop: str | float | None = None,
-    min_sqnr: float | None = None,
-    no_bound: bool = False,
-    budget: str | float | None = DEFAULT_BUDGET_S,
-    max_measurements: int | None = None,
-    max_builds: int | None = None,
-    threads: int = 1,
-    bind: Sequence[str] | Mapping[str, int] = (),
-    seed: int = 0,
-    qdq_baseline: str | Path | None = None,
-    keep_qparams: bool = False,
-    cost_db: bool = True,
-    strategy: str = "auto",
-    schemes_per_region: int = 30,
-    pattern_cache: str | Path | None = None,
-    nodes: Sequence[str] = (),
-    recipe: str | Path | Recipe | None = None,
-    restart: bool = False,
-    progress: Progress | None = None,
+    out: Annotated[str | Path, options.OUT] = "inlay-out",
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    data: Annotated[DataSource, options.DATA] = None,
+    labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None,
+    metric: Annotated[str | None, options.METRIC] = None,
+    max_drop: Annotated[str | float | None, options.MAX_DROP] = None,
+    min_sqnr: Annotated[float | None, options.MIN_SQNR] = None,
+    no_bound: Annotated[bool, options.NO_BOUND] = False,
+    budget: Annotated[str | float | None, options.BUDGET] = f"{DEFAULT_BUDGET_S:.0f}s",
+    max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = TuneConfig.max_measurements,
+    max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds,
+    threads: Annotated[int, options.THREADS] = 1,
+    bind: Annotated[Sizes, options.BIND] = (),
+    seed: Annotated[int, options.SEED] = TuneConfig.seed,
+    qdq_baseline: Annotated[str | Path | None, options.QDQ_BASELINE] = None,
+    keep_qparams: Annotated[bool, options.KEEP_QPARAMS] = TuneConfig.keep_qparams,
+    cost_db: Annotated[bool, options.COST_DB] = TuneConfig.cost_db,
+    strategy: Annotated[str, options.STRATEGY] = TuneConfig.strategy,
+    schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region,
+    pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None,
+    nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes,
+    recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
+    restart: Annotated[bool, options.RESTART] = False,
+    progress: Annotated[Progress | None, options.PROGRESS] = None,
 ) -> TuneResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
-    Args:
-        model: the ONNX model.
-        out: folder for ``model.onnx``, ``result.json`` and ``run.sqlite``. The same call on it continues the run.
-        target: name of an installed target, or a name with options.
-        data: samples: a ``.npz``, a folder, ``module:function``, or feeds ({input: array}); None for random inputs.
-        labels: one per sample: a file, or an array.
-        metric: ``top1``, ``sqnr``, or ``module:function`` of (outputs, labels) where larger is better.
-        max_drop: most that the metric may fall below float: 0.005, or "0.5%". 1 % where only a metric is given.
-        min_sqnr: least SQNR in dB of the worst output; 20 where neither it nor a metric is given.
-        no_bound: do not bound the accuracy.
-        budget: seconds (or a text such as "10m") of search; None or "none" for no limit.
-        max_measurements: most candidates to time.
-        max_builds: most models to build during the search, probes and profiles included.
-        threads: of the runtime.
-        bind: sizes of dynamic dimensions.
-        seed: of every random choice.
-        qdq_baseline: a Q/DQ model to start from and to beat.
-        keep_qparams: use the numbers that came with a Q/DQ model.
-        cost_db: start from the costs that earlier runs on this target learned, and add this one's.
-        strategy: ``auto``, ``guided`` (cost model), ``evolve`` (region patterns), ``refine``, or ``anchors``.
-        schemes_per_region: most placements that evolution tries for one pattern.
-        pattern_cache: a file of schemes from earlier runs, which are tried first.
-        nodes: globs over node names; only matching nodes may be quantized.
-        recipe: rules, or a file of them; nodes that they keep in float stay float.
-        restart: forget an earlier run in ``out``.
-        progress: is told what happens.
+    The same call on the same ``out`` continues where it was stopped.
 
     Raises:
         InlayError: see :mod:`inlay.errors`.
     """
     spec = _spec(target, threads)
-    file = load(model)
-    specs = input_specs(file.model)
-    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
-    samples = _samples(data, specs)
+    given = _Given.read(model, data, bind)
+    samples = given.samples
     if labels is not None:
         if samples is None:
             raise UsageError("--labels without --data: labels belong to samples")
         array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
         samples = replace(samples, labels=array)
     function = find_metric(metric, None if samples is None else samples.labels)
-    bound = _bound(metric, max_drop, min_sqnr, no_bound)
     config = TuneConfig(
         target=spec,
-        bound=bound,
-        bind=sizes,
+        bound=_bound(metric, max_drop, min_sqnr, no_bound),
+        bind=given.sizes,
         seed=seed,
         budget_s=_seconds(budget),
         max_measurements=max_measurements,
@@ -136,8 +118,8 @@ def tune(
     if strategy not in STRATEGIES:
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
     if config.pattern_cache is not None:
-        PatternCache.load(config.pattern_cache)  # a cache that cannot be read is said before any work is done
-    return tuning.tune(file, out, samples, config, function, restart, progress)
+        PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
+    return _run_tune.tune(given.file, out, samples, config, function, restart, progress)
 
 
 @dataclass(frozen=True)
@@ -150,18 +132,19 @@ class BenchRow:
     blocks: int
 
 
+@documented
 def bench(
-    models: Sequence[str | Path],
+    models: Annotated[Sequence[str | Path], options.MODELS],
     *,
-    target: str | TargetSpec = "ort-cpu",
-    data: DataSource = None,
-    blocks: int = 10,
-    processes: int = 2,
-    threads: int = 1,
-    bind: Sequence[str] | Mapping[str, int] = (),
-    seed: int = 0,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    data: Annotated[DataSource, options.DATA] = None,
+    blocks: Annotated[int, options.BLOCKS] = 10,
+    processes: Annotated[int, options.PROCESSES] = 2,
+    threads: Annotated[int, options.THREADS] = 1,
+    bind: Annotated[Sizes, options.BIND] = (),
+    seed: Annotated[int, options.SEED] = 0,
 ) -> list[BenchRow]:
-    """Compare models that take the same inputs; ratios are to the first.
+    """Compare the latency of models that take the same inputs: interleaved, paired, with 95 % intervals.
 
     Raises:
         UsageError: fewer than two models.
@@ -175,9 +158,8 @@ def bench(
         names = [s.name for s in input_specs(file.model)]
         if names != [s.name for s in specs]:
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
-    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
     rng = np.random.default_rng(seed)
-    samples = _samples(data, specs) or random_samples(specs, sizes, rng, 1)
+    samples = _Given.of(files[0], data, bind).samples_or_random(rng, 1)
     artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
     readings = []
     with tempfile.TemporaryDirectory() as folder:
@@ -200,26 +182,18 @@ def bench(
     return rows
 
 
+@documented
 def quantize(
-    model: str | Path,
-    out: str | Path,
+    model: Annotated[str | Path, options.MODEL],
+    out: Annotated[str | Path, options.QUANTIZED],
     *,
-    target: str | TargetSpec = "ort-cpu",
-    data: DataSource = None,
-    bind: Sequence[str] | Mapping[str, int] = (),
-    recipe: str | Path | Recipe = "full-int8",
-    seed: int = 0,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    data: Annotated[DataSource, options.DATA] = None,
+    bind: Annotated[Sizes, options.BIND] = (),
+    recipe: Annotated[str | Path | Recipe, options.RECIPE] = FULL_INT8,
+    seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
-    """Quantize ``model`` by a recipe, the target's usual one by default, and write it to ``out``.
-
-    Args:
-        model: the ONNX model.
-        out: the file to write.
-        target: name of an installed target, or a name with options.
-        data: samples, as for :func:`tune`; None for random inputs.
-        bind: sizes of dynamic dimensions.
-        recipe: ``full-int8``, ``conv-matmul``, a YAML file of rules, or rules.
-        seed: of random inputs.
+    """Quantize by a recipe, the target's usual one by default, in one shot, without search.
 
     Raises:
         UsageError: no such recipe, or a rule of it matches nothing.
@@ -227,30 +201,21 @@ def quantize(
     """
     rules = find_recipe(recipe)
     spec = _spec(target, 1)
-    file = load(model)
-    specs = input_specs(file.model)
-    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
-    given = _samples(data, specs)
-    samples = given or random_samples(specs, sizes, np.random.default_rng(seed), _RANDOM_SAMPLES)
-    return oneshot.quantize(file, Path(out), spec, samples, rules)
+    given = _Given.read(model, data, bind)
+    samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
+    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules)
 
 
+@documented
 def select(
-    out: str | Path,
+    out: Annotated[str | Path, options.RUN],
     *,
-    to: str | Path | None = None,
-    max_drop: str | float | None = None,
-    min_sqnr: float | None = None,
-    fastest: bool = False,
+    to: Annotated[str | Path | None, options.SELECTED] = None,
+    max_drop: Annotated[str | float | None, options.SELECTED_MAX_DROP] = None,
+    min_sqnr: Annotated[float | None, options.SELECTED_MIN_SQNR] = None,
+    fastest: Annotated[bool, options.FASTEST] = False,
 ) -> Selected:
     """Write the fastest model that an earlier run measured within another bound, without searching again.
-
-    Args:
-        out: folder of the run.
-        to: the file to write; ``selected.onnx`` in that folder otherwise.
-        max_drop: most that the metric may fall on the selection samples.
-        min_sqnr: least SQNR in dB there.
-        fastest: no bound.
 
     Raises:
         UsageError: no wish, contradicting wishes, or no measured model keeps them.
@@ -258,8 +223,8 @@ def select(
     """
     if fastest == (max_drop is not None or min_sqnr is not None):
         raise UsageError("give --max-drop, --min-sqnr, or --fastest")
-    wish = _selection.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
-    return _selection.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
+    wish = _run_select.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
+    return _run_select.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
 
 
 @dataclass(frozen=True)
@@ -282,15 +247,16 @@ def list_targets() -> list[TargetRow]:
     return rows
 
 
+@documented
 def regions(
-    model: str | Path,
+    model: Annotated[str | Path, options.MODEL],
     *,
-    target: str | TargetSpec = "ort-cpu",
-    data: DataSource = None,
-    bind: Sequence[str] | Mapping[str, int] = (),
-    nodes: Sequence[str] = (),
-    maximum_sequence_region_size: int = 10,
-    minimum_topdown_search_size: int = 10,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    data: Annotated[DataSource, options.DATA] = None,
+    bind: Annotated[Sizes, options.BIND] = (),
+    nodes: Annotated[Sequence[str], options.NODES] = (),
+    maximum_sequence_region_size: Annotated[int, options.LARGEST_LEAF] = 10,
+    minimum_topdown_search_size: Annotated[int, options.SMALLEST_SEQUENCE] = 10,
 ) -> SearchSpace:
     """Regions, patterns and insertion points of a model, normalized as ``tune`` would.
 
@@ -299,12 +265,10 @@ def regions(
         InlayError: the model cannot be used.
     """
     spec = _spec(target, 1)
-    file = load(model)
-    specs = input_specs(file.model)
-    sizes = dict(bind) if isinstance(bind, Mapping) else parse_bind(list(bind))
-    samples = _samples(data, specs) or random_samples(specs, sizes, np.random.default_rng(0), 1)
+    given = _Given.read(model, data, bind)
+    samples = given.samples_or_random(np.random.default_rng(0), 1)
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare(file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
+        prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
         return prepared.space(
             maximum_sequence_region_size=maximum_sequence_region_size,
             minimum_topdown_search_size=minimum_topdown_search_size,
@@ -319,8 +283,25 @@ def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
     return TargetSpec(target, {"threads": threads} if target.startswith("ort") else {})
 
 
-def _samples(data: DataSource, specs: Sequence[InputSpec]) -> Samples | None:
-    return None if data is None else read_samples(data, specs)
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """A model with the samples that were given for it, if any, and the sizes of its dynamic dimensions."""
+
+    file: ModelFile
+    samples: Samples | None
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def read(cls, model: str | Path, data: DataSource, bind: Sizes) -> _Given:
+        return cls.of(load(model), data, bind)
+
+    @classmethod
+    def of(cls, file: ModelFile, data: DataSource, bind: Sizes) -> _Given:
+        specs, sizes = input_specs(file.model), parse_bind(bind)
+        return cls(file, None if data is None else read_samples(data, specs), sizes)
+
+    def samples_or_random(self, rng: np.random.Generator, count: int) -> Samples:
+        return self.samples or random_samples(input_specs(self.file.model), self.sizes, rng, count)
 
 
 def _seconds(budget: str | float | None) -> float | None:

@@ -3,7 +3,7 @@
 Values without a derivation were chosen by hand, by trying a few on benchmark models.
 """
 
-from inlay.prepare.config import DEFAULT_BUDGET_S
+from inlay.prepare.options import DEFAULT_BUDGET_S
 
 # --- time and samples
 

@@ -1,22 +1,23 @@
-"""The command line. Commands read their options, call the library, and print; nothing is decided here."""
+"""The commands: each calls one function of :mod:`inlay.api` with its options and prints the result."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from inlay import api
 from inlay.cli import render
+from inlay.cli.options import options_of
 from inlay.cli.progress import Lines, LiveTable
 from inlay.errors import InlayError
-from inlay.prepare.config import DEFAULT_BUDGET_S, DEFAULT_MIN_SQNR_DB, STRATEGIES, parse_bind
+from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_text
 from inlay.run.progress import Progress, Silent
@@ -34,83 +35,13 @@ app = typer.Typer(
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX model.", show_default=False)]
-TargetName = Annotated[str, typer.Option("--target", help="Where the model will run; see `inlay targets`.")]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="SAMPLES",
-        help="Samples: a .npz (an array per input, first axis = samples), a folder, or module:function.",
-        show_default=False,
-    ),
-]
-Labels = Annotated[
-    Path | None, typer.Option("--labels", metavar="FILE", help="One label per sample: .npy, .npz or text.")
-]
-Bind = Annotated[list[str] | None, typer.Option("--bind", metavar="NAME=N", help="Size of a dynamic dimension.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of the runtime; 0 lets it choose.")]
-Nodes = Annotated[
-    list[str] | None, typer.Option("--nodes", metavar="GLOB", help="Quantize only nodes with such names; repeatable.")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")]
-
 
 @app.command()
+@options_of(api.tune)
 def tune(
-    model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="Output folder.")] = Path("inlay-out"),
-    target: TargetName = "ort-cpu",
-    data: Data = None,
-    labels: Labels = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="top1, sqnr, or module:function(outputs, labels).")
-    ] = None,
-    max_drop: Annotated[
-        str | None, typer.Option("--max-drop", metavar="DROP", help="Most that the metric may fall: 0.5% or 0.005.")
-    ] = None,
-    min_sqnr: Annotated[
-        float | None,
-        typer.Option(
-            "--min-sqnr",
-            metavar="DB",
-            help=f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given.",
-            show_default=False,
-        ),
-    ] = None,
-    no_bound: Annotated[bool, typer.Option("--no-bound", help="Let accuracy go where it will.")] = False,
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Time for the search: 90s, 10m, 1h30m, or none.")
-    ] = f"{DEFAULT_BUDGET_S:.0f}s",
-    max_measurements: Annotated[
-        int | None, typer.Option("--max-measurements", min=1, help="Most candidates to time.")
-    ] = None,
-    threads: Threads = 1,
-    bind: Bind = None,
-    seed: Seed = 0,
-    qdq_baseline: Annotated[
-        Path | None, typer.Option("--qdq-baseline", metavar="FILE", help="A Q/DQ model to start from and to beat.")
-    ] = None,
-    keep_qparams: Annotated[
-        bool, typer.Option("--keep-qparams", help="Use the scales and zero points that came with a Q/DQ model.")
-    ] = False,
-    no_cost_db: Annotated[
-        bool, typer.Option("--no-cost-db", help="Neither use nor keep costs learned on this target by other runs.")
-    ] = False,
-    strategy: Annotated[str, typer.Option("--strategy", help=f"{', '.join(STRATEGIES)}.")] = "auto",
-    schemes_per_region: Annotated[
-        int, typer.Option("--schemes-per-region", min=1, help="Most placements tried for one pattern of regions.")
-    ] = 30,
-    pattern_cache: Annotated[
-        Path | None, typer.Option("--pattern-cache", metavar="FILE", help="Schemes of earlier runs, tried first.")
-    ] = None,
-    nodes: Nodes = None,
-    recipe: Annotated[
-        str | None, typer.Option("--recipe", metavar="FILE", help="Rules; nodes that they keep in float stay float.")
-    ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget an earlier run in OUT.")] = False,
-    quiet: Quiet = False,
+    *,
+    quiet: Annotated[bool, Option("Print the verdict only.", flags=("--quiet", "-q"), type=bool)] = False,
+    **options: Any,
 ) -> None:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
@@ -118,134 +49,58 @@ def tune(
     """
     progress = _progress(quiet)
     try:
-        result = api.tune(
-            model,
-            out=out,
-            target=target,
-            data=data,
-            labels=labels,
-            metric=metric,
-            max_drop=max_drop,
-            min_sqnr=min_sqnr,
-            no_bound=no_bound,
-            budget=budget,
-            max_measurements=max_measurements,
-            threads=threads,
-            bind=bind or [],
-            seed=seed,
-            qdq_baseline=qdq_baseline,
-            keep_qparams=keep_qparams,
-            cost_db=not no_cost_db,
-            strategy=strategy,
-            schemes_per_region=schemes_per_region,
-            pattern_cache=pattern_cache,
-            nodes=nodes or [],
-            recipe=recipe,
-            restart=restart,
-            progress=progress,
-        )
+        result = api.tune(**options, progress=progress)
     finally:
         progress.close()
-    Console().print(render.verdict(result), highlight=False, soft_wrap=True, markup=False)
+    _print(render.verdict(result))
     if result.interrupted:
         raise typer.Exit(130)
 
 
 @app.command()
-def bench(
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Two or more models; ratios are to the first.")
-    ],
-    target: TargetName = "ort-cpu",
-    data: Data = None,
-    blocks: Annotated[int, typer.Option("--blocks", min=1, help="Interleaved blocks in each process.")] = 10,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Fresh processes.")] = 2,
-    threads: Threads = 1,
-    bind: Bind = None,
-    seed: Seed = 0,
-) -> None:
+@options_of(api.bench)
+def bench(**options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
-    rows = api.bench(
-        models,
-        target=target,
-        data=data,
-        blocks=blocks,
-        processes=processes,
-        threads=threads,
-        bind=bind or [],
-        seed=seed,
-    )
-    Console().print(render.bench_table(rows), highlight=False)
+    Console().print(render.bench_table(api.bench(**options)), highlight=False)
 
 
 @app.command()
+@options_of(api.quantize)
 def quantize(
-    model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.onnx", help="The quantized model.")],
-    target: TargetName = "ort-cpu",
-    data: Data = None,
-    bind: Bind = None,
-    recipe: Annotated[
-        str, typer.Option("--recipe", metavar="RECIPE", help="full-int8, conv-matmul, or a YAML file of rules.")
-    ] = "full-int8",
+    *,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print precision, deciding rule and reason of every node.")
+        bool, Option("Print precision, deciding rule and reason of every node.", type=bool, before="seed")
     ] = False,
-    seed: Seed = 0,
+    **options: Any,
 ) -> None:
     """Quantize by a recipe, the target's usual one by default, in one shot, without search."""
-    done = api.quantize(model, out, target=target, data=data, bind=bind or [], recipe=recipe, seed=seed)
+    done = api.quantize(**options)
     if explain:
         typer.echo(render.decisions(done.decisions))
-    Console().print(render.quantized(done), highlight=False, soft_wrap=True, markup=False)
+    _print(render.quantized(done))
 
 
 @app.command()
-def select(
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a run.", show_default=False)],
-    to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="FILE", help="The model to write; OUT/selected.onnx.", show_default=False),
-    ] = None,
-    max_drop: Annotated[
-        str | None, typer.Option("--max-drop", metavar="DROP", help="Most that the metric may fall: 0.5% or 0.005.")
-    ] = None,
-    min_sqnr: Annotated[
-        float | None, typer.Option("--min-sqnr", metavar="DB", help="Least SQNR of the worst output.")
-    ] = None,
-    fastest: Annotated[bool, typer.Option("--fastest", help="The fastest, whatever its accuracy.")] = False,
-) -> None:
+@options_of(api.select)
+def select(**options: Any) -> None:
     """Write another model that a run has measured, without searching again."""
-    done = api.select(folder, to=to, max_drop=max_drop, min_sqnr=min_sqnr, fastest=fastest)
-    Console().print(render.selected(done), highlight=False, soft_wrap=True, markup=False)
+    _print(render.selected(api.select(**options)))
 
 
 @app.command()
+@options_of(api.regions)
 def regions(
-    model: Model,
-    target: TargetName = "ort-cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Show every region, point and refused port.")] = False,
-    data: Data = None,
-    bind: Bind = None,
-    nodes: Nodes = None,
-    largest: Annotated[
-        int, typer.Option("--maximum-sequence-region-size", min=1, help="Most nodes of a leaf region.")
-    ] = 10,
-    smallest: Annotated[
-        int, typer.Option("--minimum-topdown-search-size", min=0, help="Fewest nodes of a composite sequence.")
-    ] = 10,
+    *,
+    as_json: Annotated[
+        bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool, before="data")
+    ] = False,
+    every: Annotated[
+        bool, Option("Show every region, point and refused port.", flags=("--all",), type=bool, before="data")
+    ] = False,
+    **options: Any,
 ) -> None:
     """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
-    space = api.regions(
-        model,
-        target=target,
-        data=data,
-        bind=bind or [],
-        nodes=nodes or [],
-        maximum_sequence_region_size=largest,
-        minimum_topdown_search_size=smallest,
-    )
+    space = api.regions(**options)
     typer.echo(json.dumps(regions_json(space), indent=2) if as_json else regions_text(space, every))
 
 
@@ -254,15 +109,22 @@ app.add_typer(cache_app, name="cache")
 
 
 @cache_app.command("show")
-def cache_show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A pattern cache.")]) -> None:
+@options_of()
+def cache_show(
+    *, file: Annotated[Path, Option("A pattern cache.", metavar="FILE", type=Path, positional=True)]
+) -> None:
     """Print the schemes of a pattern cache."""
     typer.echo(cache.show(cache.PatternCache.load(file)))
 
 
 @cache_app.command("merge")
+@options_of()
 def cache_merge(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Pattern caches.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The merged cache.")],
+    *,
+    files: Annotated[
+        list[Path], Option("Pattern caches.", metavar="FILE...", type=Path, positional=True, repeated=True)
+    ],
+    out: Annotated[Path, Option("The merged cache.", flags=("--out", "-o"), metavar="FILE", type=Path)],
 ) -> None:
     """Merge pattern caches into one."""
     merged = cache.merge_files(files, out)
@@ -270,14 +132,18 @@ def cache_merge(
 
 
 @app.command("lower")
+@options_of()
 def lower_model(
-    model: Annotated[Path, typer.Argument(metavar="QDQ_MODEL", help="A Q/DQ model.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT.tosa", help="The TOSA flatbuffer.")],
-    profile: Annotated[str, typer.Option("--profile", help="INT, or INT+FP.")] = "INT",
-    bind: Bind = None,
+    *,
+    model: Annotated[
+        Path, Option("A Q/DQ model.", metavar="QDQ_MODEL", type=Path, positional=True, show_default=False)
+    ],
+    out: Annotated[Path, Option("The TOSA flatbuffer.", flags=("--out", "-o"), metavar="OUT.tosa", type=Path)],
+    profile: Annotated[str, Option("INT, or INT+FP.")] = "INT",
+    bind: Annotated[Sequence[str], BIND] = (),
 ) -> None:
     """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
-    for line in lower_file(model, out, profile, parse_bind(bind or [])).lines():
+    for line in lower_file(model, out, profile, parse_bind(bind)).lines():
         typer.echo(line)
 
 
@@ -305,6 +171,10 @@ def _progress(quiet: bool) -> Progress:
         return Silent()
     console = Console(stderr=True)
     return LiveTable(console) if console.is_terminal else Lines(sys.stderr)
+
+
+def _print(text: str) -> None:
+    Console().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from inlay.prepare.qdq_import import read_baseline
 from inlay.quant.accuracy import Metric
 from inlay.version import __version__
 
-_RANDOM_SAMPLES = 8
+RANDOM_SAMPLES = 8
 """Stand-ins where no samples are given: enough for a split in three."""
 _MOST_SAMPLES, _MOST_LABELLED = 32, 2000
 """Samples in the selection and in the verification part. A metric over labels, such as an accuracy of 1 in 100, needs
@@ -62,7 +62,7 @@ class RunInputs:
         specs = input_specs(file.model)
         baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
         if samples is None:
-            samples = random_samples(specs, config.bind, rng, _RANDOM_SAMPLES)
+            samples = random_samples(specs, config.bind, rng, RANDOM_SAMPLES)
         parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)
         return cls(config, file, baseline, samples, parts, metric, out)
 

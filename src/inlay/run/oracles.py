@@ -13,8 +13,9 @@ import numpy as np
 from inlay.data import Feed
 from inlay.measure.journal import Journal
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.config import DEFAULT_BUDGET_S, TuneConfig
+from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
+from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator

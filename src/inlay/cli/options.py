@@ -1,0 +1,90 @@
+"""Options of the command line, derived from the signatures of the functions in :mod:`inlay.api`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from inlay.prepare.options import Option, option_in
+
+Command = Callable[..., None]
+
+
+def options_of(function: Callable[..., Any] | None = None) -> Callable[[Command], Command]:
+    """Give a command the options of ``function`` and those of its own keyword parameters.
+
+    The command gets the values by name, as ``function`` takes them. An option that was not given is left out where its
+    default is None or no value, so that the default of ``function`` holds.
+    """
+
+    def derive(command: Command) -> Command:
+        parameters = {} if function is None else _declared(function)
+        for name, own in _declared(command).items():
+            parameters = _inserted(parameters, name, own)
+        shown = [_shown(p) for p in parameters.values()]
+
+        def run(**given: Any) -> None:
+            known = {p.name: option_in(p.annotation) for p in parameters.values()}
+            values = {n: not v if (o := known[n]) and o.negated else v for n, v in given.items() if v is not None}
+            command(**values)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__annotations__ = {p.name: p.annotation for p in shown}
+        run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return run
+
+    return derive
+
+
+def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters that are options on the command line."""
+    hints = get_type_hints(function, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        option = option_in(hints.get(name))
+        if option is not None and option.type is not None:
+            found[name] = parameter.replace(annotation=hints[name])
+    return found
+
+
+def _inserted(
+    parameters: Mapping[str, inspect.Parameter], name: str, own: inspect.Parameter
+) -> dict[str, inspect.Parameter]:
+    option = option_in(own.annotation)
+    names = list(parameters)
+    at = names.index(option.before) if option is not None and option.before else len(names)
+    names.insert(at, name)
+    return {n: own if n == name else parameters[n] for n in names}
+
+
+def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter in typer's terms."""
+    option = option_in(parameter.annotation)
+    assert option is not None
+    assert option.type is not None
+    default = parameter.default
+    if option.negated:
+        default = not default
+    if option.repeated and default == ():
+        default = None
+    kind: Any = list[option.type] if option.repeated else option.type  # type: ignore[name-defined]
+    if default is None:
+        kind |= None
+    info = _argument(option) if option.positional else _option(option, parameter.name)
+    return inspect.Parameter(
+        parameter.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+def _argument(option: Option) -> Any:
+    return typer.Argument(metavar=option.metavar, help=option.help, show_default=option.show_default)
+
+
+def _option(option: Option, name: str) -> Any:
+    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    return typer.Option(
+        *flags, metavar=option.metavar, help=option.help, min=option.least, show_default=option.show_default
+    )

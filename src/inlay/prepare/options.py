@@ -1,0 +1,182 @@
+"""The options of Inlay's commands, each declared once: what it means, and how it looks on the command line.
+
+The functions of :mod:`inlay.api` and the fields of :class:`~inlay.prepare.config.TuneConfig` annotate their types with
+these declarations: ``seed: Annotated[int, SEED] = 0``. The command line derives its options from the signatures of
+those functions (:mod:`inlay.cli.options`), and :func:`documented` their docstrings.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from inlay.errors import UsageError
+
+DEFAULT_MIN_SQNR_DB = 20.0
+"""Bound where neither a metric nor a bound is given: noise of 1 % of the signal's power."""
+DEFAULT_BUDGET_S = 120.0
+"""Seconds of search where no budget is given."""
+STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option or argument of a command.
+
+    Attributes:
+        help: what it means, as ``--help`` prints it.
+        python: what else Python callers should know, for docstrings only; all that they should know where ``negated``.
+        flags: on the command line; ``--parameter-name`` by default.
+        metavar: placeholder for the value; by default the name of its type.
+        type: of the value on the command line; None where the option exists in Python only.
+        least: the smallest whole number that is accepted.
+        positional: it is an argument, not an option.
+        repeated: it may be given several times.
+        negated: the flag stands for False.
+        show_default: whether ``--help`` prints the default.
+        before: name of the parameter that it precedes in ``--help``, for options that only the command line has.
+    """
+
+    help: str
+    python: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    type: type[Any] | None = str
+    least: int | None = None
+    positional: bool = False
+    repeated: bool = False
+    negated: bool = False
+    show_default: bool = True
+    before: str = ""
+
+    @property
+    def documentation(self) -> str:
+        """What it means, for docstrings."""
+        return " ".join(text for text in ("" if self.negated else self.help, self.python) if text)
+
+
+def option_in(annotation: Any) -> Option | None:
+    """The declaration in an ``Annotated`` type, or None."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    return next((a for a in get_args(annotation)[1:] if isinstance(a, Option)), None)
+
+
+def documented(item: T) -> T:
+    """Add the annotated parameters of a function, or fields of a class, to the last section of its docstring."""
+    hints = get_type_hints(item, include_extras=True)
+    found = {name: option for name, hint in hints.items() if (option := option_in(hint)) is not None}
+    lines = [f"    {name}: {option.documentation}" for name, option in found.items()]
+    title = "Attributes:" if isinstance(item, type) else "Args:"
+    head, has_title, body = inspect.cleandoc(item.__doc__ or "").partition(f"{title}\n")
+    if not has_title:
+        head, _, rest = head.partition("\nRaises:\n")
+        body = f"\nRaises:\n{rest}" if rest else ""
+        head += "\n"
+    item.__doc__ = f"{head.rstrip()}\n\n{title}\n" + "\n".join(lines) + f"\n{body}"
+    return item
+
+
+MODEL = Option("The ONNX model.", metavar="MODEL", type=Path, positional=True, show_default=False)
+MODELS = Option(
+    "Two or more models; ratios are to the first.", metavar="MODEL...", type=Path, positional=True, repeated=True
+)
+TARGET = Option("Where the model will run; see `inlay targets`.", "A name, or a name with options.")
+DATA = Option(
+    "Samples: a .npz (an array per input, first axis = samples), a folder, or module:function.",
+    "Or feeds ({input: array}); None for random inputs.",
+    metavar="SAMPLES",
+    show_default=False,
+)
+LABELS = Option("One label per sample: .npy, .npz or text.", "Or an array.", metavar="FILE", type=Path)
+BIND = Option("Size of a dynamic dimension.", "As a mapping, or as ``name=N``.", metavar="NAME=N", repeated=True)
+THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
+NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)
+SEED = Option("Seed of every random choice.", type=int, least=0)
+OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
+METRIC = Option("top1, sqnr, or module:function(outputs, labels).", "Larger is better.")
+MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP")
+MIN_SQNR = Option(
+    f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given.",
+    "In dB.",
+    metavar="DB",
+    type=float,
+    show_default=False,
+)
+NO_BOUND = Option("Let accuracy go where it will.", type=bool)
+BUDGET = Option("Time for the search: 90s, 10m, 1h30m, or none.", "Or seconds; None for no limit.", metavar="TIME")
+MAX_MEASUREMENTS = Option("Most candidates to time.", type=int, least=1)
+MAX_BUILDS = Option("Most models to build during the search, probes and profiles included.", type=None)
+QDQ_BASELINE = Option("A Q/DQ model to start from and to beat.", metavar="FILE", type=Path)
+KEEP_QPARAMS = Option("Use the scales and zero points that came with a Q/DQ model.", type=bool)
+COST_DB = Option(
+    "Neither use nor keep costs learned on this target by other runs.",
+    "Start from the costs that earlier runs on this target learned, and add this one's.",
+    flags=("--no-cost-db",),
+    type=bool,
+    negated=True,
+)
+STRATEGY = Option(
+    f"{', '.join(STRATEGIES)}.",
+    "``guided`` goes by a cost model, ``evolve`` by region patterns; ``anchors`` does not search.",
+)
+SCHEMES_PER_REGION = Option("Most placements tried for one pattern of regions.", type=int, least=1)
+PATTERN_CACHE = Option("Schemes of earlier runs, tried first.", metavar="FILE", type=Path)
+SEARCH_RECIPE = Option("Rules; nodes that they keep in float stay float.", metavar="FILE")
+RESTART = Option("Forget an earlier run in OUT.", type=bool)
+PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`.", type=None)
+BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1)
+PROCESSES = Option("Fresh processes.", type=int, least=1)
+QUANTIZED = Option("The quantized model.", flags=("--out", "-o"), metavar="OUT.onnx", type=Path)
+RECIPE = Option("full-int8, conv-matmul, or a YAML file of rules.", "Or rules.", metavar="RECIPE")
+RUN = Option("Output folder of a run.", metavar="OUT", type=Path, positional=True, show_default=False)
+SELECTED = Option(
+    "The model to write; OUT/selected.onnx.", flags=("--to",), metavar="FILE", type=Path, show_default=False
+)
+SELECTED_MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "On the selection samples.", metavar="DROP")
+SELECTED_MIN_SQNR = Option(
+    "Least SQNR of the worst output.", "In dB, on the selection samples.", metavar="DB", type=float
+)
+FASTEST = Option("The fastest, whatever its accuracy.", type=bool)
+LARGEST_LEAF = Option("Most nodes of a leaf region.", type=int, least=1)
+SMALLEST_SEQUENCE = Option("Fewest nodes of a composite sequence.", type=int, least=0)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+    factors = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0}
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms]?)", text.strip())
+    if not parts or "".join(n + u for n, u in parts) != text.strip():
+        raise UsageError(f"--budget {text}: give a duration such as 90s, 10m or 1h30m")
+    return sum(float(n) * factors[u] for n, u in parts)
+
+
+def parse_share(text: str) -> float:
+    """A drop: ``0.5%`` is 0.005, ``0.005`` itself. Raises UsageError."""
+    body = text.strip()
+    try:
+        value = float(body.removesuffix("%")) / (100.0 if body.endswith("%") else 1.0)
+    except ValueError:
+        raise UsageError(f"--max-drop {text}: give a number such as 0.005, or a share such as 0.5%") from None
+    if not 0.0 <= value < float("inf"):
+        raise UsageError(f"--max-drop {text}: it must not be negative")
+    return value
+
+
+def parse_bind(sizes: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
+    """Sizes by dimension, from a mapping or from ``name=N`` entries. Raises UsageError."""
+    if isinstance(sizes, Mapping):
+        return dict(sizes)
+    bound = {}
+    for entry in sizes:
+        name, equals, number = entry.rpartition("=")
+        if not equals or not name or not number.isdigit() or int(number) < 1:
+            raise UsageError(f"--bind {entry}: give name=N with a whole number of at least 1")
+        bound[name] = int(number)
+    return bound
