@@ -8,8 +8,7 @@ import onnx
 import pytest
 
 from inlay.errors import UsageError
-from inlay.prepare.config import TuneConfig
-from inlay.prepare.qdq_import import import_baseline
+from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.testing import residual_model, small_model
 from tests.support.fixtures import MakeWorkspace
 from tests.support.onnx_queries import ops
@@ -21,7 +20,7 @@ def test_a_baseline_of_our_own_comes_back_whole(workspace: MakeWorkspace, tmp_pa
     proto = space.emit(space.full())
     assert "SpaceToDepth" in ops(proto), "a rewrite was taken"
     onnx.save(proto, tmp_path / "baseline.onnx")
-    found = import_baseline(space.prepared, TuneConfig(qdq_baseline=tmp_path / "baseline.onnx"))
+    found = import_qdq(space.prepared, read_baseline(tmp_path / "baseline.onnx", space.prepared.file))
     assert found.placements == (("qdq-baseline", space.full()),)
     assert found.missing == ()
 
@@ -30,4 +29,4 @@ def test_a_baseline_of_another_model_is_refused(workspace: MakeWorkspace, tmp_pa
     other = workspace(residual_model())
     onnx.save(other.emit(other.full()), tmp_path / "baseline.onnx")
     with pytest.raises(UsageError):
-        import_baseline(workspace(small_model()).prepared, TuneConfig(qdq_baseline=tmp_path / "baseline.onnx"))
+        read_baseline(tmp_path / "baseline.onnx", workspace(small_model()).prepared.file)
