@@ -12,8 +12,8 @@ from inlay.trial import Proposal, Trial
 from inlay.types import Placement
 
 FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
-"""Names of the anchors, which results and recipes use too: the normalized model without Q/DQ nodes; every selectable unit;
-only units with a weight."""
+"""Names of the anchors, which results and recipes use too: the normalized model without Q/DQ nodes, every selectable
+unit, and units with a weight only."""
 ORIGINAL = "original"
 """Name of the model as it was given, which every speed-up refers to."""
 
