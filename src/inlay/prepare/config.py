@@ -15,7 +15,6 @@ from inlay.quant.observers import METHODS, Method
 from inlay.space.recipe import Recipe
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET
-from inlay.targets.registry import DEFAULT_TARGET
 
 
 @documented
