@@ -8,23 +8,11 @@ import numpy as np
 import pytest
 
 from inlay.search.cost_model import CostModel
-from inlay.search.edges import Edge, State
+from inlay.search.edges import State
 from inlay.search.milp import solve
 from inlay.search.unit_graph import UnitGraph
-from inlay.space.units import Unit
 from inlay.targets.base import KernelTime
-from inlay.targets.onnxruntime.rules import OPS
-
-
-def chain(n: int) -> UnitGraph:
-    """n convolutions in a row; the last one's output is read by the caller."""
-    units = tuple(Unit(f"u{i}", (f"u{i}",), "Conv", OPS["Conv"], "", outputs=(f"v{i}",)) for i in range(n))
-    edges = [Edge("x", -1, (0,), False, "in", "in", 100)]
-    edges += [
-        Edge(f"v{i}", i, (i + 1,) if i + 1 < n else (), i + 1 == n, f"k{i}", f"s{i}", 100 * (i + 1)) for i in range(n)
-    ]
-    before = np.arange(-1, n - 1)
-    return UnitGraph(units, np.ones(n, bool), tuple(edges), tuple(f"sig{i}" for i in range(n)), before)
+from tests.search.unit_graphs import chain
 
 
 class Runtime:

@@ -12,7 +12,8 @@ from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
 from inlay.types import Placement, Port, PortRewrite, QType
-from tests.search.test_cost_model import Runtime, chain, every
+from tests.search.test_cost_model import Runtime, every
+from tests.search.unit_graphs import chain
 
 N = 8
 

@@ -9,8 +9,8 @@ from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.types import Placement, Port, PortRewrite, QType
-from tests.search.test_cost_model import chain
 from tests.search.test_guided import Bench, N
+from tests.search.unit_graphs import chain
 
 
 def rewrite(i: int, name: str = "other kernel") -> PortRewrite:

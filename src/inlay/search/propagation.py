@@ -25,7 +25,7 @@ from inlay.space.units import Unit
 
 
 class Implication(NamedTuple):
-    """Between the producer and a consumer of one value: ``implied``, one of the two, is low whenever the other is."""
+    """Of the producer and a consumer of one value, ``implied`` is low whenever the other is and other readers agree."""
 
     producer: int
     consumer: int
