@@ -69,7 +69,7 @@ def test_files_that_are_no_models(content: bytes, message: str, tmp_path: Path) 
     assert "\n" not in str(caught.value)
 
 
-def test_every_truncation_is_refused_or_loads(tmp_path: Path) -> None:
+def test_every_truncation_is_rejected_or_loads(tmp_path: Path) -> None:
     """No cut of a file raises anything but ModelError."""
     whole = residual_model().SerializeToString()
     refused = 0

@@ -136,14 +136,14 @@ def test_show_names_patterns_schemes_and_speedups() -> None:
         ("!!python/object/apply:os.getcwd []", "not YAML"),
     ],
 )
-def test_bad_files_are_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_files_are_rejected_in_words(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=words):
         PatternCache.load(path)
 
 
-def test_missing_and_binary_files_are_refused_in_words(tmp_path: Path) -> None:
+def test_missing_and_binary_files_are_rejected_in_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         PatternCache.load(tmp_path / "none.yaml")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")

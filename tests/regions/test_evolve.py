@@ -160,7 +160,7 @@ def test_base_placement_is_asked_for_first() -> None:
     assert first.placement == base
 
 
-def test_failures_and_refusals_never_become_the_incumbent() -> None:
+def test_failed_trials_never_become_the_incumbent() -> None:
     strategy = evolve(residual(40))
     while (proposal := strategy.ask()) is not None:
         strategy.tell(Trial(proposal, Failed("compile", "no"), accepted=False))
@@ -302,7 +302,7 @@ def test_a_pattern_with_few_schemes_is_searched_through_and_left() -> None:
         {"confirmations": -1},
     ],
 )
-def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_settings_out_of_range_are_rejected_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         replace(Config(), **wrong)
 

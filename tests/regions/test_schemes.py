@@ -61,7 +61,7 @@ def test_points_survive_the_way_through_plain_data(point: InsertionPoint) -> Non
     [None, [], ["node_input"], ["node_input", 0], ["node_input", -1, 0], ["node_input", None, 0], ["node", 0, 0],
      ["output", None, None, 0], ["output", 0, 0, 0], ["node_input", True, 0], ["output", 0, None, None], "node_input"],
 )  # fmt: skip
-def test_what_is_not_a_point_is_refused(data: object) -> None:
+def test_what_is_not_a_point_is_rejected(data: object) -> None:
     with pytest.raises(ValueError, match="not an insertion point"):
         from_data(data)
 
@@ -81,7 +81,7 @@ def test_schemes_survive_the_way_through_plain_data(scheme: InsertionScheme) -> 
     assert len(parts) == len(scheme.points)
 
 
-def test_scheme_of_another_pattern_is_refused() -> None:
+def test_scheme_of_another_pattern_is_rejected() -> None:
     space = space_of(concat_graph())
     with pytest.raises(UsageError, match="no insertion point at node 99"):
         space.ports(InsertionScheme(frozenset({NodeInputInsertionPoint(99, 0)})), 0)

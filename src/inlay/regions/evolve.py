@@ -108,7 +108,7 @@ class Evolve:
     Args:
         graph: the normalized model.
         rules: the target's table.
-        base: the placement to start from, such as the best known; it is asked for first unless it is empty.
+        base: the placement to start from, such as the best known; it is proposed first unless it is empty.
         config: settings.
         rng: source of all random choices; by default made from ``config.seed``.
         cache: schemes from earlier runs, which are tried first.
@@ -170,7 +170,7 @@ class Evolve:
         """Record the scheme's speedup; the trial becomes the incumbent if it was accepted and is fast enough."""
         candidate, self._pending = self._pending, None
         assert candidate is not None, "tell without ask"
-        assert trial.proposal.placement == candidate.placement, "told of a placement that was not asked for"
+        assert trial.proposal.placement == candidate.placement, "tell must answer the proposal last asked for"
         speedup = measured_speedup(trial)
         if speedup is None:
             return

@@ -242,7 +242,7 @@ def _output_of_float_kernel(context: FilterContext, node: Node, value: str) -> s
     if not unit.selectable:
         return unit.rejection
     assert unit.rule is not None
-    return f"{unit.op_type} hands out float" if unit.rule.output is Needs.FLOAT else None
+    return f"{unit.op_type} writes float" if unit.rule.output is Needs.FLOAT else None
 
 
 PORT_FILTERS: Mapping[str, PortFilter] = MappingProxyType(

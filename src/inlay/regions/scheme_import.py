@@ -117,7 +117,11 @@ def _reason(space: SearchSpace, port: Port) -> str:
     value = graph.value_of(port)
     if port.node == GRAPH_OUTPUT:
         rejection = space.rejections.outputs.get(value)
-        return f"graph output: {rejection.reason}" if rejection else "graph output that no region hands out"
+        return (
+            f"graph output: {rejection.reason}"
+            if rejection
+            else "graph output that is no insertion point of any region"
+        )
     if graph.is_constant(value):
         return "a constant of an operator that runs in float on this target"
     rejection = space.rejections.ports.get(port)

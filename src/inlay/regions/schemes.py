@@ -185,8 +185,8 @@ class SchemeCompletion:
     def _promote(self, chosen: set[Port]) -> None:
         graph = self._graph
         for value in self._concat_inputs:
-            bare = [p for p in graph.consumers(value) if p not in chosen]
-            if not bare or len(bare) == len(graph.consumers(value)):
+            without_qdq = [p for p in graph.consumers(value) if p not in chosen]
+            if not without_qdq or len(without_qdq) == len(graph.consumers(value)):
                 continue
-            if all(p.node != GRAPH_OUTPUT and graph.node(p.node).op_type == "Concat" for p in bare):
-                chosen.update(bare)
+            if all(p.node != GRAPH_OUTPUT and graph.node(p.node).op_type == "Concat" for p in without_qdq):
+                chosen.update(without_qdq)

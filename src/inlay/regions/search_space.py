@@ -90,7 +90,7 @@ def find_search_space(
         graph: the model.
         rules: the target's table.
         nodes: globs over node names; only ports of matching nodes are legal. None means all.
-        allowed: names of nodes that the search is restricted to besides; None means all.
+        allowed: names of nodes, as a further restriction; None means all.
         maximum_sequence_region_size: most nodes of a leaf.
         minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
 

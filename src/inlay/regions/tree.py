@@ -6,7 +6,7 @@
     sequences of leaves (leaves) ─┴─▶ tree ─▶ inputs and outputs of every region (boundaries)
 
 A fork/join block becomes a COMPOSITE. So does a sequence that is too long for one leaf, if it has at least
-``minimum_topdown_search_size`` nodes and its parent holds something else besides.
+``minimum_topdown_search_size`` nodes and is not the whole content of its parent.
 """
 
 from __future__ import annotations

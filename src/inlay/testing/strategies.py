@@ -41,8 +41,8 @@ class StrategyTestCase:
 
     def test_it_ends_and_stays_ended(self) -> None:
         """``ask`` returns None at last, and None again afterwards."""
-        strategy, asked = self.strategy(), self._talk(self.answer)
-        assert len(asked) <= self.most_asks
+        strategy, proposals = self.strategy(), self._drive(self.answer)
+        assert len(proposals) <= self.most_asks
         for number in range(self.most_asks):
             proposal = strategy.ask()
             if proposal is None:
@@ -53,24 +53,24 @@ class StrategyTestCase:
 
     def test_it_is_deterministic(self) -> None:
         """Two strategies with the same arguments ask the same if they get the same answers."""
-        first, second = self._talk(self.answer), self._talk(self.answer)
+        first, second = self._drive(self.answer), self._drive(self.answer)
         assert [(p.placement, p.origin, p.anchor) for p in first] == [(p.placement, p.origin, p.anchor) for p in second]
 
     def test_proposals_are_named(self) -> None:
         """The strategy has a name, and each proposal an origin."""
         assert self.strategy().name
-        assert all(p.origin for p in self._talk(self.answer))
+        assert all(p.origin for p in self._drive(self.answer))
 
     def test_failures_do_not_stop_it_early_or_ever(self) -> None:
         """It ends without raising even if every trial fails or is infeasible."""
-        self._talk(lambda p, n: Trial(p, Failed("compile", "refused")))
-        self._talk(lambda p, n: Trial(p, Infeasible(Accuracy(False, 5.0, reason="outside the bound"))))
+        self._drive(lambda p, n: Trial(p, Failed("compile", "refused")))
+        self._drive(lambda p, n: Trial(p, Infeasible(Accuracy(False, 5.0, reason="outside the bound"))))
 
-    def _talk(self, answer: Callable[[Proposal, int], Trial]) -> list[Proposal]:
-        strategy, asked = self.strategy(), []
+    def _drive(self, answer: Callable[[Proposal, int], Trial]) -> list[Proposal]:
+        strategy, proposals = self.strategy(), []
         while (proposal := strategy.ask()) is not None:
             assert isinstance(proposal, Proposal)
-            asked.append(proposal)
-            assert len(asked) <= self.most_asks, f"{strategy.name} asked {len(asked)} times and goes on"
-            strategy.tell(answer(proposal, len(asked) - 1))
-        return asked
+            proposals.append(proposal)
+            assert len(proposals) <= self.most_asks, f"{strategy.name} made {len(proposals)} proposals and does not end"
+            strategy.tell(answer(proposal, len(proposals) - 1))
+        return proposals
