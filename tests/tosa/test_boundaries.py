@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.tosa import Reference, lower
-from tests.tosa.lower_nets import Net, run_ort, three_ways
+from inlay.tosa.lowering import lower
+from inlay.tosa.reference import LoweredRunner
+from tests.tosa.nets import Net, run_ort, three_ways
 
 KINDS = ("Concat", "Slice", "Reshape", "Split", "Transpose")
 
@@ -104,7 +105,7 @@ def test_integer_state_is_fed_back(dtype) -> None:
     model = n.model()
     lowered = lower(model)
     integer_everywhere(lowered)
-    exact, fast = Reference(lowered), Reference(lowered, in_numpy=True)
+    exact, fast = LoweredRunner(lowered), LoweredRunner(lowered, in_numpy=True)
     held = np.full((1, 4, 3, 8), 7, dtype)
     for step in range(5):
         feed = {state: held, new: random_ints(dtype, (1, 4, 1, 8), step)}
@@ -131,6 +132,6 @@ def test_uint8_activations_lower_exactly(zp_in, zp_out, seed) -> None:
         n.output(n.qdq(y, 0.05, zp_out + offset))
         models.append(n.model())
     feed = {"in1": rng.normal(size=(1, 3, 7, 7)).astype(np.float32)}
-    a, b = (Reference(lower(m)).run(feed)[0] for m in models)
+    a, b = (LoweredRunner(lower(m)).run(feed)[0] for m in models)
     np.testing.assert_array_equal(a, b)
     assert np.abs(a - run_ort(models[0], feed)[0]).max() <= 0.05 * 1.001

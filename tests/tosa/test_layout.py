@@ -9,9 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.tosa import layout, lower
+from inlay.tosa import layout
+from inlay.tosa.lowering import lower
 from inlay.tosa.serialize import Emitter
-from tests.tosa.lower_nets import Net
+from tests.tosa.nets import Net
 
 
 @st.composite
@@ -35,7 +36,7 @@ def test_same_bytes(case) -> None:
     numbers = np.arange(math.prod(shape_a))
     stored_a = numbers.reshape(shape_a).transpose(layout_a).reshape(-1)
     stored_b = numbers.reshape(shape_b).transpose(layout_b).reshape(-1)
-    if layout.same_bytes(shape_a, layout_a, shape_b, layout_b):
+    if layout.reshape_keeps_bytes(shape_a, layout_a, shape_b, layout_b):
         np.testing.assert_array_equal(stored_a, stored_b)
 
 
@@ -43,7 +44,7 @@ def test_same_bytes(case) -> None:
 def test_physical(perm, source, target) -> None:
     x = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     stored = x.transpose(source)
-    moved = stored.transpose(layout.physical(perm, tuple(source), tuple(target)))
+    moved = stored.transpose(layout.stored_permutation(perm, tuple(source), tuple(target)))
     np.testing.assert_array_equal(moved, x.transpose(perm).transpose(target))
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.tosa import Reference, ir, lower, oracle
-from tests.tosa.lower_models import light, load, quantize, random_feeds
-from tests.tosa.lower_nets import exact_weight_limit, host_by_ort, run_ort
+from inlay.tosa import ir, oracle
+from inlay.tosa.lowering import lower
+from inlay.tosa.reference import LoweredRunner
+from tests.tosa.models import light, load, quantize, random_feeds
+from tests.tosa.nets import exact_weight_limit, host_by_ort, run_ort
 
 MODELS = ("mnist", "ultraface_rfb320_simplified", "fastestdet")
 LIGHT = ("squeezenet", "resnet50")
@@ -52,7 +54,7 @@ def compare(model, qtype):
     lowered = lower(qdq)
     assert not lowered.not_lowered
     assert [p.kind for p in lowered.partitions] == ["tosa"]
-    ours = Reference(lowered).run(feed)
+    ours = LoweredRunner(lowered).run(feed)
     for a, b in zip(ours, oracle.outputs(lowered.graph, feed, host=host_by_ort(lowered)), strict=True):
         np.testing.assert_array_equal(a, b)
     # ONNX Runtime rounds ties to even, TOSA up, and its float and integer kernels differ from each other as well; later
@@ -73,7 +75,7 @@ def test_float_model(name, profile) -> None:
     model = load(name)
     feed = random_feeds(model, 1)[0]
     lowered = lower(model, profile)
-    for a, b in zip(Reference(lowered).run(feed), run_ort(model, feed), strict=True):
+    for a, b in zip(LoweredRunner(lowered).run(feed), run_ort(model, feed), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
     assert all(n.reason for n in lowered.not_lowered)
     if profile == "INT":

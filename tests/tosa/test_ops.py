@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.tosa import lower
+from inlay.tosa.lowering import lower
 from inlay.tosa.rules import RULES, table
-from tests.tosa.lower_nets import Net, run_ort, three_ways
+from tests.tosa.nets import Net, run_ort, three_ways
 
 few = settings(max_examples=25, deadline=None)
 zero = st.integers(-128, 127)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.errors import UsageError
-from inlay.tosa import Reference, lower
 from inlay.tosa.command import lower_file
+from inlay.tosa.lowering import lower
 from inlay.tosa.partition import split
-from inlay.tosa.reference import run_tosa
-from inlay.tosa.serialize import Port, TosaBinary
-from tests.tosa.lower_nets import Net, run_ort
+from inlay.tosa.reference import LoweredRunner, run_tosa
+from inlay.tosa.serialize import TosaBinary, TosaTensor
+from tests.tosa.nets import Net, run_ort
 
 
 def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, str]:
@@ -59,19 +59,19 @@ def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, s
 def test_random_graphs(seed, size, profile, qtype) -> None:
     model, x = mixed(seed, size, qtype)
     lowered = lower(model, profile)
-    pieces = split(lowered.graph)
+    subgraphs = split(lowered.graph)
     made = {n for i in lowered.graph.inputs for n in [i.tensor]}
-    made |= {op.out for op in lowered.graph.ops if op.place.value == "boundary" and op.inputs[0] in made}
-    for piece in pieces:
-        assert set(piece.inputs) <= made  # runs after everything that it reads: no cycles
-        made |= set(piece.outputs)
-        if len(pieces) > 1 and piece.place.value == "tosa":
-            assert piece.computes
+    made |= {op.out for op in lowered.graph.ops if op.executor.value == "caller" and op.inputs[0] in made}
+    for subgraph in subgraphs:
+        assert set(subgraph.inputs) <= made  # runs after everything that it reads: no cycles
+        made |= set(subgraph.outputs)
+        if len(subgraphs) > 1 and subgraph.executor.value == "tosa":
+            assert subgraph.computes
     for part in lowered.partitions:
         if part.host is not None:
             onnx.checker.check_model(part.host)
     feed = {x: np.random.default_rng(seed).normal(size=(1, 4, 6, 6)).astype(np.float32)}
-    for a, b in zip(Reference(lowered).run(feed), run_ort(model, feed), strict=True):
+    for a, b in zip(LoweredRunner(lowered).run(feed), run_ort(model, feed), strict=True):
         # A tie that rounds the other way grows by the factor of what follows; here sums over a few values.
         assert np.abs(a - b).max() <= 0.05 * 8
         assert np.abs(a - b).mean() <= 0.05
@@ -105,7 +105,7 @@ def run_from_files(side: dict, folder, feed: dict[str, np.ndarray]) -> list[np.n
         file = folder / part["file"]
         if part["kind"] == "tosa":
             ports = [
-                tuple(Port(p["tensor"], p["dtype"], tuple(p["shape"]), tuple(p["permutation"])) for p in part[k])
+                tuple(TosaTensor(p["tensor"], p["dtype"], tuple(p["shape"]), tuple(p["permutation"])) for p in part[k])
                 for k in ("inputs", "outputs")
             ]
             results = run_tosa(TosaBinary(file.read_bytes(), *ports, {}), args)
@@ -137,8 +137,8 @@ def test_files_are_enough(seed, profile, tmp_path) -> None:
     for port in (*side["inputs"], *side["outputs"]):
         assert {"name", "dtype", "shape", "permutation", "scale", "zero_point"} <= set(port)
     feed = {x: np.random.default_rng(seed).normal(size=(1, 4, 6, 6)).astype(np.float32)}
-    want = Reference(report.lowered).run(feed)
-    for a, b in zip(run_from_files(side, tmp_path, feed), want, strict=True):
+    expected = LoweredRunner(report.lowered).run(feed)
+    for a, b in zip(run_from_files(side, tmp_path, feed), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
@@ -173,7 +173,7 @@ def test_a_model_that_only_moves(kind, tmp_path) -> None:
     onnx.save(n.model(), tmp_path / "m.onnx")
     report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
     feed = {"in1": np.arange(6, dtype=np.float32).reshape(2, 3) / 10}
-    np.testing.assert_array_equal(Reference(report.lowered).run(feed)[0], run_ort(n.model(), feed)[0])
+    np.testing.assert_array_equal(LoweredRunner(report.lowered).run(feed)[0], run_ort(n.model(), feed)[0])
 
 
 def test_nothing_but_another_name_is_an_error(tmp_path) -> None:

@@ -11,8 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inlay.tosa import Reference, ir, lower, oracle
-from tests.tosa.lower_nets import Net, run_ort, three_ways
+from inlay.tosa import ir, oracle
+from inlay.tosa.lowering import lower
+from inlay.tosa.reference import LoweredRunner
+from tests.tosa.nets import Net, run_ort, three_ways
 
 SCALE = 0.003929885104298592  # the scale of the published defect
 ZERO_POINTS = (-128, -111, -32, 0)
@@ -91,7 +93,7 @@ def test_a_dropped_clamp_is_caught(zp) -> None:
         else:
             kept.append(replace(op, inputs=inputs))
     broken = replace(lowered.graph, ops=tuple(kept))
-    right = Reference(lowered).run(feed_for(x))[0]
+    right = LoweredRunner(lowered).run(feed_for(x))[0]
     wrong = oracle.outputs(broken, feed_for(x))[0]
     steps = np.abs(wrong - run_ort(model, feed_for(x))[0]).max() / SCALE
     if zp == -128:

@@ -13,9 +13,11 @@ pytest.importorskip("tosa_serializer", reason="the extra arm is not installed")
 import inlay
 from inlay.errors import UsageError
 from inlay.space.recipe import OpConfig, Recipe
-from inlay.tosa import Reference, ir, lower
+from inlay.tosa import ir
+from inlay.tosa.lowering import lower
+from inlay.tosa.reference import LoweredRunner
 from inlay.types import QType
-from tests.tosa.lower_nets import run_ort
+from tests.tosa.nets import run_ort
 
 FULL = Recipe().set_global(OpConfig())
 BOUNDARIES = {
@@ -140,9 +142,9 @@ def test_integer_end_to_end_and_exact_over_several_steps(name, boundary, tmp_pat
     assert not lowered.not_lowered
     assert [p.kind for p in lowered.partitions] == ["tosa"]  # no float partition
     for op in lowered.graph.ops:
-        inner = [n for n in (*op.inputs, *op.outputs) if op.place is ir.Place.TOSA]
+        inner = [n for n in (*op.inputs, *op.outputs) if op.executor is ir.Executor.TOSA]
         assert all(lowered.graph.tensors[n].dtype in ("int8", "uint8", "int32") for n in inner)
-    exact, fast = Reference(lowered), Reference(lowered, in_numpy=True)
+    exact, fast = LoweredRunner(lowered), LoweredRunner(lowered, in_numpy=True)
     shape = inputs_of(model)["state"]
     state = theirs = np.zeros(shape, np.float32)
     steps = output_steps(lowered.graph)
@@ -180,7 +182,7 @@ def test_the_type_at_the_boundary_changes_no_number(name, tmp_path) -> None:
     runs = []
     for boundary in BOUNDARIES:
         model, qdq = quantized(name, boundary, tmp_path)
-        reference = Reference(lower(qdq))
+        reference = LoweredRunner(lower(qdq))
         runs.append([reference.run(feed) for feed in sequence(model, 2, 5)])
     for other in runs[1:]:
         for a, b in zip(runs[0], other, strict=True):

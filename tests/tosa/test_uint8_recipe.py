@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 pytest.importorskip("tosa_serializer")
 
 import inlay
-from inlay.tosa import lower
+from inlay.tosa.lowering import lower
 
 OPS = ("Concat", "Slice", "Reshape", "Split")
 

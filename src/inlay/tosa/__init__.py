@@ -1,7 +1,11 @@
-"""Q/DQ ONNX → integer graph → TOSA 1.0: :func:`lower` does it all; :class:`Reference` runs the result exactly."""
+"""Q/DQ ONNX to integer graphs and TOSA 1.0 flatbuffers, proven bit for bit.
 
-from inlay.tosa.integer import NotLowered
-from inlay.tosa.lower import Lowered, Partition, lower
-from inlay.tosa.reference import Reference, run_tosa
+:func:`inlay.tosa.lowering.lower` does it all: a model with static shapes (``static_model``), the integer graph (``ir``,
+``integer_graph``, and one of ``rules`` per operator family), partitions (``partition``), and their flatbuffers
+(``layout``, ``operators``, ``serialize``) or ONNX models for the host (``host``). ``command`` writes them to disk
+(``sidefile``). ``oracle`` computes an integer graph in numpy, ``reference`` runs a lowered model there or on the TOSA
+reference model. The room imports ``model``, ``types`` and ``errors``; the packages of the extra ``arm`` only through
+``extras``, when they are first needed.
+"""
 
-__all__ = ["Lowered", "NotLowered", "Partition", "Reference", "lower", "run_tosa"]
+__all__ = ["command", "ir", "layout", "lowering", "oracle", "reference", "rules", "sidefile"]

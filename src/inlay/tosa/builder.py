@@ -1,4 +1,4 @@
-"""Puts an integer graph together: names tensors, folds constants, and can take back what a refused node left behind."""
+"""Builds an integer graph: names tensors, folds constants, and rolls back what a failed rule left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.tosa.ir import Array, Host, IntegerGraph, Interface, Op, Place, Shape, Tensor
+from inlay.tosa.ir import Array, Executor, Host, IntegerGraph, Interface, Op, Shape, Tensor
 from inlay.tosa.oracle import evaluate
 from inlay.types import QParams
 
@@ -19,21 +19,21 @@ class Builder:
         self.tensors: dict[str, Tensor] = {}
         self.constants: dict[str, Array] = {}
         self.ops: list[Op] = []
-        self._made_by: dict[str, Op] = {}
+        self._producers: dict[str, Op] = {}
 
     def mark(self) -> int:
         """A point that :meth:`rollback` can return to."""
         return len(self.ops)
 
     def rollback(self, mark: int) -> None:
-        """Take back every operator since ``mark``, with its outputs."""
+        """Remove every operator since ``mark``, with its outputs."""
         for op in self.ops[mark:]:
             for name in op.outputs:
                 self.tensors.pop(name, None)
         del self.ops[mark:]
 
     def tensor(self, base: str, dtype: str, shape: Shape | None, qparams: QParams | None = None) -> str:
-        """Declare a tensor called ``base``, or something like it when that name is taken."""
+        """Declare a tensor called ``base``, with a number behind it when that name is taken."""
         name, count = base, 0
         while name in self.tensors:
             count += 1
@@ -70,17 +70,17 @@ class Builder:
             self.constants[out] = np.ascontiguousarray(values)
         else:
             self.ops.append(op)
-            self._made_by[out] = op
+            self._producers[out] = op
         return out
 
-    def place(self, name: str) -> Place:
-        """Where a tensor is made; host for model inputs."""
-        op = self._made_by.get(name)
-        return Place.HOST if op is None else op.place
+    def executor(self, name: str) -> Executor:
+        """Who computes a tensor; the host for model inputs."""
+        op = self._producers.get(name)
+        return Executor.HOST if op is None else op.executor
 
-    def maker(self, name: str) -> Op | None:
-        """The operator that makes a tensor; None for model inputs, constants and what host nodes make."""
-        return self._made_by.get(name)
+    def producer(self, name: str) -> Op | None:
+        """The operator that computes a tensor; None for model inputs, constants and outputs of host nodes."""
+        return self._producers.get(name)
 
     def append(self, op: Host) -> None:
         """Append a host node, whose outputs have been declared."""

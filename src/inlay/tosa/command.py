@@ -1,4 +1,4 @@
-"""``inlay lower MODEL -o OUT.tosa``: the command without its command line."""
+"""``inlay lower MODEL -o OUT.tosa`` as a function."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import onnx
 
 from inlay.errors import ModelError, UsageError
-from inlay.tosa.lower import Lowered, lower
+from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.sidefile import write
 
 
 @dataclass(frozen=True, eq=False)
 class LowerReport:
-    """What the command did.
+    """What :func:`lower_file` did.
 
     Attributes:
         lowered: the lowered model.
@@ -70,7 +70,7 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:
-    """A batch becomes 1; any other dynamic dimension has no usual size, and a flatbuffer none that is dynamic."""
+    """The batch defaults to 1; any other dynamic dimension needs ``bind``, because a flatbuffer has static shapes."""
     constants = {t.name for t in model.graph.initializer}
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

@@ -1,192 +1,94 @@
-"""What the lowering rules ask and tell: how a value is represented, how its result must be quantized, and refusals."""
+"""The state of one lowering: how each ONNX value is represented so far, and the steps that lowering rules share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from inlay.model.graph import Node
 from inlay.tosa import ir, rescale
 from inlay.tosa.builder import Builder
-from inlay.tosa.ir import Array, Place, Shape
-from inlay.tosa.prepare import Source
-from inlay.types import GRAPH_OUTPUT, QParams, QType
+from inlay.tosa.ir import Array, Executor, Shape
+from inlay.tosa.quantized import QuantizedConstant, QuantizedTensor, Unsupported, int8_qparams
+from inlay.tosa.static_model import StaticModel
+from inlay.types import GRAPH_OUTPUT, QParams
 
-THROUGH = frozenset(
+_COMMUTES_WITH_QUANTIZATION = frozenset(
     {"Relu", "Clip", "MaxPool", "Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"}
 )
-"""Operators that quantization commutes with exactly, because rounding is monotonic and keeps zero: a producer's output
-numbers are looked for through them (DESIGN §12)."""
-
-
-class Refused(Exception):
-    """A rule cannot lower the node at hand; ``str()`` is the reason."""
-
-
-@dataclass(frozen=True)
-class Rep:
-    """An ONNX value that equals ``(tensor − zero_point)·scale`` exactly.
-
-    Attributes:
-        tensor: int8 tensor of the integer graph.
-        qparams: signed 8-bit numbers; None for an integer value whose numbers the next DequantizeLinear gives.
-        unsigned: the ONNX value is uint8; the tensor holds it less 128.
-    """
-
-    tensor: str
-    qparams: QParams | None
-    unsigned: bool = False
-
-    @property
-    def scale(self) -> float:
-        """Scale of a quantized float value."""
-        return self.numbers.scale[0]
-
-    @property
-    def zp(self) -> int:
-        """Zero point of a quantized float value."""
-        return self.numbers.zero_point[0]
-
-    @property
-    def numbers(self) -> QParams:
-        """The qparams, which a float value always has."""
-        if self.qparams is None:
-            raise Refused("an input is an integer tensor without quantization parameters")
-        return self.qparams
-
-
-@dataclass(frozen=True, eq=False)
-class Weight:
-    """A dequantized constant: ``(values − zero_point)·scale`` along ``axis``."""
-
-    values: Array
-    scale: Array
-    zero_point: Array
-    axis: int | None
-
-    @property
-    def real(self) -> Array:
-        """The numbers it stands for, in float64."""
-        along = [1] * self.values.ndim
-        if self.axis is not None and self.scale.size > 1:
-            along[self.axis] = -1
-        scale, zero = (a.reshape(along) if a.size > 1 else a.reshape(()) for a in (self.scale, self.zero_point))
-        return np.asarray((self.values.astype(np.int64) - zero) * scale.astype(np.float64))
-
-
-def int8_params(scale: Array, zero_point: Array) -> QParams:
-    """Per-tensor activation numbers as signed 8 bit: uint8 is the same lattice, 128 lower."""
-    if scale.size != 1:
-        raise Refused("an activation is quantized per channel")
-    if zero_point.dtype.name not in ("int8", "uint8"):
-        raise Refused(f"an activation is quantized to {zero_point.dtype.name}: only 8 bit is lowered")
-    value = float(scale.reshape(()))
-    if not (np.isfinite(value) and value > 0):
-        raise Refused(f"an activation has the scale {value}")
-    zero = int(zero_point.reshape(())) - (128 if zero_point.dtype.name == "uint8" else 0)
-    return QParams(QType.INT8, (value,), (zero,))
+"""Rounding is monotonic and keeps zero: a producer may take the qparams found behind these operators (DESIGN §12)."""
 
 
 class Context:
-    """The state of one lowering: the source model, the graph under construction, and how each value is represented.
+    """The state of one lowering.
 
     Attributes:
-        source: the prepared ONNX model.
+        model: the ONNX model.
+        graph: its nodes, shapes and consumers.
         builder: the integer graph so far.
-        reps: exact integer form, by ONNX value.
-        floats: tensors that hold a value as it is (float on the host or in TOSA; int64 …), by ONNX value.
-        forced: names of nodes that must stay on the host.
-        in_float: rules that only move data see float tensors instead of quantized ones.
+        quantized: exact int8 form, by ONNX value.
+        constants: quantized constants, by ONNX value.
+        unquantized: tensors that hold a value as it is (float on the host or in TOSA; int64 …), by ONNX value.
+        on_host: names of nodes that must stay on the host.
+        in_float: data movement rules see float tensors instead of quantized ones.
     """
 
-    def __init__(self, source: Source, forced: frozenset[str] = frozenset()) -> None:
-        self.source = source
-        self.graph = source.graph
+    def __init__(self, model: StaticModel, on_host: frozenset[str] = frozenset()) -> None:
+        self.model = model
+        self.graph = model.graph
         self.builder = Builder()
-        self.reps: dict[str, Rep] = {}
-        self.floats: dict[str, str] = {}
-        self.weights: dict[str, Weight] = {}
-        self.forced = forced
+        self.quantized: dict[str, QuantizedTensor] = {}
+        self.constants: dict[str, QuantizedConstant] = {}
+        self.unquantized: dict[str, str] = {}
+        self.on_host = on_host
         self.in_float = False
-        self._dequantized: dict[tuple[str, Place], str] = {}
-        self._integer_inputs: dict[str, str] = {}
+        self._dequantized: dict[tuple[str, Executor], str] = {}
+        self._uint8: dict[str, str] = {}
 
-    # What a rule may ask of the source
+    # The ONNX model
 
     def shape(self, value: str) -> Shape:
         """Static shape of an ONNX value."""
-        if value in self.source.constants:
-            return tuple(self.source.constants[value].shape)
-        shape = self.source.shape(value)
+        if value in self.model.constants:
+            return tuple(self.model.constants[value].shape)
+        shape = self.model.shape(value)
         if shape is None:
-            raise Refused(f"the shape of {value!r} is not known")
+            raise Unsupported(f"the shape of {value!r} is not known")
         if 0 in shape:
-            raise Refused(f"{value!r} is empty")
+            raise Unsupported(f"{value!r} is empty")
         return shape
 
-    def constant(self, node: Node, index: int) -> Array | None:
-        """The array at an input slot: None where the slot is empty; refused where it is not constant."""
+    def constant_input(self, node: Node, index: int) -> Array | None:
+        """The array at an input slot: None where the slot is empty, Unsupported where it is not constant."""
         value = node.inputs[index] if index < len(node.inputs) else ""
         if not value:
             return None
-        if value in self.source.constants:
-            return self.source.constants[value]
-        raise Refused(f"input {index} ({value!r}) is not constant")
+        if value in self.model.constants:
+            return self.model.constants[value]
+        raise Unsupported(f"input {index} ({value!r}) is not constant")
 
-    def weight(self, value: str) -> Weight | None:
-        """The dequantized constant ``value``, or None where it is something else."""
-        return self.weights.get(value)
+    def scale_and_zero_point(self, node: Node) -> tuple[Array, Array]:
+        """Scale and zero point of a Q/DQ node; the zero point has the quantized type."""
+        scale = self.constant_input(node, 1)
+        zero = self.constant_input(node, 2)
+        if scale is None:
+            raise Unsupported("it has no scale")
+        if node.attributes.get("block_size"):
+            raise Unsupported("it quantizes in blocks")
+        if zero is None:
+            name = "uint8"
+            if node.op_type == "DequantizeLinear":
+                name = self.model.dtypes.get(node.inputs[0], "uint8")
+            zero = np.zeros(scale.shape, name)
+        return scale, zero
 
-    def quantized(self, value: str) -> Rep:
-        """The exact integer form of a value."""
-        if self.in_float:
-            return Rep(self.as_float(value, Place.TOSA), None)
-        rep = self.reps.get(value)
-        if rep is None and value in self.weights:
-            rep = self._constant_rep(value, self.weights[value])
-        if rep is None and self.source.dtypes.get(value) in ("int8", "uint8"):
-            return self.integers(value)
-        if rep is None:
-            what = "is a float constant" if value in self.source.constants else "is not quantized"
-            raise Refused(f"its input {value!r} {what}")
-        return rep
+    def output_qparams(self, value: str) -> QParams:
+        """The qparams that every consumer of ``value`` quantizes it with, found through activations and data movement.
 
-    def integers(self, value: str) -> Rep:
-        """The int8 tensor that carries an ONNX integer value; an unsigned one crosses by an explicit requantize.
-
-        That bridge is what keeps Concat, Slice, Reshape … behind a uint8 model input integer (FIELD §4).
+        Raises:
+            Unsupported: a consumer reads it in float, there is none, or they quantize it differently.
         """
-        rep = self.reps.get(value)
-        if rep is not None and rep.tensor in self.builder.tensors:
-            return rep
-        tensor = self.floats.get(value)
-        dtype = self.builder.tensors[tensor].dtype if tensor is not None else ""
-        if tensor is None or dtype not in ("int8", "uint8"):
-            raise Refused(f"its input {value!r} is not an 8-bit tensor of the integer graph")
-        if dtype == "int8":
-            rep = Rep(tensor, None)
-        else:
-            multiplier, shift = self.factors([1.0])
-            inner = self.builder.add(
-                ir.Rescale, self._maker(value), [tensor], f"{value}/int8", "int8", self.builder.shape(tensor),
-                multiplier=multiplier, shift=shift, in_zp=0, out_zp=-128,
-            )  # fmt: skip
-            rep = Rep(inner, None, unsigned=True)
-        self.reps[value] = rep
-        return rep
-
-    def _constant_rep(self, value: str, weight: Weight) -> Rep:
-        numbers = int8_params(weight.scale.astype(np.float32), weight.zero_point)
-        unsigned = weight.values.dtype.name == "uint8"
-        ints = (weight.values.astype(np.int16) - (128 if unsigned else 0)).astype(np.int8)
-        rep = Rep(self.builder.constant(value, ints, numbers), numbers)
-        self.reps[value] = rep
-        return rep
-
-    def wanted(self, value: str) -> QParams:
-        """The numbers that every reader of ``value`` quantizes it with, found through activations and data movement."""
         found: dict[QParams, str] = {}
         pending, seen = [value], set()
         while pending:
@@ -195,95 +97,168 @@ class Context:
                 continue
             seen.add(name)
             if name in self.graph.captured:
-                raise Refused(f"a subgraph reads {name!r} in float")
+                raise Unsupported(f"a subgraph reads {name!r} in float")
             for port in self.graph.consumers(name):
                 if port.node == GRAPH_OUTPUT:
-                    raise Refused(f"its output {name!r} is a float output of the model")
+                    raise Unsupported(f"its output {name!r} is a float output of the model")
                 node = self.graph.node(port.node)
                 if node.op_type == "QuantizeLinear" and port.slot == 0:
-                    found.setdefault(self.q_params(node), node.name)
-                elif node.op_type in THROUGH and port.slot == 0 and node.name not in self.forced:
+                    found.setdefault(int8_qparams(*self.scale_and_zero_point(node)), node.name)
+                elif node.op_type in _COMMUTES_WITH_QUANTIZATION and port.slot == 0 and node.name not in self.on_host:
                     pending.append(node.outputs[0])
                 else:
-                    raise Refused(f"{node.name!r} ({node.op_type}) reads its output in float")
+                    raise Unsupported(f"{node.name!r} ({node.op_type}) reads its output in float")
         if not found:
-            raise Refused("nothing reads its output")
+            raise Unsupported("nothing reads its output")
         if len(found) > 1:
-            raise Refused(f"its output is quantized with {len(found)} different sets of numbers")
+            raise Unsupported(f"its output is quantized with {len(found)} different sets of qparams")
         return next(iter(found))
 
-    def q_params(self, node: Node) -> QParams:
-        """Activation numbers of a QuantizeLinear or DequantizeLinear node, as signed 8 bit."""
-        scale, zero = self.q_arrays(node)
-        return int8_params(scale, zero)
+    # How a value is represented
 
-    def q_arrays(self, node: Node) -> tuple[Array, Array]:
-        """Scale and zero point of a Q/DQ node; the zero point has the quantized type."""
-        scale = self.constant(node, 1)
-        zero = self.constant(node, 2)
-        if scale is None:
-            raise Refused("it has no scale")
-        if node.attributes.get("block_size"):
-            raise Refused("it quantizes in blocks")
-        if zero is None:
-            name = "uint8"
-            if node.op_type == "DequantizeLinear":
-                name = self.source.dtypes.get(node.inputs[0], "uint8")
-            zero = np.zeros(scale.shape, name)
-        return scale, zero
+    def quantized_input(self, value: str) -> QuantizedTensor:
+        """The exact int8 form of a value."""
+        if self.in_float:
+            return QuantizedTensor(self.unquantized_tensor(value, Executor.TOSA), None)
+        tensor = self.quantized.get(value)
+        if tensor is None and value in self.constants:
+            tensor = self._int8_constant(value, self.constants[value])
+        if tensor is None and self.model.dtypes.get(value) in ("int8", "uint8"):
+            return self.int8_tensor(value)
+        if tensor is None:
+            what = "is a float constant" if value in self.model.constants else "is not quantized"
+            raise Unsupported(f"its input {value!r} {what}")
+        return tensor
 
-    # What a rule may tell
+    def int8_tensor(self, value: str) -> QuantizedTensor:
+        """The int8 tensor that carries an ONNX integer value; uint8 is converted by an explicit RESCALE.
 
-    def set(self, value: str, tensor: str, qparams: QParams) -> None:
-        """From now on ``value`` is represented by the int8 ``tensor``."""
-        self.reps[value] = Rep(tensor, qparams)
-
-    def note(self, value: str, rep: Rep) -> None:
-        """From now on ``value`` is what ``rep`` says, or the float tensor that it holds."""
-        if self.builder.tensors[rep.tensor].dtype == "float32":
-            self.floats[value] = rep.tensor
+        That conversion keeps Concat, Slice, Reshape … behind a uint8 model input integer (FIELD §4).
+        """
+        known = self.quantized.get(value)
+        if known is not None and known.tensor in self.builder.tensors:
+            return known
+        tensor = self.unquantized.get(value)
+        dtype = self.builder.tensors[tensor].dtype if tensor is not None else ""
+        if tensor is None or dtype not in ("int8", "uint8"):
+            raise Unsupported(f"its input {value!r} is not an 8-bit tensor of the integer graph")
+        if dtype == "int8":
+            self.quantized[value] = QuantizedTensor(tensor, None)
         else:
-            self.reps[value] = rep
+            inner = self._shifted(value, tensor, f"{value}/int8", "int8", in_zp=0, out_zp=-128)
+            self.quantized[value] = QuantizedTensor(inner, None, unsigned=True)
+        return self.quantized[value]
 
-    def requantize(self, node: str, rep: Rep, to: QParams, base: str) -> str:
-        """An int8 tensor with the numbers ``to``: the same one, or a RESCALE of it."""
-        if rep.numbers == to:
-            return rep.tensor
-        return self.rescale(node, rep.tensor, [rep.scale / to.scale[0]], base, to, in_zp=rep.zp)
+    def onnx_integer_tensor(self, value: str) -> str:
+        """A tensor with an integer ONNX value in its own type: int8 as it is, uint8 through an explicit RESCALE."""
+        known = self.quantized[value]
+        if not known.unsigned:
+            return known.tensor
+        if self._uint8.get(value) not in self.builder.tensors:
+            self._uint8[value] = self._shifted(value, known.tensor, value, "uint8", in_zp=-128, out_zp=0)
+        return self._uint8[value]
+
+    def _shifted(self, value: str, tensor: str, base: str, dtype: str, in_zp: int, out_zp: int) -> str:
+        """uint8 as int8 or the other way round: the same integers, 128 lower or higher."""
+        multiplier, shift = self.multipliers_and_shifts([1.0])
+        return self.builder.add(
+            ir.Rescale, self._producer(value), [tensor], base, dtype, self.builder.shape(tensor),
+            multiplier=multiplier, shift=shift, in_zp=in_zp, out_zp=out_zp,
+        )  # fmt: skip
+
+    def _int8_constant(self, value: str, constant: QuantizedConstant) -> QuantizedTensor:
+        qparams = int8_qparams(constant.scale.astype(np.float32), constant.zero_point)
+        offset = 128 if constant.values.dtype.name == "uint8" else 0
+        ints = (constant.values.astype(np.int16) - offset).astype(np.int8)
+        self.quantized[value] = QuantizedTensor(self.builder.constant(value, ints, qparams), qparams)
+        return self.quantized[value]
+
+    def unquantized_tensor(self, value: str, executor: Executor) -> str:
+        """A tensor with the value itself, dequantized by ``executor`` where only its integers exist."""
+        if value in self.unquantized:
+            return self.unquantized[value]
+        if value in self.constants:
+            real = self.constants[value].real.astype(np.float32)
+            self.unquantized[value] = self.builder.constant(f"{value}/float", real)
+            return self.unquantized[value]
+        if value in self.model.constants:
+            self.unquantized[value] = self.builder.constant(value, self.model.constants[value])
+            return self.unquantized[value]
+        quantized = self.quantized[value]
+        if quantized.qparams is None:
+            return self.onnx_integer_tensor(value)
+        key = (value, executor)
+        if self._dequantized.get(key) not in self.builder.tensors:
+            self._dequantized[key] = self._dequantize(value, quantized, executor)
+        return self._dequantized[key]
+
+    def _dequantize(self, value: str, quantized: QuantizedTensor, executor: Executor) -> str:
+        base = value if executor is Executor.CALLER else f"{value}/float"
+        node, shape = self._producer(value), self.builder.shape(quantized.tensor)
+        if executor is not Executor.TOSA:
+            return self.builder.add(ir.Dequantize, node, [quantized.tensor], base, "float32", shape, executor=executor)
+        wide = self.builder.add(ir.Cast, node, [quantized.tensor], base, "float32", shape)
+        centred = self.float_binary(node, "sub", wide, self.scalar(float(quantized.zp), len(shape)), base)
+        return self.float_binary(node, "mul", centred, self.scalar(quantized.scale, len(shape)), base)
+
+    def set_quantized(self, value: str, tensor: str, qparams: QParams) -> None:
+        """Record that ``value`` is the int8 ``tensor`` with ``qparams``."""
+        self.quantized[value] = QuantizedTensor(tensor, qparams)
+
+    def set_moved(self, value: str, moved: QuantizedTensor) -> None:
+        """Record what data movement made of a tensor, which is quantized, integer, or (in float) float."""
+        if self.builder.tensors[moved.tensor].dtype == "float32":
+            self.unquantized[value] = moved.tensor
+        else:
+            self.quantized[value] = moved
+
+    def forget(self, values: Sequence[str]) -> None:
+        """Drop what was recorded of ``values``."""
+        for value in values:
+            self.quantized.pop(value, None)
+            self.unquantized.pop(value, None)
+
+    # Operators that many rules need
+
+    def requantize(self, node: str, x: QuantizedTensor, to: QParams, base: str) -> str:
+        """An int8 tensor with the qparams ``to``: the same one, or a RESCALE of it."""
+        if x.known_qparams == to:
+            return x.tensor
+        return self.rescale(node, x.tensor, [x.scale / to.scale[0]], base, to, in_zp=x.zp)
 
     def rescale(
         self,
         node: str,
         tensor: str,
-        scales: Sequence[float],
+        factors: Sequence[float],
         base: str,
         to: QParams,
         in_zp: int = 0,
         axis: int | None = None,
     ) -> str:
-        """RESCALE to int8 with the numbers ``to``; ``scales`` are real factors, one per tensor or per channel."""
-        multiplier, shift = self.factors(scales)
+        """RESCALE to int8 with the qparams ``to``, by one real factor or by one per channel of ``axis``."""
+        multiplier, shift = self.multipliers_and_shifts(factors)
         return self.builder.add(
             ir.Rescale, node, [tensor], base, "int8", self.builder.shape(tensor), to,
             multiplier=multiplier, shift=shift, in_zp=in_zp, out_zp=to.zero_point[0],
-            axis=axis if len(scales) > 1 else None,
+            axis=axis if len(factors) > 1 else None,
         )  # fmt: skip
 
-    def widen(self, node: str, tensor: str, in_zp: int, factor: float = 1.0) -> str:
+    def to_int32(self, node: str, tensor: str, in_zp: int, factor: float = 1.0) -> str:
         """``(tensor − in_zp)·factor`` as int32."""
-        multiplier, shift = self.factors([factor])
+        multiplier, shift = self.multipliers_and_shifts([factor])
         return self.builder.add(
             ir.Rescale, node, [tensor], f"{tensor}/wide", "int32", self.builder.shape(tensor),
             multiplier=multiplier, shift=shift, in_zp=in_zp,
         )  # fmt: skip
 
     @staticmethod
-    def factors(scales: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Multipliers and shifts of real factors."""
+    def multipliers_and_shifts(factors: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Fixed-point form of real factors, for a RESCALE."""
         try:
-            return rescale.multipliers_and_shifts([float(s) for s in scales])
+            return rescale.multipliers_and_shifts([float(f) for f in factors])
         except ValueError as error:
-            raise Refused(str(error)) from error
+            raise Unsupported(str(error)) from error
 
     def reshape(self, node: str, tensor: str, shape: Sequence[int], base: str) -> str:
         """``tensor`` with other dimensions (itself when they are the same)."""
@@ -292,52 +267,23 @@ class Context:
             return tensor
         return self.builder.add(ir.Reshape, node, [tensor], base, declared.dtype, tuple(shape), declared.qparams)
 
-    def as_float(self, value: str, place: Place) -> str:
-        """A tensor with the value itself, dequantized at ``place`` where only its integers exist."""
-        if value in self.floats:
-            return self.floats[value]
-        if value in self.weights:
-            weight = self.weights[value]
-            name = self.builder.constant(f"{value}/float", weight.real.astype(np.float32))
-            self.floats[value] = name
-            return name
-        if value in self.source.constants:
-            name = self.builder.constant(value, self.source.constants[value])
-            self.floats[value] = name
-            return name
-        rep = self.reps[value]
-        if rep.qparams is None:
-            return self.as_integer(value)
-        key = (value, place)
-        if key not in self._dequantized or self._dequantized[key] not in self.builder.tensors:
-            base = value if place is Place.BOUNDARY else f"{value}/float"
-            node, shape = self._maker(value), self.builder.shape(rep.tensor)
-            if place is Place.TOSA:
-                wide = self.builder.add(ir.Cast, node, [rep.tensor], base, "float32", shape)
-                centred = self.binary(node, "sub", wide, self.scalar(float(rep.zp), len(shape)), base)
-                name = self.binary(node, "mul", centred, self.scalar(rep.scale, len(shape)), base)
-            else:
-                name = self.builder.add(ir.Dequantize, node, [rep.tensor], base, "float32", shape, place=place)
-            self._dequantized[key] = name
-        return self._dequantized[key]
-
     def scalar(self, value: float, rank: int) -> str:
         """A float constant with one element."""
         return self.builder.constant("scalar", np.full((1,) * rank, value, np.float32))
 
-    def binary(self, node: str, fn: str, a: str, b: str, base: str) -> str:
+    def float_binary(self, node: str, fn: str, a: str, b: str, base: str) -> str:
         """A float operator of two tensors of equal rank."""
         shape = np.broadcast_shapes(self.builder.shape(a), self.builder.shape(b))
         return self.builder.add(ir.Binary, node, [a, b], base, "float32", shape, fn=fn)
 
     def quantize_in_tosa(self, node: str, tensor: str, to: QParams, base: str) -> str:
-        """Float to int8 in float TOSA: scale, limit, round half to even, and only then add the zero point.
+        """Float to int8 in float TOSA: scale, clamp, round half to even, and only then add the zero point.
 
-        Multiplies by the reciprocal scale where ONNX divides: ties can fall the other way.
+        It multiplies by the reciprocal scale where ONNX divides: ties can fall the other way.
         """
         shape = self.builder.shape(tensor)
         zero = to.zero_point[0]
-        steps = self.binary(node, "mul", tensor, self.scalar(1 / to.scale[0], len(shape)), f"{base}/steps")
+        steps = self.float_binary(node, "mul", tensor, self.scalar(1 / to.scale[0], len(shape)), f"{base}/steps")
         low, high = float(to.qtype.qmin - zero), float(to.qtype.qmax - zero)
         limited = self.builder.add(ir.Clamp, node, [steps], f"{base}/limited", "float32", shape, low=low, high=high)
         rounded = self.builder.add(ir.Cast, node, [limited], f"{base}/rounded", "int32", shape)
@@ -345,19 +291,6 @@ class Context:
         moved = self.builder.add(ir.Binary, node, [rounded, offset], f"{base}/moved", "int32", shape, fn="add")
         return self.builder.add(ir.Cast, node, [moved], base, "int8", shape, to)
 
-    def as_integer(self, value: str) -> str:
-        """A tensor with an integer ONNX value in its own type: int8 as it is, uint8 through an explicit RESCALE."""
-        rep = self.reps[value]
-        if not rep.unsigned:
-            return rep.tensor
-        if value not in self._integer_inputs or self._integer_inputs[value] not in self.builder.tensors:
-            multiplier, shift = self.factors([1.0])
-            self._integer_inputs[value] = self.builder.add(
-                ir.Rescale, self._maker(value), [rep.tensor], value, "uint8", self.builder.shape(rep.tensor),
-                multiplier=multiplier, shift=shift, in_zp=-128, out_zp=0,
-            )  # fmt: skip
-        return self._integer_inputs[value]
-
-    def _maker(self, value: str) -> str:
+    def _producer(self, value: str) -> str:
         producer = self.graph.producer(value)
         return "" if producer is None else producer.name

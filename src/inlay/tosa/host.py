@@ -1,4 +1,4 @@
-"""Host partitions as ONNX models: the original nodes, with Q/DQ where they meet integer tensors of the other side."""
+"""Host partitions as ONNX models: the original nodes, with Q/DQ where they read or write integer tensors."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.tosa import ir
 from inlay.tosa.ir import Array, IntegerGraph, Op
-from inlay.tosa.partition import Piece
-from inlay.tosa.prepare import Source
+from inlay.tosa.partition import Subgraph
+from inlay.tosa.static_model import StaticModel
 
 
-def host_model(graph: IntegerGraph, piece: Piece, source: Source) -> onnx.ModelProto:
-    """The ONNX model of a host partition; inputs and outputs bear the integer graph's tensor names."""
+def host_model(graph: IntegerGraph, subgraph: Subgraph, static: StaticModel) -> onnx.ModelProto:
+    """The ONNX model of a host partition; its inputs and outputs have the integer graph's tensor names."""
     nodes: list[onnx.NodeProto] = []
     constants: dict[str, Array] = {}
-    for op in piece.ops:
+    for op in subgraph.ops:
         constants.update({n: graph.constants[n] for n in op.inputs if n in graph.constants})
         nodes.extend(_nodes(graph, op, constants))
     proto = helper.make_graph(
         nodes,
         "host",
-        [_value(graph, n) for n in piece.inputs],
-        [_value(graph, n) for n in piece.outputs],
+        [_value(graph, n) for n in subgraph.inputs],
+        [_value(graph, n) for n in subgraph.outputs],
         [numpy_helper.from_array(v, n) for n, v in constants.items()],
     )
-    model = helper.make_model(proto, opset_imports=source.opsets, ir_version=source.ir_version)
-    model.functions.extend(source.functions)
+    model = helper.make_model(proto, opset_imports=static.opsets, ir_version=static.ir_version)
+    model.functions.extend(static.functions)
     return model
 
 
@@ -45,19 +45,20 @@ def _nodes(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence
         case ir.Host():
             return _original(op)
         case ir.Quantize():
-            return [helper.make_node("QuantizeLinear", [op.inputs[0], *_numbers(graph, op.out, constants)], [op.out])]
-        case ir.Dequantize():
             return [
                 helper.make_node(
-                    "DequantizeLinear", [op.inputs[0], *_numbers(graph, op.inputs[0], constants)], [op.out]
+                    "QuantizeLinear", [op.inputs[0], *_scale_and_zero_point(graph, op.out, constants)], [op.out]
                 )
             ]
+        case ir.Dequantize():
+            qparams = _scale_and_zero_point(graph, op.inputs[0], constants)
+            return [helper.make_node("DequantizeLinear", [op.inputs[0], *qparams], [op.out])]
         case ir.Rescale():
-            return _bridge(graph, op, constants)
-    raise AssertionError(f"{type(op).__name__} is never given to the host")
+            return _uint8_conversion(graph, op, constants)
+    raise AssertionError(f"{type(op).__name__} never runs on the host")
 
 
-def _numbers(graph: IntegerGraph, tensor: str, constants: dict[str, Array]) -> tuple[str, str]:
+def _scale_and_zero_point(graph: IntegerGraph, tensor: str, constants: dict[str, Array]) -> tuple[str, str]:
     qparams = graph.tensors[tensor].qparams
     assert qparams is not None
     scale, zero = f"{tensor}/scale", f"{tensor}/zero_point"
@@ -84,8 +85,8 @@ def _original(op: ir.Host) -> Sequence[onnx.NodeProto]:
     return [*extra, node]
 
 
-def _bridge(graph: IntegerGraph, op: ir.Rescale, constants: dict[str, Array]) -> Sequence[onnx.NodeProto]:
-    """uint8 ↔ int8 at a model boundary: the same lattice, shifted by 128."""
+def _uint8_conversion(graph: IntegerGraph, op: ir.Rescale, constants: dict[str, Array]) -> Sequence[onnx.NodeProto]:
+    """uint8 to int8 or back at a model boundary: the same grid, shifted by 128."""
     offset = f"{op.out}/offset"
     constants[offset] = np.array(op.out_zp - op.in_zp, np.int32)
     wide, moved = f"{op.out}/wide", f"{op.out}/moved"

@@ -1,8 +1,8 @@
-"""The integer graph: what a Q/DQ model computes, with every number that the hardware needs written on the operator.
+"""The integer graph: what a Q/DQ model computes, with every constant that the hardware needs on the operator.
 
 Tensors keep ONNX's axis order (NCHW); where a tensor lies in memory is decided later, by :mod:`inlay.tosa.layout`.
 Operators are frozen values close to TOSA 1.0: accumulators are int32, and requantization (:class:`Rescale`),
-activation (:class:`Clamp`) and look-up (:class:`Table`) are operators of their own, so nothing is implied.
+activation (:class:`Clamp`) and table lookup (:class:`Table`) are operators of their own, so nothing is implied.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 
 
-class Place(enum.Enum):
-    """Where an operator is computed."""
+class Executor(enum.Enum):
+    """Who computes an operator."""
 
-    TOSA = "tosa"
-    HOST = "host"
-    BOUNDARY = "boundary"  # quantizing a model input, dequantizing a model output: the caller's side of the interface
+    TOSA = "tosa"  # the accelerator
+    HOST = "host"  # ONNX, on the processor beside it
+    CALLER = "caller"  # whoever runs the model: quantizes its inputs, dequantizes its outputs
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Tensor:
     Attributes:
         name: unique in the graph.
         dtype: numpy's name of the element type: ``int8``, ``uint8`` (model boundary only), ``int32``, ``float32`` …
-        shape: static dimensions, in ONNX's axis order; None only for what a host node makes of unknown shape.
-        qparams: what the integers stand for, where they are a quantized tensor (always signed 8 bit inside).
+        shape: static dimensions, in ONNX's axis order; None only for a host node's output of unknown shape.
+        qparams: scale and zero point, where it is a quantized tensor (always signed 8 bit inside).
     """
 
     name: str
@@ -60,7 +60,7 @@ class Op:
     source: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    place: Place = Place.TOSA
+    executor: Executor = Executor.TOSA
 
     @property
     def out(self) -> str:
@@ -114,7 +114,7 @@ class Rescale(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Clamp(Op):
-    """Limits every element to ``[low, high]``."""
+    """Clamps every element to ``[low, high]``."""
 
     low: float
     high: float
@@ -122,7 +122,7 @@ class Clamp(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Op):
-    """int8 to int8 by look-up: ``values[x + 128]``."""
+    """int8 to int8 by table lookup: ``values[x + 128]``."""
 
     values: tuple[int, ...]
 
@@ -175,7 +175,7 @@ class Reduce(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Concat(Op):
-    """Joins the inputs along ``axis``."""
+    """Concatenates the inputs along ``axis``."""
 
     axis: int
 
@@ -217,7 +217,7 @@ class Tile(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Reverse(Op):
-    """Turns one axis round."""
+    """Reverses the order along one axis."""
 
     axis: int
 
@@ -259,14 +259,14 @@ class Host(Op):
 
     node: onnx.NodeProto
     captured: tuple[str, ...] = ()
-    place: Place = Place.HOST
+    executor: Executor = Executor.HOST
 
 
 DATA_MOVEMENT = (Concat, Slice, Pad, Reshape, Transpose, Tile, Reverse)
 """Operators that only move bytes."""
 
 COMPUTE = (Conv2d, TransposeConv2d, MatMul, Table, Binary, Unary, MaxPool, AvgPool, Reduce, Resize)
-"""Operators worth a call of the accelerator; a partition without any of them is given to the host."""
+"""Operators worth a call of the accelerator; a partition without any of them stays on the host."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class IntegerGraph:
     Attributes:
         ops: every operator.
         tensors: by name, constants included.
-        constants: numbers of the constant tensors, by name.
+        constants: arrays of the constant tensors, by name.
         inputs, outputs: the ONNX model's own, in order.
     """
 

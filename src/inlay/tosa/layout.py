@@ -1,10 +1,10 @@
-"""Where each tensor of a TOSA partition lies in memory: chosen so that as few bytes as possible are transposed.
+"""Memory layout of each tensor of a TOSA partition, chosen so that as few bytes as possible are transposed.
 
 A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution,
-pooling and resizing demand channels last, matrix products the ONNX order; element-wise operators, joins and
-slices take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Between groups
-stand only Reshape and Transpose, which are free when the bytes are the same on both sides (often they are: an ONNX
-export's own NCHW → NHWC Transpose vanishes). Groups without a demand take the layout with the fewest moved bytes.
+pooling and resizing require channels last (NHWC), matrix products the ONNX order; element-wise operators, Concat and
+Slice take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Only Reshape and
+Transpose connect groups; they are free when the bytes are the same on both sides (often they are: an ONNX
+export's own NCHW → NHWC Transpose vanishes). Groups without a requirement take the layout that moves fewest bytes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _OPTIONS: Mapping[int, tuple[Layout, ...]] = {
     4: ((0, 1, 2, 3), (0, 2, 3, 1)),
     5: ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 3, 4, 1, 2), (3, 4, 0, 1, 2), (1, 3, 4, 0, 2), (0, 1, 3, 4, 2)),
 }
-"""Layouts offered by rank. Of rank 5: those in which rows and columns come before channels that were split in two, as a
-channel shuffle does."""
+"""Layouts offered by rank. Of rank 5: those in which rows and columns come before channels that were split in two, as
+in a channel shuffle."""
 
 _CHANNELS_LAST = (ir.Conv2d, ir.TransposeConv2d, ir.MaxPool, ir.AvgPool, ir.Resize)
 
 _SWEEPS = 8
-"""Rounds of local improvement; real graphs settle within three."""
+"""Rounds of local improvement; real graphs converge within three."""
 
 
 def identity(rank: int) -> Layout:
-    """ONNX's own order."""
+    """ONNX's axis order."""
     return tuple(range(rank))
 
 
-def options(rank: int) -> tuple[Layout, ...]:
+def layouts(rank: int) -> tuple[Layout, ...]:
     """Layouts that a tensor of this rank may take."""
     return _OPTIONS.get(rank, (identity(rank),))
 
 
-def stored(shape: Shape, layout: Layout) -> Shape:
+def stored_shape(shape: Shape, layout: Layout) -> Shape:
     """Dimensions in memory order."""
     return tuple(shape[i] for i in layout)
 
@@ -59,14 +59,14 @@ class _Edge:
     target: str
 
 
-def assign(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable[str]) -> dict[str, Layout]:
-    """A layout for every tensor that ``ops`` read or write; constants are stored as their reader likes."""
-    fixed = set(constants)
+def assign_layouts(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable[str]) -> dict[str, Layout]:
+    """A layout for every tensor that ``ops`` read or write; constants are stored as their consumer needs them."""
+    constant = set(constants)
     groups = _Groups()
-    demands: dict[str, set[Layout]] = defaultdict(set)
+    required: dict[str, set[Layout]] = defaultdict(set)
     edges = []
     for op in ops:
-        live = [n for n in (*op.inputs, *op.outputs) if n not in fixed]
+        live = [n for n in (*op.inputs, *op.outputs) if n not in constant]
         for name in live:
             groups.find(name)
         if isinstance(op, (ir.Reshape, ir.Transpose)):
@@ -75,21 +75,21 @@ def assign(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable
         for first, second in itertools.pairwise(live):
             if not isinstance(op, ir.MatMul):
                 groups.join(first, second)
-        demand = _demand(op, tensors)
-        if demand is not None:
+        layout = _required_layout(op, tensors)
+        if layout is not None:
             for name in live:
-                demands[name].add(demand)
-    wanted: dict[str, Layout] = {}
-    for name, layouts in demands.items():
-        # Two different demands on one group cannot arise: each demand names the only layout that its rank's
-        # channel operators take, and matrix products have groups of their own behind a Reshape.
-        for layout in layouts:
-            wanted.setdefault(groups.find(name), layout)
-    labels = _improve(groups, wanted, edges, tensors)
-    return {name: labels[groups.find(name)] for name in groups.members()}
+                required[name].add(layout)
+    fixed: dict[str, Layout] = {}
+    for name, choices in required.items():
+        # One group never has two different requirements: each is the only layout that its rank's channel operators
+        # take, and matrix products have groups of their own behind a Reshape.
+        for layout in choices:
+            fixed.setdefault(groups.find(name), layout)
+    chosen = _improve(groups, fixed, edges, tensors)
+    return {name: chosen[groups.find(name)] for name in groups.members()}
 
 
-def _demand(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
+def _required_layout(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
     if isinstance(op, _CHANNELS_LAST):
         return (0, 2, 3, 1)
     if isinstance(op, ir.MatMul):
@@ -99,58 +99,58 @@ def _demand(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
     if isinstance(op, ir.Rescale) and op.axis is not None:
         rank = len(tensors[op.out].dims)
         # TOSA scales per channel along the last stored axis.
-        return next((o for o in options(rank) if o[-1] == op.axis), identity(rank))
+        return next((o for o in layouts(rank) if o[-1] == op.axis), identity(rank))
     return None
 
 
 def _improve(
-    groups: _Groups, wanted: Mapping[str, Layout], edges: Sequence[_Edge], tensors: Mapping[str, Tensor]
+    groups: _Groups, fixed: Mapping[str, Layout], edges: Sequence[_Edge], tensors: Mapping[str, Tensor]
 ) -> dict[str, Layout]:
-    labels = dict(wanted)
+    chosen = dict(fixed)
     touching: dict[str, list[_Edge]] = defaultdict(list)
     for edge in edges:
         for name in {groups.find(edge.source), groups.find(edge.target)}:
             touching[name].append(edge)
-    free = [g for g in groups.roots() if g not in wanted]
+    free = [g for g in groups.roots() if g not in fixed]
     for _ in range(_SWEEPS):
         changed = False
         for group in free:
-            choices = options(len(tensors[group].dims))
-            best = min(choices, key=lambda o: _cost(group, o, touching[group], labels, groups, tensors))
-            if labels.get(group) != best:
-                labels[group], changed = best, True
+            choices = layouts(len(tensors[group].dims))
+            best = min(choices, key=lambda o: _cost(group, o, touching[group], chosen, groups, tensors))
+            if chosen.get(group) != best:
+                chosen[group], changed = best, True
         if not changed:
             break
-    return labels
+    return chosen
 
 
 def _cost(
     group: str,
     layout: Layout,
     edges: Sequence[_Edge],
-    labels: Mapping[str, Layout],
+    chosen: Mapping[str, Layout],
     groups: _Groups,
     tensors: Mapping[str, Tensor],
 ) -> int:
     total = 0
     for edge in edges:
         source, target = groups.find(edge.source), groups.find(edge.target)
-        a = layout if source == group else labels.get(source)
-        b = layout if target == group else labels.get(target)
-        if a is not None and b is not None and not free_of_charge(edge.op, tensors, a, b):
+        a = layout if source == group else chosen.get(source)
+        b = layout if target == group else chosen.get(target)
+        if a is not None and b is not None and not moves_no_bytes(edge.op, tensors, a, b):
             total += math.prod(tensors[edge.target].dims)
     return total
 
 
-def free_of_charge(op: Op, tensors: Mapping[str, Tensor], source: Layout, target: Layout) -> bool:
-    """Whether a Reshape or Transpose between two layouts leaves every byte where it is."""
+def moves_no_bytes(op: Op, tensors: Mapping[str, Tensor], source: Layout, target: Layout) -> bool:
+    """Whether a Reshape or Transpose between two layouts keeps every byte at its address."""
     if isinstance(op, ir.Transpose):
-        return is_trivial(physical(op.perm, source, target), stored(tensors[op.inputs[0]].dims, source))
-    return same_bytes(tensors[op.inputs[0]].dims, source, tensors[op.out].dims, target)
+        return is_trivial(stored_permutation(op.perm, source, target), stored_shape(tensors[op.inputs[0]].dims, source))
+    return reshape_keeps_bytes(tensors[op.inputs[0]].dims, source, tensors[op.out].dims, target)
 
 
-def physical(perm: Sequence[int], source: Layout, target: Layout) -> Layout:
-    """The permutation of stored axes that carries out a logical one."""
+def stored_permutation(perm: Sequence[int], source: Layout, target: Layout) -> Layout:
+    """The permutation of stored axes that a permutation of ONNX axes amounts to."""
     return tuple(source.index(perm[axis]) for axis in target)
 
 
@@ -160,8 +160,8 @@ def is_trivial(perm: Layout, shape: Shape) -> bool:
     return kept == sorted(kept)
 
 
-def same_bytes(shape_a: Shape, layout_a: Layout, shape_b: Shape, layout_b: Layout) -> bool:
-    """Whether a row-major reshape of one ONNX shape to the other is a plain reshape in these layouts too.
+def reshape_keeps_bytes(shape_a: Shape, layout_a: Layout, shape_b: Shape, layout_b: Layout) -> bool:
+    """Whether a row-major reshape between two ONNX shapes keeps every byte at its address in these layouts too.
 
     Both shapes are split into common factors; each layout then orders the factors, and the orders must agree.
     """

@@ -188,7 +188,7 @@ def _concat(e: Emitter, op: ir.Concat) -> None:
 
 def _slice(e: Emitter, op: ir.Slice) -> None:
     order = e.layout(op.out)
-    start, size = layout.stored(op.start, order), layout.stored(op.size, order)
+    start, size = layout.stored_shape(op.start, order), layout.stored_shape(op.size, order)
     e.operator("SLICE", [e.read(op.inputs[0], op.out), e.shape(start), e.shape(size)], op.out, "SliceAttribute")
 
 
@@ -199,7 +199,7 @@ def _pad(e: Emitter, op: ir.Pad) -> None:
 
 
 def _tile(e: Emitter, op: ir.Tile) -> None:
-    multiples = layout.stored(op.multiples, e.layout(op.out))
+    multiples = layout.stored_shape(op.multiples, e.layout(op.out))
     e.operator("TILE", [e.read(op.inputs[0], op.out), e.shape(multiples)], op.out, "TileAttribute")
 
 
@@ -219,7 +219,7 @@ def _cast(e: Emitter, op: ir.Cast) -> None:
 
 def _transpose(e: Emitter, op: ir.Transpose) -> None:
     x, source, target = op.inputs[0], e.layout(op.inputs[0]), e.layout(op.out)
-    perm = layout.physical(op.perm, source, target)
+    perm = layout.stored_permutation(op.perm, source, target)
     if layout.is_trivial(perm, e.stored(x)):
         _plain_reshape(e, e.read(x, x), e.stored(x), op.out)
     else:
@@ -238,16 +238,21 @@ def _reshape(e: Emitter, op: ir.Reshape) -> None:
     x, out = op.inputs[0], op.out
     source, target = e.layout(x), e.layout(out)
     shape_x, shape_out = e.tensors[x].dims, e.tensors[out].dims
-    if layout.same_bytes(shape_x, source, shape_out, target):
+    if layout.reshape_keeps_bytes(shape_x, source, shape_out, target):
         _plain_reshape(e, e.read(x, x), e.stored(x), out)
         return
     # One transpose before or after, where some layout allows it; else by way of ONNX's own order, with two.
     dtype = e.tensors[out].dtype
-    before = next((o for o in layout.options(len(shape_x)) if layout.same_bytes(shape_x, o, shape_out, target)), None)
+    before = next(
+        (o for o in layout.layouts(len(shape_x)) if layout.reshape_keeps_bytes(shape_x, o, shape_out, target)), None
+    )
     middle = layout.identity(len(shape_x)) if before is None else before
     name, shape = e.read(x, x), e.stored(x)
     if middle != source:
-        perm, shape = layout.physical(layout.identity(len(shape_x)), source, middle), layout.stored(shape_x, middle)
+        perm, shape = (
+            layout.stored_permutation(layout.identity(len(shape_x)), source, middle),
+            layout.stored_shape(shape_x, middle),
+        )
         name = e.step("TRANSPOSE", [name], shape, dtype, "TransposeAttribute", list(perm))
     if before is not None:
         _plain_reshape(e, name, shape, out)

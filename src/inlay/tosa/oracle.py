@@ -1,7 +1,7 @@
-"""The integer graph's meaning, in numpy: the independent second opinion on the TOSA reference model.
+"""The integer graph computed in numpy: an exact oracle, independent of the TOSA reference model.
 
-Integer operators are computed in int64 and checked against the width that the hardware has, so the result is exact or
-an error, never silently wrapped. Formulas: TOSA 1.0 specification, pseudocode of each operator.
+Integer operators are computed in int64 and checked against the width that the hardware has, so a result is exact or
+an error, never wrapped. Formulas: TOSA 1.0 specification, pseudocode of each operator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from inlay.errors import RunFailed
 from inlay.tosa import ir, rescale
-from inlay.tosa.ir import Array, IntegerGraph, Op, Place, Tensor
+from inlay.tosa.ir import Array, Executor, IntegerGraph, Op, Tensor
 from inlay.types import QParams
 
 Tensors = Mapping[str, Tensor]
@@ -71,10 +71,10 @@ def outputs(graph: IntegerGraph, feed: Mapping[str, Array], **options: Any) -> l
 def evaluate(op: Op, args: Sequence[Array], tensors: Tensors) -> Array:
     """One operator's output; ``tensors`` holds at least its own inputs and output."""
     out = tensors[op.out]
-    if isinstance(op, _NARROW) or op.place is not Place.TOSA:
-        return np.asarray(_TABLE[type(op)](op, args, tensors)).astype(out.dtype, copy=False)
+    if isinstance(op, _NOT_WIDENED) or op.executor is not Executor.TOSA:
+        return np.asarray(_FUNCTIONS[type(op)](op, args, tensors)).astype(out.dtype, copy=False)
     wide = [a.astype(np.int64) if a.dtype.kind in "iu" else a for a in args]
-    result = _TABLE[type(op)](op, wide, tensors)
+    result = _FUNCTIONS[type(op)](op, wide, tensors)
     saturated = isinstance(op, ir.Rescale) and out.dtype != "int32"
     if out.dtype in _LIMITS and result.size and not saturated:
         low, high = _LIMITS[out.dtype]
@@ -82,6 +82,12 @@ def evaluate(op: Op, args: Sequence[Array], tensors: Tensors) -> Array:
             raise RunFailed(f"{op.source}: {type(op).__name__} leaves {out.dtype} ({result.min()} … {result.max()})")
     return result.astype(out.dtype)
 
+
+_FLOAT32_EXACT = 1 << 24
+"""Largest magnitude up to which float32 holds every integer (24-bit significand)."""
+
+_UNROLLED_ELEMENTS = 1 << 22
+"""Elements of unrolled convolution windows in memory at a time: 16 MiB in float32."""
 
 _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(1 << 31), (1 << 31) - 1)}
 
@@ -107,22 +113,22 @@ def _conv2d(op: ir.Conv2d, args: Sequence[Array], tensors: Tensors) -> Array:
 
 
 def _integer_conv2d(op: ir.Conv2d, x: Array, w: Array, b: Array, tensors: Tensors) -> Array:
-    """Exact int32 sums by the fast matrix product that only floats have.
+    """Exact int32 sums by a float matrix product, which numpy hands to BLAS (it has none for integers).
 
     Every partial sum of a channel is an integer of at most Σ|w|·max|x − zp|: float32 holds it exactly up to 2^24,
-    float64 up to 2^53, in whatever order it is added up.
+    float64 up to 2^53, in whatever order it is summed.
     """
     limits = np.iinfo(x.dtype)
     wide = w.astype(np.int64) - op.w_zp
     largest = max(limits.max - op.in_zp, op.in_zp - limits.min)
-    reach = int(np.abs(wide).sum(axis=(1, 2, 3)).max(initial=0)) * largest
-    kind = np.float32 if reach <= _FLOAT32_EXACT else np.float64
+    bound = int(np.abs(wide).sum(axis=(1, 2, 3)).max(initial=0)) * largest
+    kind = np.float32 if bound <= _FLOAT32_EXACT else np.float64
     # Padding reads the input's zero point, so that it adds nothing.
     real = np.asarray(np.subtract(x, op.in_zp, dtype=kind))
     acc = _convolved(op, _padded(real, op.pads, 0), wide.astype(kind), tensors[op.out].dims)
     total = acc.astype(np.int64)
     total += b.astype(np.int64).reshape(1, -1, 1, 1)
-    if reach + int(np.abs(b.astype(np.int64)).max(initial=0)) >= 1 << 31:
+    if bound + int(np.abs(b.astype(np.int64)).max(initial=0)) >= 1 << 31:
         low, high = _LIMITS["int32"]
         if int(total.min()) < low or int(total.max()) > high:
             raise RunFailed(f"{op.source}: Conv2d leaves int32 ({total.min()} … {total.max()})")
@@ -145,17 +151,12 @@ def _convolved(op: ir.Conv2d, x: Array, w: Array, shape: tuple[int, ...]) -> Arr
         return acc
     windows = _windows(x, (w.shape[2], w.shape[3]), op.strides, op.dilations)
     matrix = w.reshape(out, -1)
-    step = max(1, _COLUMN_ELEMENTS // max(1, n * matrix.shape[1] * ow))
+    step = max(1, _UNROLLED_ELEMENTS // max(1, n * matrix.shape[1] * ow))
     for top in range(0, oh, step):
         unrolled = windows[:, :, top : top + step].transpose(0, 1, 4, 5, 2, 3)
         part = np.matmul(matrix, unrolled.reshape(n, matrix.shape[1], -1))
         acc[:, :, top : top + step] = part.reshape(n, out, -1, ow)
     return acc
-
-
-_FLOAT32_EXACT = 1 << 24
-_COLUMN_ELEMENTS = 1 << 22
-"""Unrolled windows are held for so many elements at a time."""
 
 
 def _transpose_conv2d(op: ir.TransposeConv2d, args: Sequence[Array], tensors: Tensors) -> Array:
@@ -326,10 +327,10 @@ def _qparams(tensor: Tensor) -> QParams:
     return tensor.qparams
 
 
-_NARROW = (*ir.DATA_MOVEMENT, ir.Conv2d, ir.Clamp, ir.Table, ir.MaxPool)
-"""Cannot leave the type of their result, or see to it themselves: they are not widened."""
+_NOT_WIDENED = (*ir.DATA_MOVEMENT, ir.Conv2d, ir.Clamp, ir.Table, ir.MaxPool)
+"""Computed in the type of their inputs: they cannot overflow, or check it themselves."""
 
-_TABLE: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] = {
+_FUNCTIONS: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] = {
     ir.Conv2d: _conv2d,
     ir.TransposeConv2d: _transpose_conv2d,
     ir.MatMul: _matmul,

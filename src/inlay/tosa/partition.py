@@ -1,7 +1,7 @@
-"""Cuts an integer graph into TOSA and host partitions that can run one after the other.
+"""Splits an integer graph into TOSA and host partitions that can run one after the other.
 
-An operator's level is the number of changes between TOSA and host on the longest way to it. Operators of one level and
-one place form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
+An operator's level is the number of changes between TOSA and host on the longest path to it. Operators of one level and
+one executor form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from inlay.tosa import ir
-from inlay.tosa.ir import IntegerGraph, Op, Place
+from inlay.tosa.ir import Executor, IntegerGraph, Op
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class Subgraph:
     """Operators of one partition, in topological order.
 
     Attributes:
-        place: TOSA or HOST.
+        executor: TOSA or HOST.
         ops: the operators.
-        inputs: tensors that it reads and does not make (constants excluded), model inputs first in their order.
-        outputs: tensors that it makes and others read, model outputs first in their order.
+        inputs: tensors that it reads and does not compute (constants excluded), model inputs first in their order.
+        outputs: tensors that it computes and others read, model outputs first in their order.
     """
 
-    place: Place
+    executor: Executor
     ops: tuple[Op, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -37,27 +37,28 @@ class Piece:
 
     @property
     def computes(self) -> bool:
-        """Whether there is work in it that is worth a call of the accelerator."""
+        """Whether it holds work that is worth a call of the accelerator."""
         return any(isinstance(op, ir.COMPUTE) for op in self.ops)
 
 
-def split(graph: IntegerGraph) -> tuple[Piece, ...]:
+def split(graph: IntegerGraph) -> tuple[Subgraph, ...]:
     """The partitions of ``graph``, in an order in which they can run."""
-    at: dict[str, tuple[int, Place]] = {}
-    members: defaultdict[tuple[int, Place], list[Op]] = defaultdict(list)
+    at: dict[str, tuple[int, Executor]] = {}
+    members: defaultdict[tuple[int, Executor], list[Op]] = defaultdict(list)
     for op in graph.ops:
-        if op.place is Place.BOUNDARY:
+        if op.executor is Executor.CALLER:
             continue
         level = 0
         for name in op.inputs:
             if name in at:
-                before, place = at[name]
-                level = max(level, before + (place is not op.place))
+                before, executor = at[name]
+                level = max(level, before + (executor is not op.executor))
         for name in op.outputs:
-            at[name] = (level, op.place)
-        members[level, op.place].append(op)
+            at[name] = (level, op.executor)
+        members[level, op.executor].append(op)
     ordered = sorted(members.items(), key=lambda item: (item[0][0], item[0][1].value))
-    return tuple(_piece(graph, place, ops, _readers(graph)) for (_, place), ops in ordered)
+    readers = _readers(graph)
+    return tuple(_subgraph(graph, executor, ops, readers) for (_, executor), ops in ordered)
 
 
 def _readers(graph: IntegerGraph) -> Mapping[str, tuple[Op, ...]]:
@@ -68,16 +69,18 @@ def _readers(graph: IntegerGraph) -> Mapping[str, tuple[Op, ...]]:
     return {n: tuple(ops) for n, ops in table.items()}
 
 
-def _piece(graph: IntegerGraph, place: Place, ops: Sequence[Op], readers: Mapping[str, tuple[Op, ...]]) -> Piece:
+def _subgraph(
+    graph: IntegerGraph, executor: Executor, ops: Sequence[Op], readers: Mapping[str, tuple[Op, ...]]
+) -> Subgraph:
     own = {id(op) for op in ops}
-    made = {name for op in ops for name in op.outputs}
-    read = dict.fromkeys(n for op in ops for n in op.inputs if n and n not in made and n not in graph.constants)
+    computed = {name for op in ops for name in op.outputs}
+    read = dict.fromkeys(n for op in ops for n in op.inputs if n and n not in computed and n not in graph.constants)
     model_outputs = {i.tensor for i in graph.outputs}
     leaving = [
         n for op in ops for n in op.outputs if n in model_outputs or any(id(r) not in own for r in readers.get(n, ()))
     ]
-    return Piece(
-        place=place,
+    return Subgraph(
+        executor=executor,
         ops=tuple(ops),
         inputs=_interface_first(read, _carriers(graph, [i.tensor for i in graph.inputs], inward=True)),
         outputs=_interface_first(
@@ -87,12 +90,12 @@ def _piece(graph: IntegerGraph, place: Place, ops: Sequence[Op], readers: Mappin
 
 
 def _carriers(graph: IntegerGraph, interface: Sequence[str], inward: bool) -> list[str]:
-    """The model's inputs (outputs), each followed by the quantized tensors that carry it over the boundary."""
+    """The model's inputs (outputs), each followed by its quantized forms, which the caller computes (or reads)."""
     result = []
     for name in interface:
         result.append(name)
         for op in graph.ops:
-            if op.place is Place.BOUNDARY:
+            if op.executor is Executor.CALLER:
                 if inward and op.inputs[0] == name:
                     result.append(op.out)
                 elif not inward and op.out == name:
@@ -104,8 +107,8 @@ def _interface_first(names: Mapping[str, None], first: Sequence[str]) -> tuple[s
     return tuple(dict.fromkeys([*(n for n in first if n in names), *names]))
 
 
-def without_compute(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """TOSA partitions that only move or requantize, where there is another partition that could do it instead."""
-    if len(pieces) < 2:
+def without_compute(subgraphs: Sequence[Subgraph]) -> tuple[Subgraph, ...]:
+    """TOSA partitions that only move data or requantize, where another partition could do it instead."""
+    if len(subgraphs) < 2:
         return ()
-    return tuple(p for p in pieces if p.place is Place.TOSA and not p.computes)
+    return tuple(p for p in subgraphs if p.executor is Executor.TOSA and not p.computes)

@@ -11,9 +11,9 @@ from inlay.errors import DataError, RunFailed
 from inlay.model.silence import silence
 from inlay.tosa import ir, oracle
 from inlay.tosa.extras import require
-from inlay.tosa.ir import Array, Place
-from inlay.tosa.lower import Lowered, Partition
-from inlay.tosa.serialize import Port, TosaBinary
+from inlay.tosa.ir import Array, Executor
+from inlay.tosa.lowering import Lowered, Partition
+from inlay.tosa.serialize import TosaBinary, TosaTensor
 
 
 def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
@@ -33,7 +33,7 @@ def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
     model = require("tosa_reference_model")
     stored = [_store(port, value) for port, value in zip(binary.inputs, values, strict=True)]
     try:
-        with silence():  # it remarks on every TOSA 1.0 file that this is older than the model
+        with silence():  # it warns about every TOSA 1.0 file that it is older than the reference model
             results, status = model.run(binary.data, stored, verbosity="NONE")
     except (ValueError, RuntimeError) as error:
         raise RunFailed(f"the TOSA reference model: {error}") from error
@@ -42,24 +42,24 @@ def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
     return [_load(port, value) for port, value in zip(binary.outputs, results, strict=True)]
 
 
-def _store(port: Port, value: Array) -> Array:
+def _store(port: TosaTensor, value: Array) -> Array:
     stored = np.ascontiguousarray(np.asarray(value, port.dtype).transpose(port.permutation))
     return stored.view(np.int8) if port.dtype == "uint8" else stored
 
 
-def _load(port: Port, value: Array) -> Array:
+def _load(port: TosaTensor, value: Array) -> Array:
     typed = np.frombuffer(np.ascontiguousarray(value).tobytes(), port.dtype).reshape(port.shape)
     return typed.transpose(np.argsort(port.permutation))
 
 
-class Reference:
-    """A lowered model, ready to run; sessions of the host partitions are made once.
+class LoweredRunner:
+    """A lowered model, ready to run; sessions of the host partitions are created once.
 
     Args:
         lowered: the model.
         threads: of ONNX Runtime, for the host partitions.
-        in_numpy: TOSA partitions are computed by :mod:`inlay.tosa.oracle`, some ten times as fast as the reference
-            model. For integers the two agree bit for bit; floats (profile ``INT+FP``) may differ in their last bits.
+        in_numpy: compute TOSA partitions by :mod:`inlay.tosa.oracle`, about ten times as fast as the reference
+            model. Integers agree bit for bit; floats (profile ``INT+FP``) may differ in their last bits.
     """
 
     def __init__(self, lowered: Lowered, threads: int = 1, in_numpy: bool = False) -> None:
@@ -92,31 +92,34 @@ class Reference:
         for interface in graph.inputs:
             values[interface.tensor] = self._input(interface, feed)
         for op in graph.ops:
-            if op.place is Place.BOUNDARY and isinstance(op, ir.Quantize):
+            if op.executor is Executor.CALLER and isinstance(op, ir.Quantize):
                 values[op.out] = oracle.evaluate(op, [values[op.inputs[0]]], graph.tensors)
         for part, session in zip(self.lowered.partitions, self._sessions, strict=True):
-            args = [values[n] for n in part.piece.inputs]
+            inputs, outputs = part.subgraph.inputs, part.subgraph.outputs
+            args = [values[n] for n in inputs]
             results: Sequence[Array]
             if part.tosa is not None:
                 results = self._in_numpy(part, args) if self.in_numpy else run_tosa(part.tosa, args)
             else:
                 assert session is not None
                 try:
-                    results = session.run(list(part.piece.outputs), dict(zip(part.piece.inputs, args, strict=True)))
+                    results = session.run(
+                        list(part.subgraph.outputs), dict(zip(part.subgraph.inputs, args, strict=True))
+                    )
                 except Exception as error:  # ONNX Runtime's own exceptions share no base class
                     raise RunFailed(f"ONNX Runtime on a host partition: {error}") from error
-            values.update(zip(part.piece.outputs, results, strict=True))
+            values.update(zip(outputs, results, strict=True))
         for op in graph.ops:
-            if op.place is Place.BOUNDARY and isinstance(op, ir.Dequantize):
+            if op.executor is Executor.CALLER and isinstance(op, ir.Dequantize):
                 values[op.out] = oracle.evaluate(op, [values[op.inputs[0]]], graph.tensors)
         return [values[i.tensor] for i in graph.outputs]
 
     def _in_numpy(self, part: Partition, args: Sequence[Array]) -> list[Array]:
         graph = self.lowered.graph
-        values = {**graph.constants, **dict(zip(part.piece.inputs, args, strict=True))}
-        for op in part.piece.ops:
+        values = {**graph.constants, **dict(zip(part.subgraph.inputs, args, strict=True))}
+        for op in part.subgraph.ops:
             values[op.out] = oracle.evaluate(op, [values[n] for n in op.inputs], graph.tensors)
-        return [values[n] for n in part.piece.outputs]
+        return [values[n] for n in part.subgraph.outputs]
 
     def _input(self, interface: ir.Interface, feed: Mapping[str, Array]) -> Array:
         if interface.name not in feed:

@@ -1,4 +1,4 @@
-"""Integer graph to TOSA 1.0 flatbuffer: a table of one small function per operator, over a shared emitter."""
+"""Integer graph to TOSA 1.0 flatbuffer: the emitter that the functions of :mod:`inlay.tosa.operators` share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOSA_VERSION = "1.0.0"
 
 
 @dataclass(frozen=True)
-class Port:
+class TosaTensor:
     """One input or output of a flatbuffer.
 
     Attributes:
@@ -41,12 +41,12 @@ class TosaBinary:
     Attributes:
         data: the flatbuffer.
         inputs, outputs: in flatbuffer order.
-        sources: ONNX node that each tensor of the flatbuffer was made for, by the tensor's name in it.
+        sources: ONNX node that each tensor of the flatbuffer stems from, by the tensor's name in it.
     """
 
     data: bytes
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TosaTensor, ...]
+    outputs: tuple[TosaTensor, ...]
     sources: Mapping[str, str]
 
 
@@ -62,7 +62,7 @@ def serialize(
     Raises:
         UsageError: the extra ``arm`` is not installed.
     """
-    emitter = Emitter(tensors, constants, layout.assign(ops, tensors, constants))
+    emitter = Emitter(tensors, constants, layout.assign_layouts(ops, tensors, constants))
     for name in inputs:
         emitter.graph_input(name)
     from inlay.tosa.operators import EMITTERS
@@ -74,14 +74,14 @@ def serialize(
         emitter.graph_output(name)
     return TosaBinary(
         data=bytes(emitter.serializer.serialize()),
-        inputs=tuple(emitter.port(n) for n in inputs),
-        outputs=tuple(emitter.port(n) for n in outputs),
+        inputs=tuple(emitter.boundary(n) for n in inputs),
+        outputs=tuple(emitter.boundary(n) for n in outputs),
         sources=dict(emitter.sources),
     )
 
 
 class Emitter:
-    """Collects operators in ``tosa_serializer``; knows each tensor's layout and keeps equal constants once."""
+    """Collects operators in ``tosa_serializer``; knows each tensor's layout and writes equal constants once."""
 
     def __init__(
         self, tensors: Mapping[str, Tensor], constants: Mapping[str, Array], layouts: Mapping[str, Layout]
@@ -95,7 +95,7 @@ class Emitter:
         )
         self.source = ""
         self.sources: dict[str, str] = {}
-        self._made: dict[str, Any] = {}
+        self._written: dict[str, Any] = {}
         self._consts: dict[tuple[str, Shape, bytes], str] = {}
         self._types = {
             "int8": self.ts.DType.INT8,
@@ -114,23 +114,23 @@ class Emitter:
 
     def stored(self, name: str) -> Shape:
         """Stored dimensions of a tensor that is not constant."""
-        return layout.stored(self.tensors[name].dims, self.layout(name))
+        return layout.stored_shape(self.tensors[name].dims, self.layout(name))
 
-    def port(self, name: str) -> Port:
-        """How ``name`` crosses the flatbuffer's boundary."""
-        return Port(name, self.tensors[name].dtype, self.stored(name), self.layout(name))
+    def boundary(self, name: str) -> TosaTensor:
+        """How ``name`` is stored as an input or output of the flatbuffer."""
+        return TosaTensor(name, self.tensors[name].dtype, self.stored(name), self.layout(name))
 
     def graph_input(self, name: str) -> None:
         """Declare an input."""
         tensor = self.ts.TosaSerializerTensor(name, list(self.stored(name)), self._types[self.tensors[name].dtype])
-        self._made[name] = self.serializer.addInputTensor(tensor) or tensor
+        self._written[name] = self.serializer.addInputTensor(tensor) or tensor
 
     def graph_output(self, name: str) -> None:
-        """Declare an output, which an operator has made."""
-        self.serializer.addOutputTensor(self._made[name])
+        """Declare an output, which an operator has computed."""
+        self.serializer.addOutputTensor(self._written[name])
 
     def const(self, value: Array, dtype: str | None = None) -> str:
-        """A constant with the given numbers; equal ones are written once."""
+        """A constant with the given values; equal ones are written once."""
         dtype = dtype or value.dtype.name
         data = np.ascontiguousarray(value.astype("int8" if dtype == "uint8" else dtype))
         key = (dtype, data.shape, data.tobytes())
@@ -152,7 +152,7 @@ class Emitter:
     def read(self, name: str, like: str) -> str:
         """An operand: a constant is stored in the layout that ``like`` has, where the ranks agree."""
         if name not in self.constants:
-            return str(self._made[name].name)
+            return str(self._written[name].name)
         value = self.constants[name]
         order = self.layout(like)
         if value.ndim == len(order):
@@ -160,8 +160,8 @@ class Emitter:
         return self.const(value, self.tensors[name].dtype)
 
     def operator(self, op: str, inputs: Sequence[str], out: str, attribute: str, *args: Any) -> None:
-        """Append a TOSA operator that makes the integer graph's tensor ``out``."""
-        self._made[out] = self._append(op, inputs, self.stored(out), self.tensors[out].dtype, attribute, *args)
+        """Append a TOSA operator that computes the integer graph's tensor ``out``."""
+        self._written[out] = self._append(op, inputs, self.stored(out), self.tensors[out].dtype, attribute, *args)
 
     def step(self, op: str, inputs: Sequence[str], shape: Shape, dtype: str, attribute: str, *args: Any) -> str:
         """Append a TOSA operator with a result of its own, and return the result's name."""
@@ -174,10 +174,6 @@ class Emitter:
         getattr(attr, attribute)(*args)
         self.serializer.addOperator(getattr(self.ts.Op, op), list(inputs), [out.name], attr)
         return out
-
-    def alias(self, source: str, out: str) -> None:
-        """``out`` is the very tensor ``source``."""
-        self._made[out] = self._made[source]
 
 
 EmitFunction = Callable[[Emitter, Any], None]

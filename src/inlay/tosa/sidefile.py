@@ -15,10 +15,10 @@ from typing import Any
 from inlay.errors import UsageError
 from inlay.tosa import ir
 from inlay.tosa.ir import IntegerGraph
-from inlay.tosa.lower import Lowered, Partition
-from inlay.tosa.serialize import TOSA_VERSION, Port
+from inlay.tosa.lowering import Lowered, Partition
+from inlay.tosa.serialize import TOSA_VERSION, TosaTensor
 
-_IDLE = "it computes nothing, its outputs are its inputs in other shapes or under other names"
+_NOTHING_COMPUTED = "it computes nothing, its outputs are its inputs in other shapes or under other names"
 
 
 def describe(lowered: Lowered, files: Mapping[int, str] | None = None) -> dict[str, Any]:
@@ -31,9 +31,9 @@ def describe(lowered: Lowered, files: Mapping[int, str] | None = None) -> dict[s
     Returns:
         ``profile``, ``tosa_version``, ``inputs`` and ``outputs`` of the first TOSA partition (in flatbuffer order),
         ``partitions``, ``not_lowered``; besides, the ONNX model's own ``model_inputs`` and ``model_outputs``.
-        Ports have ``name`` (of the ONNX model where they are its input or output), ``tensor`` (the name that links
-        partitions), ``dtype``, ``shape`` (stored), ``permutation`` (stored axis ``i`` is ONNX axis ``permutation[i]``),
-        ``scale`` and ``zero_point`` (null for what is not quantized).
+        Inputs and outputs have ``name`` (of the ONNX model where they are its input or output), ``tensor`` (the
+        name that links partitions), ``dtype``, ``shape`` (stored), ``permutation`` (stored axis ``i`` is ONNX axis
+        ``permutation[i]``), ``scale`` and ``zero_point`` (null for what is not quantized).
     """
     names = _onnx_names(lowered.graph)
     partitions = [
@@ -60,7 +60,7 @@ def _onnx_names(graph: IntegerGraph) -> dict[str, str]:
     """The ONNX name of each tensor that carries a model input or output, quantized forms included."""
     names = {i.tensor: i.name for i in (*graph.inputs, *graph.outputs)}
     for op in graph.ops:
-        if op.place is ir.Place.BOUNDARY:
+        if op.executor is ir.Executor.CALLER:
             inward = isinstance(op, ir.Quantize)
             inner, outer = (op.out, op.inputs[0]) if inward else (op.inputs[0], op.out)
             names.setdefault(inner, names.get(outer, outer))
@@ -71,32 +71,34 @@ def _partition(graph: IntegerGraph, part: Partition, names: Mapping[str, str], f
     if part.tosa is not None:
         inputs, outputs = part.tosa.inputs, part.tosa.outputs
     else:
-        inputs, outputs = (tuple(_plain(graph, n) for n in side) for side in (part.piece.inputs, part.piece.outputs))
+        inputs, outputs = (
+            tuple(_unpermuted(graph, n) for n in side) for side in (part.subgraph.inputs, part.subgraph.outputs)
+        )
     return {
         "kind": part.kind,
         "nodes": list(part.nodes),
         "file": file,
-        "inputs": [_port(graph, p, names) for p in inputs],
-        "outputs": [_port(graph, p, names) for p in outputs],
+        "inputs": [_tensor(graph, t, names) for t in inputs],
+        "outputs": [_tensor(graph, t, names) for t in outputs],
     }
 
 
-def _plain(graph: IntegerGraph, name: str) -> Port:
+def _unpermuted(graph: IntegerGraph, name: str) -> TosaTensor:
     tensor = graph.tensors[name]
     shape = tensor.shape or ()
-    return Port(name, tensor.dtype, shape, tuple(range(len(shape))))
+    return TosaTensor(name, tensor.dtype, shape, tuple(range(len(shape))))
 
 
-def _port(graph: IntegerGraph, port: Port, names: Mapping[str, str]) -> dict[str, Any]:
-    numbers = graph.tensors[port.tensor].qparams
+def _tensor(graph: IntegerGraph, stored: TosaTensor, names: Mapping[str, str]) -> dict[str, Any]:
+    qparams = graph.tensors[stored.tensor].qparams
     return {
-        "name": names.get(port.tensor, port.tensor),
-        "tensor": port.tensor,
-        "dtype": port.dtype,
-        "shape": list(port.shape),
-        "permutation": list(port.permutation),
-        "scale": None if numbers is None else numbers.scale[0],
-        "zero_point": None if numbers is None else numbers.zero_point[0],
+        "name": names.get(stored.tensor, stored.tensor),
+        "tensor": stored.tensor,
+        "dtype": stored.dtype,
+        "shape": list(stored.shape),
+        "permutation": list(stored.permutation),
+        "scale": None if qparams is None else qparams.scale[0],
+        "zero_point": None if qparams is None else qparams.zero_point[0],
     }
 
 
@@ -108,7 +110,9 @@ def write(lowered: Lowered, path: Path) -> tuple[Path, ...]:
     """
     if not lowered.tosa:
         reasons = "; ".join(f"{n.node}: {n.reason}" for n in lowered.not_lowered[:3])
-        raise UsageError(f"nothing of the model can be lowered to TOSA {lowered.profile}: {reasons or _IDLE}")
+        raise UsageError(
+            f"nothing of the model can be lowered to TOSA {lowered.profile}: {reasons or _NOTHING_COMPUTED}"
+        )
     contents: dict[Path, bytes] = {}
     files: dict[int, str] = {}
     binaries = hosts = 0

@@ -12,8 +12,9 @@ from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.ethos_u import vela
 from inlay.targets.ethos_u.partitions import compile_partitions
 from inlay.targets.ethos_u.vela import Accelerator
-from inlay.tosa import lower, oracle
-from tests.tosa.lower_nets import Net, run_ort
+from inlay.tosa import oracle
+from inlay.tosa.lowering import lower
+from tests.tosa.nets import Net, run_ort
 
 
 def chain(host=False, resize=False):
@@ -130,9 +131,9 @@ def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind, channels, a
 def test_what_the_table_misses_is_found_by_asking(monkeypatch) -> None:
     """Without the table, the refused partition is searched operator by operator."""
     from inlay.targets.ethos_u import partitions
-    from inlay.tosa.integer import anything
+    from inlay.tosa.integer_graph import all_legal
 
-    monkeypatch.setattr(partitions, "legal_for", lambda family: anything)
+    monkeypatch.setattr(partitions, "legality_for", lambda family: all_legal)
     lowered, _ = compile_partitions(chain(resize=True), Accelerator.of("ethos-u55-128"))
     assert [n.op_type for n in lowered.not_lowered] == ["Resize"]
     assert "Vela refuses" in lowered.not_lowered[0].reason

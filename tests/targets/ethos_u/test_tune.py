@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.tosa.float_nets import SIDE, generated, samples, unseen
+from tests.tosa.float_models import SIDE, generated, samples, unseen
 
 pytest.importorskip("ethosu")
 
@@ -17,7 +17,8 @@ import inlay
 from inlay.errors import RunFailed
 from inlay.targets import registry
 from inlay.targets.base import Artifact, TargetSpec
-from inlay.tosa import Reference, ir, oracle
+from inlay.tosa import ir, oracle
+from inlay.tosa.reference import LoweredRunner
 
 TARGET = "ethos-u55-128"
 
@@ -128,7 +129,7 @@ def test_a_model_that_nobody_developed_against(tmp_path) -> None:
     executable = compiled(result.model_path)
     assert "tosa" in [p.kind for p in executable.lowered.partitions]  # the host may well be faster at the last softmax
     for feed in samples(3, seed=99):
-        exact = Reference(executable.lowered).run(feed)
+        exact = LoweredRunner(executable.lowered).run(feed)
         for ours, theirs in zip(executable.run(feed).values(), exact, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 

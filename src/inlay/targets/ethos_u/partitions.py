@@ -11,11 +11,10 @@ import onnx
 
 from inlay.errors import CompileFailed
 from inlay.targets.base import KernelTime
-from inlay.targets.ethos_u import hostcost, vela
-from inlay.targets.ethos_u.legal import legal_for
+from inlay.targets.ethos_u import host_cost, vela
+from inlay.targets.ethos_u.legality import legality_for
 from inlay.targets.ethos_u.vela import ACCELERATORS, Accelerator, Estimate
-from inlay.tosa import lower
-from inlay.tosa.lower import Lowered
+from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.serialize import TosaBinary, serialize
 
 _ROUNDS = 4
@@ -30,7 +29,7 @@ class Cost:
 
     Attributes:
         npu: Vela's estimate, all partitions.
-        host: what stays on the host, by the stated model of :mod:`.hostcost`.
+        host: what stays on the host, by the stated model of :mod:`.host_cost`.
         crossing: calls of the NPU and tensors handed over.
         clock_hz: clock that turns cycles into time.
         kernels: every part of the sum.
@@ -69,9 +68,9 @@ def compile_partitions(
         CompileFailed: Vela refuses a partition as a whole but none of its operators.
         ModelError: the model is not valid.
     """
-    forced = dict(on_host or {})
+    kept = dict(on_host or {})
     for _ in range(_ROUNDS):
-        lowered = lower(model, "INT", legal=legal_for(ACCELERATORS[accelerator.name][0]), forced=forced)
+        lowered = lower(model, "INT", legality=legality_for(ACCELERATORS[accelerator.name][0]), on_host=kept)
         estimates: list[Estimate | None] = []
         refused: dict[str, str] = {}
         for part in lowered.partitions:
@@ -81,14 +80,14 @@ def compile_partitions(
             try:
                 estimates.append(vela.estimate(part.tosa.data, accelerator))
             except CompileFailed as error:
-                found = _refused_nodes(lowered, part.piece.ops, accelerator)
+                found = _refused_nodes(lowered, part.subgraph.ops, accelerator)
                 if not found:
                     raise CompileFailed(f"{error}; none of its operators alone is the reason") from error
                 refused.update(found)
         if not refused:
             return lowered, _cost(lowered, estimates, accelerator)
-        forced.update(refused)
-    raise CompileFailed(f"Vela keeps refusing parts of the model for {accelerator.name}: {'; '.join(forced.values())}")
+        kept.update(refused)
+    raise CompileFailed(f"Vela keeps refusing parts of the model for {accelerator.name}: {'; '.join(kept.values())}")
 
 
 def _refused_nodes(lowered: Lowered, ops: tuple[object, ...], accelerator: Accelerator) -> dict[str, str]:
@@ -117,13 +116,13 @@ def _cost(lowered: Lowered, estimates: list[Estimate | None], accelerator: Accel
     npu = host = crossing = 0.0
     for index, (part, estimate) in enumerate(zip(lowered.partitions, estimates, strict=True)):
         if estimate is None or part.tosa is None:
-            for op in part.piece.ops:
-                item = hostcost.operator(lowered.graph, op)
+            for op in part.subgraph.ops:
+                item = host_cost.operator(lowered.graph, op)
                 host += item.cycles
                 kernels.append(KernelTime(item.node, item.op_type, item.cycles / clock * 1e9, "float32", (item.node,)))
             continue
         npu += estimate.cycles
-        call = hostcost.crossing(lowered.graph, part, lowered)
+        call = host_cost.crossing(lowered.graph, part, lowered)
         crossing += call
         kernels.extend(_npu_kernels(part.tosa, estimate, clock))
         kernels.append(KernelTime(f"npu call {index}", "call", call / clock * 1e9, "", ()))

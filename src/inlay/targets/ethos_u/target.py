@@ -16,12 +16,13 @@ from inlay.model.passes.half import widen_halves
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
-from inlay.targets.ethos_u import hostcost, vela
+from inlay.targets.ethos_u import host_cost, vela
 from inlay.targets.ethos_u.partitions import Cost, compile_partitions
 from inlay.targets.ethos_u.rules import rules_for
 from inlay.targets.ethos_u.vela import Accelerator
-from inlay.tosa import Lowered, Reference
 from inlay.tosa.extras import require
+from inlay.tosa.lowering import Lowered
+from inlay.tosa.reference import LoweredRunner
 
 CHECK_EVERY = 100
 """Runs of a model from one comparison with the TOSA reference model to the next."""
@@ -31,7 +32,7 @@ class EthosUTarget:
     """An Ethos-U NPU with a microcontroller-class host.
 
     All times are estimates, deterministic within one version of Vela: Vela's cycles for what runs on the NPU, the
-    model of :mod:`.hostcost` for the rest and for crossing between the two.
+    model of :mod:`.host_cost` for the rest and for crossing between the two.
 
     Args:
         accelerator: one of ``ethos-u55-{32,64,128,256}``, ``ethos-u65-{256,512}`` and
@@ -52,8 +53,8 @@ class EthosUTarget:
             UsageError: the extra ``arm`` is not installed.
         """
         figures = (
-            hostcost.PRODUCT, hostcost.ELEMENTWISE, hostcost.FUNCTION, hostcost.MOVEMENT, hostcost.CONVERSION,
-            hostcost.NODE_CALL, hostcost.NPU_CALL, hostcost.CROSSING_BYTE, hostcost.PERMUTED,
+            host_cost.PRODUCT, host_cost.ELEMENTWISE, host_cost.FUNCTION, host_cost.MOVEMENT, host_cost.CONVERSION,
+            host_cost.NODE_CALL, host_cost.NPU_CALL, host_cost.CROSSING_BYTE, host_cost.PERMUTED,
         )  # fmt: skip
         require("tosa_serializer")
         return Fingerprint(
@@ -108,8 +109,8 @@ class Built:
 
     def __init__(self, lowered: Lowered, cost: Cost) -> None:
         self.lowered, self.cost = lowered, cost
-        self.fast = Reference(lowered, in_numpy=True)
-        self.exact = Reference(lowered) if lowered.tosa else None
+        self.fast = LoweredRunner(lowered, in_numpy=True)
+        self.exact = LoweredRunner(lowered) if lowered.tosa else None
         self.runs = 0
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:

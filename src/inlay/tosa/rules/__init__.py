@@ -1,4 +1,8 @@
-"""How each ONNX operator becomes integer operators: one function per operator family, found by this table."""
+"""How each ONNX operator becomes integer operators: a row in a table here, a function in the file of its family.
+
+To add an operator, write a :data:`Rule` and add its row. Each family may import :mod:`inlay.tosa.context`,
+:mod:`inlay.tosa.ir` and what its name says is shared (``_common``, ``_movement``, ``_products``).
+"""
 
 from __future__ import annotations
 
@@ -6,58 +10,74 @@ from collections.abc import Callable, Mapping
 
 from inlay.model.graph import Node
 from inlay.tosa.context import Context
-from inlay.tosa.rules import dense, elementwise, movement, pool, resize, softmax, table
-from inlay.tosa.rules.floats import FLOAT
+from inlay.tosa.rules import (
+    activation,
+    arithmetic,
+    concat,
+    conv,
+    floats,
+    gemm,
+    pad,
+    pool,
+    reduce,
+    reshape,
+    resize,
+    slicing,
+    softmax,
+    table,
+)
+
+__all__ = ["FLOAT_RULES", "RULES", "Rule"]
 
 Rule = Callable[[Context, Node], None]
-"""Adds the node's integer operators and notes its outputs; raises Refused, with the reason, where it cannot."""
+"""Adds the node's integer operators and records its outputs; raises Unsupported, with the reason, where it cannot."""
 
-_MOVEMENT: Mapping[str, Rule] = {
-    "Identity": movement.identity,
-    "Dropout": movement.identity,
-    "Reshape": movement.reshape,
-    "Flatten": movement.reshape,
-    "Squeeze": movement.reshape,
-    "Unsqueeze": movement.reshape,
-    "Transpose": movement.transpose,
-    "SpaceToDepth": movement.space_to_depth,
-    "DepthToSpace": movement.depth_to_space,
-    "Concat": movement.concat,
-    "Split": movement.split,
-    "Slice": movement.slice_,
-    "Gather": movement.gather,
-    "Pad": movement.pad,
-    "Expand": movement.expand,
-    "Tile": movement.expand,
+_DATA_MOVEMENT: Mapping[str, Rule] = {
+    "Identity": reshape.identity,
+    "Dropout": reshape.identity,
+    "Reshape": reshape.reshape,
+    "Flatten": reshape.reshape,
+    "Squeeze": reshape.reshape,
+    "Unsqueeze": reshape.reshape,
+    "Transpose": reshape.transpose,
+    "SpaceToDepth": reshape.space_to_depth,
+    "DepthToSpace": reshape.depth_to_space,
+    "Expand": reshape.expand,
+    "Tile": reshape.expand,
+    "Concat": concat.concat,
+    "Split": slicing.split,
+    "Slice": slicing.slice_,
+    "Gather": slicing.gather,
+    "Pad": pad.pad,
 }
 
 RULES: Mapping[str, Rule] = {
-    "Conv": dense.conv,
-    "ConvTranspose": dense.conv_transpose,
-    "Gemm": dense.gemm,
-    "MatMul": dense.matmul,
-    "Add": elementwise.add,
-    "Sub": elementwise.add,
-    "Mul": elementwise.mul,
-    "Div": elementwise.mul,
-    "Min": elementwise.extreme,
-    "Max": elementwise.extreme,
-    "BatchNormalization": elementwise.batch_normalization,
-    "Relu": elementwise.clip,
-    "Clip": elementwise.clip,
+    "Conv": conv.conv,
+    "ConvTranspose": conv.conv_transpose,
+    "Gemm": gemm.gemm,
+    "MatMul": gemm.matmul,
+    "Add": arithmetic.add,
+    "Sub": arithmetic.add,
+    "Mul": arithmetic.mul,
+    "Div": arithmetic.mul,
+    "Min": arithmetic.min_max,
+    "Max": arithmetic.min_max,
+    "BatchNormalization": arithmetic.batch_normalization,
+    "Relu": activation.clip,
+    "Clip": activation.clip,
     "MaxPool": pool.max_pool,
     "AveragePool": pool.average_pool,
-    "GlobalAveragePool": pool.global_average_pool,
-    "ReduceMean": pool.reduce_mean,
-    "ReduceSum": pool.reduce_mean,
-    "ReduceMax": pool.reduce_extreme,
-    "ReduceMin": pool.reduce_extreme,
-    **_MOVEMENT,
+    "GlobalAveragePool": reduce.global_average_pool,
+    "ReduceMean": reduce.reduce_mean,
+    "ReduceSum": reduce.reduce_mean,
+    "ReduceMax": reduce.reduce_extreme,
+    "ReduceMin": reduce.reduce_extreme,
+    **_DATA_MOVEMENT,
     "Resize": resize.resize,
     "Upsample": resize.resize,
     "Softmax": softmax.softmax,
     **dict.fromkeys(table.UNARY, table.table),
 }
 
-FLOAT_RULES: Mapping[str, Rule] = {**_MOVEMENT, **FLOAT}
+FLOAT_RULES: Mapping[str, Rule] = {**_DATA_MOVEMENT, **floats.RULES}
 """The same in floating point, for profile ``INT+FP``."""

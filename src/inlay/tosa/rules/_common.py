@@ -1,4 +1,4 @@
-"""What several rules share: windows, padding, operands."""
+"""What several rules share: sliding windows, shapes, axes, and the output of a node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from inlay.model.graph import Node
 from inlay.tosa import ir
-from inlay.tosa.context import Context, Refused
+from inlay.tosa.context import Context
 from inlay.tosa.ir import Shape
+from inlay.tosa.quantized import Unsupported
 from inlay.types import QParams
 
 
@@ -20,7 +21,7 @@ class Window:
     Attributes:
         kernel, strides, dilations: height and width.
         pads: top, bottom, left, right; never negative.
-        size: how much of the input (height, width) the window reaches.
+        size: how many rows and columns of the input the window covers.
         out: output height and width.
     """
 
@@ -39,13 +40,13 @@ def window(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
     """
     rank = len(spatial)
     if rank not in (1, 2):
-        raise Refused(f"it has {rank} spatial dimensions")
+        raise Unsupported(f"it has {rank} spatial dimensions")
     strides = list(node.attributes.get("strides", ())) or [1] * rank
     dilations = list(node.attributes.get("dilations", ())) or [1] * rank
     pads = list(node.attributes.get("pads", ())) or [0] * (2 * rank)
     auto = node.attributes.get("auto_pad", "NOTSET")
     if min(pads) < 0:
-        raise Refused("it has negative pads")
+        raise Unsupported("it has negative pads")
     axes = []
     for i, size in enumerate(spatial):
         reach = (kernel[i] - 1) * dilations[i] + 1
@@ -62,7 +63,7 @@ def window(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
         strides, dilations, kernel = [1, *strides], [1, *dilations], [1, *kernel]
     (h, top, bottom, oh), (w, left, right, ow) = axes
     if min(oh, ow) <= 0:
-        raise Refused("its window does not fit into its input")
+        raise Unsupported("its window does not fit into its input")
     return Window(
         kernel=(kernel[0], kernel[1]),
         strides=(strides[0], strides[1]),
@@ -79,19 +80,19 @@ def _fit(size: int, reach: int, stride: int, begin: int, end: int, ceil: bool) -
     if ceil and over and (size + begin + end - reach + stride - 1) // stride * stride < size + begin:
         # ONNX drops a last window that would start in the end padding.
         return size, begin, end + stride - over, (size + begin + end - reach) // stride + 2
-    cut = max(over - end, 0)
-    return size - cut, begin, max(end - over, 0), (size + begin + end - reach) // stride + 1
+    unused = max(over - end, 0)
+    return size - unused, begin, max(end - over, 0), (size + begin + end - reach) // stride + 1
 
 
-def spatial4(context: Context, node: Node, tensor: str) -> str:
-    """``tensor`` as [N,C,H,W]: [N,C,W] gets height 1."""
+def as_nchw(context: Context, node: Node, tensor: str) -> str:
+    """``tensor`` as [N,C,H,W]; [N,C,W] gets height 1."""
     shape = context.builder.shape(tensor)
     if len(shape) == 4:
         return tensor
     return context.reshape(node.name, tensor, (*shape[:2], 1, *shape[2:]), f"{tensor}/2d")
 
 
-def crop(context: Context, node: Node, tensor: str, size: tuple[int, int]) -> str:
+def slice_spatial(context: Context, node: Node, tensor: str, size: tuple[int, int]) -> str:
     """The first ``size`` rows and columns of an [N,C,H,W] tensor (itself where that is all of it)."""
     declared = context.builder.tensors[tensor]
     n, c, h, w = declared.dims
@@ -103,17 +104,17 @@ def crop(context: Context, node: Node, tensor: str, size: tuple[int, int]) -> st
     )  # fmt: skip
 
 
-def settle(context: Context, node: Node, tensor: str, want: QParams) -> None:
-    """Give the node's output its own shape, and note it."""
+def set_output(context: Context, node: Node, tensor: str, qparams: QParams) -> None:
+    """Record ``tensor``, in the output's own shape, as the node's quantized output."""
     out = node.outputs[0]
     if math.prod(context.shape(out)) != math.prod(context.builder.shape(tensor)):
         # Shape inference and ONNX Runtime differ on a last pooling window that would start in the padding.
-        raise Refused(f"its declared shape {list(context.shape(out))} is not the one it computes")
-    context.set(out, context.reshape(node.name, tensor, context.shape(out), out), want)
+        raise Unsupported(f"its declared shape {list(context.shape(out))} is not the one it computes")
+    context.set_quantized(out, context.reshape(node.name, tensor, context.shape(out), out), qparams)
 
 
-def align(shape: Shape, rank: int) -> Shape:
-    """``shape`` with leading ones up to ``rank``."""
+def expand_rank(shape: Shape, rank: int) -> Shape:
+    """``shape`` with leading ones up to ``rank``, as ONNX broadcasts it."""
     return (1,) * (rank - len(shape)) + shape
 
 
@@ -121,11 +122,11 @@ def axes_of(context: Context, node: Node, slot: int, rank: int) -> tuple[int, ..
     """The ``axes`` of a node, from its attribute or (newer opsets) from input ``slot``; None when absent."""
     axes = node.attributes.get("axes")
     if axes is None:
-        given = context.constant(node, slot)
+        given = context.constant_input(node, slot)
         axes = None if given is None else given.reshape(-1).tolist()
     return None if axes is None else tuple(int(a) % rank for a in axes)
 
 
-def further_outputs(context: Context, node: Node) -> bool:
-    """Whether anything reads an output of the node other than the first."""
+def reads_extra_outputs(context: Context, node: Node) -> bool:
+    """Whether anything reads an output of the node besides the first."""
     return any(value and context.graph.consumers(value) for value in node.outputs[1:])

@@ -1,6 +1,6 @@
-"""Softmax in integers, built from int8 TABLEs alone (Ethos-U55 has no 16-bit ones).
+"""Softmax in integers, with int8 TABLEs only (Ethos-U55 has no 16-bit ones).
 
-With ``d = x − max(x)`` in −255 … 0 there are just 256 exponentials ``e = round(2^E·exp(scale·d))``, looked up byte by
+With ``d = x − max(x)`` in −255 … 0 there are only 256 exponentials ``e = round(2^E·exp(scale·d))``, looked up byte by
 byte. Their sum ``S`` is normalized to ``M = S·2^up`` in [2^30, 2^31); ``r = 2^45 / M`` comes from a table over the
 leading 8 bits behind M's first, improved by one Newton step in 16 bits. Then ``e/S = (e15·r) >> (30 − E − up)`` in
 units of 2^-30, where ``e15`` is ``e`` with 15 bits.
@@ -17,47 +17,48 @@ import numpy as np
 
 from inlay.model.graph import Node
 from inlay.tosa import ir
-from inlay.tosa.context import Context, Refused
+from inlay.tosa.context import Context
 from inlay.tosa.ir import Array
-from inlay.tosa.rules._common import settle
+from inlay.tosa.quantized import Unsupported
+from inlay.tosa.rules._common import set_output
 
 _PRODUCT_BITS = 15
 """Bits of an exponential in the last product, with 15 of the reciprocal: 30."""
 
-_LONGEST = 1 << _PRODUCT_BITS
+_LONGEST_ROW = 1 << _PRODUCT_BITS
 """Elements per row: with 15 bits each their sum stays within 2^30."""
 
 _MOST_BITS = 23
-"""Three bytes hold 2^23."""
+"""Most bits of an exponential: three tables of one byte each hold 2^23."""
 
 
 def softmax(context: Context, node: Node) -> None:
     """Softmax over one axis (before opset 13: over all axes from ``axis`` on)."""
-    want = context.wanted(node.outputs[0])
-    rep = context.quantized(node.inputs[0])
-    shape = context.builder.shape(rep.tensor)
+    to = context.output_qparams(node.outputs[0])
+    x = context.quantized_input(node.inputs[0])
+    shape = context.builder.shape(x.tensor)
     axis = int(node.attributes.get("axis", -1 if context.graph.opset >= 13 else 1)) % len(shape)
-    tensor = rep.tensor
+    tensor = x.tensor
     if context.graph.opset < 13 and math.prod(shape[axis:]) != shape[axis]:
         flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
         tensor, axis = context.reshape(node.name, tensor, flat, f"{node.name}/flat"), 1
     rows = _Rows(context, node, context.builder.shape(tensor), axis)
-    if rows.shape[axis] > _LONGEST:
-        raise Refused(f"its rows are longer than {_LONGEST}")
+    if rows.shape[axis] > _LONGEST_ROW:
+        raise Unsupported(f"its rows are longer than {_LONGEST_ROW}")
     bits = min(_MOST_BITS, 30 - (rows.shape[axis] - 1).bit_length())
-    exponentials = rows.exponentials(tensor, rep.scale, bits)
+    exponentials = rows.exponentials(tensor, x.scale, bits)
     total = rows.reduce(exponentials, "sum", "int32")
     reciprocal, up = rows.reciprocal(total)
     short = rows.shift_right(exponentials, bits - _PRODUCT_BITS)
     shift = rows.binary("sub", rows.scalar(30 - bits), up)
     quotient = rows.binary("shr", rows.binary("mul", short, reciprocal), shift)
-    settle(
-        context, node, context.rescale(node.name, quotient, [2.0**-30 / want.scale[0]], f"{node.name}/out", want), want
+    set_output(
+        context, node, context.rescale(node.name, quotient, [2.0**-30 / to.scale[0]], f"{node.name}/out", to), to
     )
 
 
 class _Rows:
-    """The steps, all along one axis of one shape."""
+    """Operators along one axis of one shape."""
 
     def __init__(self, context: Context, node: Node, shape: tuple[int, ...], axis: int) -> None:
         self.context, self.builder, self.node = context, context.builder, node
@@ -68,7 +69,7 @@ class _Rows:
         return self.builder.add(ir.Binary, self.node.name, [a, b], f"{self.node.name}/{fn}", "int32", shape, fn=fn)
 
     def shift_right(self, tensor: str, by: int) -> str:
-        """Rounding shift; not a RESCALE, whose int32 → int32 form not every compiler carries out."""
+        """Rounding shift; not a RESCALE, whose int32 → int32 form not every compiler supports."""
         return self.binary("shr", tensor, self.scalar(by)) if by else tensor
 
     def scalar(self, value: int) -> str:
@@ -81,10 +82,10 @@ class _Rows:
         )
 
     def to_int32(self, tensor: str, factor: float, in_zp: int = 0) -> str:
-        return self.context.widen(self.node.name, tensor, in_zp, factor)
+        return self.context.to_int32(self.node.name, tensor, in_zp, factor)
 
     def to_int8(self, tensor: str, factor: float, out_zp: int) -> str:
-        multiplier, shift = self.context.factors([factor])
+        multiplier, shift = self.context.multipliers_and_shifts([factor])
         return self.builder.add(
             ir.Rescale, self.node.name, [tensor], f"{self.node.name}/index", "int8", self.builder.shape(tensor),
             multiplier=multiplier, shift=shift, out_zp=out_zp,

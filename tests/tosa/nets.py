@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("tosa_serializer", reason="the extra arm is not installed")
 
-from inlay.tosa import Reference, ir, lower, oracle
+from inlay.tosa import ir, oracle
+from inlay.tosa.lowering import lower
+from inlay.tosa.reference import LoweredRunner
 
 ONNX_TYPE = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "float32": TensorProto.FLOAT}
 
@@ -128,7 +130,7 @@ def three_ways(
     types = {n: t.dtype for n, t in lowered.graph.tensors.items()}
     rescales = {(types[op.inputs[0]], types[op.out]) for op in lowered.graph.ops if isinstance(op, ir.Rescale)}
     assert ("int32", "int32") not in rescales  # not every compiler carries that out
-    reference = Reference(lowered).run(feed)
+    reference = LoweredRunner(lowered).run(feed)
     numpy_outputs = oracle.outputs(lowered.graph, feed, host=host_by_ort(lowered))
     for a, b in zip(reference, numpy_outputs, strict=True):
         np.testing.assert_array_equal(a, b)

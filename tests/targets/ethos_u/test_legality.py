@@ -9,7 +9,7 @@ pytest.importorskip("ethosu", reason="the extra arm is not installed")
 
 from inlay.errors import CompileFailed
 from inlay.targets.ethos_u import vela
-from inlay.targets.ethos_u.legal import legal_for
+from inlay.targets.ethos_u.legality import legality_for
 from inlay.tosa import ir
 from inlay.tosa.rescale import multiplier_and_shift
 from inlay.tosa.serialize import serialize
@@ -112,7 +112,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_table_agrees_with_vela(name) -> None:
     (ops, tensors, constants), allowed = CASES[name]
-    legal = legal_for("EthosU55")
+    legal = legality_for("EthosU55")
     reasons = [r for op in ops if (r := legal(op, tensors, constants))]
     assert (not reasons) == allowed, reasons
     binary = serialize(ops, tensors, constants, ["x"], [ops[-1].out])
@@ -122,7 +122,7 @@ def test_table_agrees_with_vela(name) -> None:
         with pytest.raises(CompileFailed):
             vela.estimate(binary.data, U55)
     # U85 takes all of it.
-    assert legal_for("EthosU85")(ops[0], tensors, constants) is None
+    assert legality_for("EthosU85")(ops[0], tensors, constants) is None
     assert vela.estimate(binary.data, vela.Accelerator.of("ethos-u85-256")).cycles > 0
 
 
@@ -147,7 +147,7 @@ def output_scales(stream):
 def test_vela_carries_out_int32_to_int32_rescales(name, factor) -> None:
     """Reported to come out as zeros. This version keeps multiplier and shift, as a constant (U55, U65) or a register.
 
-    The lowering makes no such RESCALE all the same (``lower_nets.three_ways``).
+    The lowering makes no such RESCALE all the same (``nets.three_ways``).
     """
     shape = (1, 8, 8, 8)
     kinds = {"x": "int8", "wide": "int32", "scaled": "int32", "y": "int8"}

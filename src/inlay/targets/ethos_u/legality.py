@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from inlay.tosa import ir
-from inlay.tosa.integer import Legal, anything
+from inlay.tosa.integer_graph import LegalityCheck, all_legal
 from inlay.tosa.ir import Array, Op, Tensor
 
 Tensors = Mapping[str, Tensor]
@@ -80,6 +80,6 @@ def _u55(op: Op, tensors: Tensors, constants: Constants) -> str | None:
     return None if limit is None else limit(op, tensors, constants)
 
 
-def legal_for(family: str) -> Legal:
+def legality_for(family: str) -> LegalityCheck:
     """The limits of an accelerator family (``EthosU55``, ``EthosU65``, ``EthosU85``)."""
-    return anything if family == "EthosU85" else _u55
+    return all_legal if family == "EthosU85" else _u55

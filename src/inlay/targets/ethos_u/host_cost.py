@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from inlay.tosa import ir
 from inlay.tosa.ir import IntegerGraph, Op, Tensor
 from inlay.tosa.layout import is_trivial
-from inlay.tosa.lower import Lowered, Partition
+from inlay.tosa.lowering import Lowered, Partition
 
 PRODUCT, ELEMENTWISE, FUNCTION, MOVEMENT, CONVERSION, NODE_CALL, NPU_CALL, CROSSING_BYTE, PERMUTED = (
     1.0, 2.0, 20.0, 1.5, 3.0, 200.0, 2000.0, 0.25, 1.0,
@@ -100,7 +100,7 @@ def crossing(graph: IntegerGraph, part: Partition, lowered: Lowered) -> float:
     assert part.tosa is not None
     outside = {i.tensor for i in (*lowered.graph.inputs, *lowered.graph.outputs)}
     for op in graph.ops:
-        if op.place is ir.Place.BOUNDARY:
+        if op.executor is ir.Executor.CALLER:
             outside.update((*op.inputs, *op.outputs))
     cycles = NPU_CALL
     for port in (*part.tosa.inputs, *part.tosa.outputs):

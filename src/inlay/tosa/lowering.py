@@ -1,4 +1,4 @@
-"""The whole way from a Q/DQ model to flatbuffers: prepare, integer graph, partitions, TOSA."""
+"""The whole way from a Q/DQ model to flatbuffers: static model, integer graph, partitions, TOSA."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 import onnx
 
 from inlay.errors import UsageError
-from inlay.tosa import partition
 from inlay.tosa.host import host_model
-from inlay.tosa.integer import PROFILES, Legal, NotLowered, anything, build
-from inlay.tosa.ir import IntegerGraph, Place
-from inlay.tosa.partition import Piece
-from inlay.tosa.prepare import Source, prepare
+from inlay.tosa.integer_graph import PROFILES, LegalityCheck, NotLowered, all_legal, build_integer_graph
+from inlay.tosa.ir import Executor, IntegerGraph
+from inlay.tosa.partition import Subgraph, split, without_compute
 from inlay.tosa.serialize import TosaBinary, serialize
+from inlay.tosa.static_model import StaticModel, static_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,24 +21,24 @@ class Partition:
     """One step of the lowered model.
 
     Attributes:
-        piece: its operators, inputs and outputs in the integer graph.
+        subgraph: its operators, inputs and outputs in the integer graph.
         tosa: its flatbuffer, for a TOSA partition.
         host: its ONNX model, for a host partition.
     """
 
-    piece: Piece
+    subgraph: Subgraph
     tosa: TosaBinary | None = None
     host: onnx.ModelProto | None = None
 
     @property
     def kind(self) -> str:
         """``tosa`` or ``host``."""
-        return self.piece.place.value
+        return self.subgraph.executor.value
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the ONNX nodes in it."""
-        return self.piece.nodes
+        return self.subgraph.nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +67,8 @@ def lower(
     model: onnx.ModelProto,
     profile: str = "INT",
     bind: Mapping[str, int] | None = None,
-    legal: Legal = anything,
-    forced: Mapping[str, str] | None = None,
+    legality: LegalityCheck = all_legal,
+    on_host: Mapping[str, str] | None = None,
 ) -> Lowered:
     """Lower a Q/DQ model to TOSA 1.0.
 
@@ -78,8 +77,8 @@ def lower(
         profile: ``INT``: everything in TOSA is integer, the rest stays on the host as ONNX; ``INT+FP``: what is not
             quantized becomes float TOSA where TOSA has it.
         bind: sizes of named dynamic dimensions (others become 1).
-        legal: limits of the compiler that will take the flatbuffers; without it, all of TOSA.
-        forced: names of nodes that stay on the host, with the reason to report.
+        legality: limits of the compiler that will take the flatbuffers; without it, all of TOSA.
+        on_host: names of nodes that stay on the host, with the reason to report.
 
     Returns:
         The integer graph, its partitions with their flatbuffers and host models, and what was not lowered and why.
@@ -90,36 +89,36 @@ def lower(
     """
     if profile not in PROFILES:
         raise UsageError(f"unknown profile {profile!r}: choose one of {', '.join(PROFILES)}")
-    source = prepare(model, bind)
-    graph, not_lowered = integer_graph(source, profile, legal, forced or {})
-    pieces = partition.split(graph)
-    return Lowered(profile, graph, tuple(_finish(graph, p, source) for p in pieces), not_lowered)
+    static = static_model(model, bind)
+    graph, not_lowered = _worthwhile_graph(static, profile, legality, on_host or {})
+    return Lowered(profile, graph, tuple(_partition(graph, s, static) for s in split(graph)), not_lowered)
 
 
-def integer_graph(
-    source: Source, profile: str, legal: Legal, forced: Mapping[str, str]
+def _worthwhile_graph(
+    model: StaticModel, profile: str, legality: LegalityCheck, on_host: Mapping[str, str]
 ) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
-    """The integer graph without TOSA partitions that would compute nothing: those nodes stay with their neighbours."""
-    held = dict(forced)
+    """The integer graph without TOSA partitions that would compute nothing: their nodes stay on the host."""
+    kept = dict(on_host)
     while True:
-        graph, not_lowered = build(source, profile, held, legal)
-        idle = partition.without_compute(partition.split(graph))
-        nodes = {n for piece in idle for n in piece.nodes} - set(held)
+        graph, not_lowered = build_integer_graph(model, profile, kept, legality)
+        idle = without_compute(split(graph))
+        nodes = {n for subgraph in idle for n in subgraph.nodes} - set(kept)
         if not nodes:
-            return _bridges_to_host(graph, idle), not_lowered
-        held.update(dict.fromkeys(sorted(nodes), "it would be in a partition without any computation"))
+            return _type_conversions_on_host(graph, idle), not_lowered
+        kept.update(dict.fromkeys(sorted(nodes), "it would be in a partition without any computation"))
 
 
-def _bridges_to_host(graph: IntegerGraph, idle: tuple[Piece, ...]) -> IntegerGraph:
-    """The rest of an idle partition: uint8 bridges of model inputs, which belong to no node; the host can do them."""
-    moved = {op.out for piece in idle for op in piece.ops}
+def _type_conversions_on_host(graph: IntegerGraph, idle: tuple[Subgraph, ...]) -> IntegerGraph:
+    """Move to the host what no node owns in partitions without compute: uint8 conversions of model inputs."""
+    moved = {op.out for subgraph in idle for op in subgraph.ops}
     if not moved:
         return graph
-    ops = tuple(replace(op, place=Place.HOST) if op.outputs[0] in moved else op for op in graph.ops)
+    ops = tuple(replace(op, executor=Executor.HOST) if op.out in moved else op for op in graph.ops)
     return replace(graph, ops=ops)
 
 
-def _finish(graph: IntegerGraph, piece: Piece, source: Source) -> Partition:
-    if piece.place is Place.HOST:
-        return Partition(piece, host=host_model(graph, piece, source))
-    return Partition(piece, tosa=serialize(piece.ops, graph.tensors, graph.constants, piece.inputs, piece.outputs))
+def _partition(graph: IntegerGraph, subgraph: Subgraph, model: StaticModel) -> Partition:
+    if subgraph.executor is Executor.HOST:
+        return Partition(subgraph, host=host_model(graph, subgraph, model))
+    binary = serialize(subgraph.ops, graph.tensors, graph.constants, subgraph.inputs, subgraph.outputs)
+    return Partition(subgraph, tosa=binary)

@@ -1,0 +1,221 @@
+"""Q/DQ ONNX to integer graph: one walk over the nodes in topological order.
+
+Every float value that equals a dequantized tensor exactly is remembered as that tensor
+(:class:`~inlay.tosa.quantized.QuantizedTensor`). A node whose inputs are such values, and whose output is quantized
+again, becomes integer operators by the rule for its operator type; anything else stays an ONNX node (or, in profile
+``INT+FP``, becomes float TOSA), with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from inlay.model.graph import Node
+from inlay.tosa import ir
+from inlay.tosa.context import Context
+from inlay.tosa.ir import Executor, IntegerGraph, Interface
+from inlay.tosa.quantized import QuantizedConstant, QuantizedTensor, Unsupported, int8_qparams
+from inlay.tosa.rules import FLOAT_RULES, RULES, Rule
+from inlay.tosa.static_model import StaticModel
+from inlay.types import QParams
+
+PROFILES = ("INT", "INT+FP")
+
+LegalityCheck = Callable[[ir.Op, Mapping[str, ir.Tensor], Mapping[str, ir.Array]], "str | None"]
+"""A compiler's limits besides TOSA's: why it cannot take an operator, or None. Tensors and constants are by name."""
+
+
+def all_legal(op: ir.Op, tensors: Mapping[str, ir.Tensor], constants: Mapping[str, ir.Array]) -> str | None:
+    """No limits: all that TOSA allows."""
+
+
+@dataclass(frozen=True)
+class NotLowered:
+    """An ONNX node that did not become integer operators.
+
+    Attributes:
+        node: its name.
+        op_type: its operator.
+        reason: why.
+        place: where it is computed instead: ``host`` or ``float`` (TOSA in floating point).
+    """
+
+    node: str
+    op_type: str
+    reason: str
+    place: str
+
+
+def build_integer_graph(
+    model: StaticModel, profile: str, on_host: Mapping[str, str], legality: LegalityCheck
+) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
+    """The integer graph of a model.
+
+    Args:
+        model: the model.
+        profile: ``INT`` or ``INT+FP``.
+        on_host: nodes that must stay on the host, with the reason.
+        legality: what the compiler of the TOSA side can take.
+
+    Returns:
+        The graph, and the nodes that are not integer in it.
+    """
+    walk = _Walk(Context(model, frozenset(on_host)), profile, on_host, legality)
+    inputs = [walk.model_input(name) for name in model.graph.inputs]
+    for node in model.graph.nodes:
+        walk.visit(node)
+    outputs = [walk.model_output(name) for name in model.graph.outputs]
+    return walk.context.builder.finish(inputs, outputs), tuple(walk.not_lowered)
+
+
+class _Walk:
+    def __init__(self, context: Context, profile: str, on_host: Mapping[str, str], legality: LegalityCheck) -> None:
+        self.context = context
+        self.profile = profile
+        self.on_host = on_host
+        self.legality = legality
+        self.not_lowered: list[NotLowered] = []
+
+    def model_input(self, name: str) -> Interface:
+        model = self.context.model
+        dtype = model.dtypes.get(name, "")
+        tensor = self.context.builder.tensor(name, dtype, model.shape(name))
+        self.context.unquantized[name] = tensor
+        return Interface(name, dtype, tensor)
+
+    def model_output(self, name: str) -> Interface:
+        context = self.context
+        dtype = context.model.dtypes.get(name, "")
+        quantized = context.quantized.get(name)
+        if name not in context.unquantized and quantized is not None and quantized.qparams is None:
+            return Interface(name, dtype, context.onnx_integer_tensor(name))
+        return Interface(name, dtype, context.unquantized_tensor(name, Executor.CALLER))
+
+    def visit(self, node: Node) -> None:
+        reason = self.on_host.get(node.name) or self._attempt(node, _INTEGER_RULES)
+        if reason is None:
+            return
+        if self.profile == "INT+FP" and node.name not in self.on_host:
+            float_reason = self._in_float(node)
+            if float_reason is None:
+                self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "float"))
+                return
+            reason = f"{reason}; in float: {float_reason}"
+        self._keep_on_host(node)
+        self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "host"))
+
+    def _attempt(self, node: Node, rules: Mapping[str, Rule]) -> str | None:
+        """Apply the node's rule; None when it worked, else the reason, with the graph as it was before."""
+        rule = rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if rule is None:
+            return f"{node.domain + '::' if node.domain else ''}{node.op_type} has no rule"
+        if node.has_subgraph:
+            return "it has subgraphs"
+        builder = self.context.builder
+        mark = builder.mark()
+        try:
+            rule(self.context, node)
+            for op in builder.ops[mark:]:
+                limit = self.legality(op, builder.tensors, builder.constants) if op.executor is Executor.TOSA else None
+                if limit:
+                    raise Unsupported(limit)
+        except Unsupported as error:
+            builder.rollback(mark)
+            self.context.forget(node.outputs)
+            return str(error)
+        return None
+
+    def _in_float(self, node: Node) -> str | None:
+        context = self.context
+        if context.model.dtypes.get(node.outputs[0]) != "float32":
+            return "it does not give float32"
+        context.in_float = True
+        reason = self._attempt(node, FLOAT_RULES)
+        context.in_float = False
+        return reason
+
+    def _keep_on_host(self, node: Node) -> None:
+        context, builder = self.context, self.context.builder
+        captured = tuple(sorted(node.captured))
+        inputs = [context.unquantized_tensor(v, Executor.HOST) if v else "" for v in (*node.inputs, *captured)]
+        outputs = []
+        for value in node.outputs:
+            dtype, shape = context.model.dtypes.get(value, ""), context.model.shape(value) if value else None
+            tensor = builder.tensor(value or f"{node.name}/unused", dtype, shape)
+            outputs.append(tensor)
+            if value:
+                context.unquantized[value] = tensor
+        proto = context.model.proto(node.name)
+        builder.append(
+            ir.Host(source=node.name, inputs=tuple(inputs), outputs=tuple(outputs), node=proto, captured=captured)
+        )
+
+
+def _quantize_linear(context: Context, node: Node) -> None:
+    value, out = node.inputs[0], node.outputs[0]
+    scale, zero = context.scale_and_zero_point(node)
+    constant = context.model.constants.get(value)
+    if constant is not None:
+        axis = int(node.attributes.get("axis", 1)) if scale.size > 1 else None
+        context.constants[out] = QuantizedConstant.quantize(constant, scale, zero, axis)
+        return
+    qparams = int8_qparams(scale, zero)
+    unsigned = zero.dtype.name == "uint8"
+    base = f"{out}/int8" if unsigned else out
+    if value in context.constants:
+        context.quantized_input(value)
+    known = context.quantized.get(value)
+    tensor = (
+        _quantize(context, node, base, qparams)
+        if known is None
+        else context.requantize(node.name, known, qparams, base)
+    )
+    context.quantized[out] = QuantizedTensor(tensor, None, unsigned)
+
+
+def _quantize(context: Context, node: Node, base: str, qparams: QParams) -> str:
+    """A float tensor quantized by whoever has it: a model input by the caller, else by the host, or by float TOSA."""
+    value, builder = node.inputs[0], context.builder
+    tensor = context.unquantized[value]
+    executor = Executor.CALLER if value in context.graph.inputs else builder.executor(tensor)
+    if builder.tensors[tensor].shape is None:
+        raise Unsupported(f"the shape of its input {value!r} is not known")
+    if executor is Executor.TOSA:
+        return context.quantize_in_tosa(node.name, tensor, qparams, base)
+    return builder.add(
+        ir.Quantize, node.name, [tensor], base, "int8", builder.shape(tensor), qparams, executor=executor
+    )
+
+
+def _dequantize_linear(context: Context, node: Node) -> None:
+    value, out = node.inputs[0], node.outputs[0]
+    scale, zero = context.scale_and_zero_point(node)
+    constant = context.model.constants.get(value)
+    if constant is None and value in context.constants:
+        constant = context.constants[value].values
+    if constant is not None:
+        if constant.dtype.kind not in "iu":
+            raise Unsupported(f"a constant of type {constant.dtype.name} is dequantized")
+        axis = int(node.attributes.get("axis", 1)) if scale.size > 1 else None
+        axis = axis + constant.ndim if axis is not None and axis < 0 else axis
+        context.constants[out] = QuantizedConstant(constant, scale, zero, axis)
+        return
+    qparams = int8_qparams(scale, zero)
+    tensor = context.int8_tensor(value).tensor
+    declared = context.builder.tensors[tensor]
+    if declared.qparams is None:
+        context.builder.tensors[tensor] = replace(declared, qparams=qparams)
+    elif declared.qparams != qparams:
+        # The model dequantizes with other qparams than it quantized with: the same integers under another name.
+        tensor = context.builder.add(
+            ir.Reshape, node.name, [tensor], f"{tensor}/reread", "int8", declared.dims, qparams
+        )
+    context.set_quantized(out, tensor, qparams)
+
+
+_INTEGER_RULES: Mapping[str, Rule] = {
+    **RULES,
+    "QuantizeLinear": _quantize_linear,
+    "DequantizeLinear": _dequantize_linear,
+}

@@ -1,0 +1,168 @@
+"""The ONNX model that lowering reads: static shapes, unique node names, and every constant an array.
+
+The passes are those of :mod:`inlay.model.passes`; what is added here is that dynamic dimensions are bound, and that the
+shape arithmetic, which is constant then, is folded. Nothing changes what the model computes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, shape_inference
+
+from inlay.errors import ModelError, TargetError
+from inlay.model.graph import Graph, build_graph
+from inlay.model.passes.constants import drop_initializer_inputs, fold_constants, lift_constants
+from inlay.model.passes.names import fix_names
+from inlay.model.reference import ConstantEvaluator
+from inlay.tosa.ir import Array
+
+_FOLDING_ROUNDS = 8
+"""Folding a shape computation can make further shapes known; real exports need three rounds at most."""
+
+_MIN_IR_VERSION = 4
+"""Up to IR version 3, shape inference overlooks initializers that are not graph inputs as well."""
+
+
+@dataclass(frozen=True, eq=False)
+class StaticModel:
+    """An ONNX model with static shapes.
+
+    Attributes:
+        graph: its nodes, shapes and consumers.
+        constants: arrays by value name (initializers and folded values).
+        dtypes: numpy's name of the element type, by value name.
+        opsets, ir_version: what a model made of its nodes must declare.
+        functions: local functions that host nodes may call.
+    """
+
+    graph: Graph
+    constants: Mapping[str, Array]
+    dtypes: Mapping[str, str]
+    opsets: tuple[onnx.OperatorSetIdProto, ...]
+    ir_version: int
+    functions: tuple[onnx.FunctionProto, ...]
+    _nodes: Mapping[str, ir.Node]
+
+    def shape(self, value: str) -> tuple[int, ...] | None:
+        """Static shape of ``value``, or None where it is not known."""
+        shape = self.graph.shape(value)
+        if shape is None or any(d is None for d in shape):
+            return None
+        return tuple(int(d) for d in shape if d is not None)
+
+    def proto(self, node: str) -> onnx.NodeProto:
+        """The ONNX node of that name, for the parts that stay ONNX."""
+        return ir.serde.serialize_node(self._nodes[node])
+
+
+def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) -> StaticModel:
+    """``model`` with static shapes, unique node names and folded constants.
+
+    Args:
+        model: any valid ONNX model, with its weights loaded; is not changed.
+        bind: sizes of named dynamic dimensions; every other one becomes 1.
+
+    Raises:
+        ModelError: the model is not valid, or its shapes contradict each other.
+    """
+    try:
+        work = ir.from_proto(model)
+        work.ir_version = max(work.ir_version, _MIN_IR_VERSION)
+        for step in (drop_initializer_inputs, lift_constants, fix_names):
+            work, _ = step(work)
+        _bind(work.graph, bind or {})
+        work = _folded(work)
+        graph = build_graph(work)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"the model cannot be read: {error}") from error
+    return StaticModel(
+        graph=graph,
+        constants={n: v.const_value.numpy() for n, v in work.graph.initializers.items() if v.const_value is not None},
+        dtypes={name: dtype.numpy().name for name, dtype in graph.dtypes.items() if _has_numpy(dtype)},
+        opsets=tuple(helper.make_opsetid(domain, version) for domain, version in work.opset_imports.items()),
+        ir_version=work.ir_version,
+        functions=tuple(ir.serde.serialize_function(f) for f in work.functions.values()),
+        _nodes={str(n.name): n for n in work.graph},
+    )
+
+
+def _has_numpy(dtype: ir.DataType) -> bool:
+    try:
+        dtype.numpy()
+    except TypeError:
+        return False
+    return True
+
+
+def _bind(graph: ir.Graph, sizes: Mapping[str, int]) -> None:
+    """Give every dynamic dimension of the inputs a size, and forget the shapes recorded with its symbols."""
+    for value in graph.inputs:
+        if not isinstance(value.type, ir.TensorType):
+            raise ModelError(f"model input {value.name!r} is not a tensor")
+        if value.shape is not None:
+            value.shape = ir.Shape([_size(dim, sizes) for dim in value.shape])
+    for node in graph:
+        for value in node.outputs:
+            value.shape = None
+            if not value.is_graph_output():
+                value.type = None
+
+
+def _size(dim: int | ir.SymbolicDimProtocol, sizes: Mapping[str, int]) -> int:
+    if isinstance(dim, int):
+        return dim if dim > 0 else 1
+    return sizes.get(dim.value or "", 1)
+
+
+def _folded(model: ir.Model) -> ir.Model:
+    """``model`` with its shapes inferred, and what depends on shapes and constants only computed."""
+    with tempfile.TemporaryDirectory() as folder:
+        evaluate = ConstantEvaluator(Path(folder))
+        for _ in range(_FOLDING_ROUNDS):
+            model = _with_shapes(model)
+            shapes = _fold_shapes(model.graph)
+            try:
+                model, values = fold_constants(model, evaluate)
+            except TargetError as error:
+                raise ModelError(f"constants of the model cannot be evaluated: {error}") from error
+            if not shapes + values:
+                break
+    return model
+
+
+def _with_shapes(model: ir.Model) -> ir.Model:
+    try:
+        return ir.from_proto(shape_inference.infer_shapes(ir.to_proto(model), data_prop=True))
+    except Exception as error:  # onnx raises bare C++ exceptions of several types
+        raise ModelError(f"shapes cannot be inferred: {error}") from error
+
+
+def _fold_shapes(graph: ir.Graph) -> int:
+    """Replace each Shape of a value with a static shape by a constant; returns how many."""
+    count = 0
+    for node in list(graph):
+        value, out = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if node.op_type != "Shape" or node.domain not in ("", "ai.onnx") or value is None or out.is_graph_output():
+            continue
+        if value.shape is None or not value.shape.is_static():
+            continue
+        start, end = (node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end"))
+        dims = np.array(value.shape.numpy()[start:end], np.int64)
+        constant = ir.Value(
+            name=out.name,
+            shape=ir.Shape(dims.shape),
+            type=ir.TensorType(ir.DataType.INT64),
+            const_value=ir.tensor(dims, name=out.name),
+        )
+        graph.register_initializer(constant)
+        out.replace_all_uses_with(constant)
+        graph.remove(node, safe=True)
+        count += 1
+    return count
