@@ -103,8 +103,8 @@ def test_05_regions_are_a_partition_and_fork_join_blocks_are_found(name: str) ->
     blocks = [r for r in space.tree.regions if r.type is RegionType.COMPOSITE]
     auxiliary = find_fork_joins(space.graph).auxiliary  # shape arithmetic and weights made at run time join nothing
     joins = [n for n in space.graph.nodes if len({p.name for p in space.graph.predecessors(n)} - auxiliary) > 1]
-    closed = {n for r in blocks for n in r.nodes} & {n.name for n in joins}
-    assert len(closed) >= 0.9 * len(joins) > 0
+    inside = {n for r in blocks for n in r.nodes} & {n.name for n in joins}
+    assert len(inside) >= 0.9 * len(joins) > 0
 
 
 def test_05_discovery_of_split_concat_chains_is_not_exponential() -> None:
@@ -294,7 +294,7 @@ def test_11_performance_threshold_is_read() -> None:
 
 
 def test_12_the_placement_survives_calibration() -> None:
-    """What is exported is what was searched: the same sites, whatever numbers calibration finds."""
+    """What is exported is what was searched: the same sites, whatever ranges calibration finds."""
     rng = np.random.default_rng(0)
     sites = []
     for scale in (1.0, 100.0):

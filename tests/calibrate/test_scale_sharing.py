@@ -38,7 +38,7 @@ def conv(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def relu_concat(clip: bool = False, other_reader: bool = False) -> tuple[Graph, str, str, str]:
-    """Conv→Relu and Conv meet in a Concat; the Conv has negative numbers."""
+    """Conv→Relu and Conv meet in a Concat; the Conv has negative values."""
     b = GraphBuilder()
     x = b.input(SHAPE)
     y = conv(b, x, "a")

@@ -1,4 +1,4 @@
-"""The passes as a whole: gated by numbers, rolled back one by one, on a copy."""
+"""The passes as a whole: gated by a numeric comparison, rolled back one by one, applied to a copy."""
 
 from __future__ import annotations
 

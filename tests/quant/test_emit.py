@@ -306,7 +306,7 @@ def test_metadata(workspace: MakeWorkspace) -> None:
 
 
 def test_transfer_to_a_normalized_model(workspace: MakeWorkspace) -> None:
-    """What was extracted from an emitted file finds its ports in the float model again, numbers included."""
+    """What was extracted from an emitted file finds its ports in the float model again, with its qparams."""
     space = workspace(small_model())
     found = space.extract(space.emit(space.full()))
     moved = transfer(found, build_graph(found.model), space.graph)

@@ -44,7 +44,7 @@ def test_models_of_the_runtimes_own_quantizer(
     assert sqnr(want["head_out"], got["head_out"]) > 25.0
     kind = QType.UINT8 if activation is QuantType.QUInt8 else QType.INT8
     assert found.placement.qtype(Port("left", 0)) is kind
-    # carried over to our own form of the float model, it can be emitted again with the numbers that it came with
+    # carried over to our own form of the float model, it can be emitted again with its own qparams
     space = workspace(model)
     moved = transfer(found, build_graph(found.model), space.graph)
     assert moved.placement.qtype(Port("left", 1)) is QType.INT8

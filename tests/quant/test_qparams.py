@@ -25,12 +25,12 @@ from tests.support.onnx_queries import constants
 from tests.support.runtime import check_and_load
 
 TYPES = [QType.UINT8, QType.INT8, QType.UINT16, QType.INT16]
-numbers = st.floats(-1e6, 1e6, width=32)
+finite = st.floats(-1e6, 1e6, width=32)
 
 
 @st.composite
 def ranges(draw: st.DrawFn) -> Range:
-    low, high = sorted((draw(numbers), draw(numbers)))
+    low, high = sorted((draw(finite), draw(finite)))
     return Range(low, high)
 
 
@@ -111,7 +111,7 @@ def test_quantize_is_onnx_runtimes_quantize_linear(x: np.ndarray, qtype: QType, 
 
 @settings(deadline=None)
 @given(
-    arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3)), elements=numbers),
+    arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 4), st.just(3)), elements=finite),
     st.sampled_from([None, 0, 1, -1]),
     st.sampled_from([127, 63]),
 )
@@ -186,7 +186,7 @@ def test_a_bias_alone_is_refused(workspace: MakeWorkspace) -> None:
         space.emit(Placement([(Port("conv", 2), QType.INT32)]))
 
 
-def test_members_of_a_domain_share_their_numbers(workspace: MakeWorkspace) -> None:
+def test_members_of_a_domain_share_qparams(workspace: MakeWorkspace) -> None:
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 4)
     pooled = b.node("pool", "MaxPool", [x], kernel_shape=[2, 2], strides=[2, 2])

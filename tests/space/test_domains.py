@@ -124,7 +124,7 @@ def test_constants_alone_do_not_quantize_a_cluster() -> None:
     assert precisions(b)["cat"] == "float"
 
 
-def test_quantized_op_surrounded_by_a_cluster_keeps_its_own_numbers() -> None:
+def test_quantized_op_surrounded_by_a_cluster_keeps_its_own_qparams() -> None:
     b = GraphBuilder()
     x = b.input(SHAPE)
     before = add(b, "Transpose", x, name="t", perm=(0, 1, 2, 3))

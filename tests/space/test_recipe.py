@@ -140,9 +140,9 @@ def test_per_tensor_weights() -> None:
     found = resolve(Recipe().set_name("neck/c2", OpConfig(per_channel=False)), GRAPH, UNITS, RULES)
     weight = GRAPH.node("neck/c2").inputs[1]
     assert found.per_tensor == {weight}
-    numbers = QParamsTable(GRAPH, RULES, {}, per_tensor=found.per_tensor)
-    assert numbers.params(weight, QType.INT8).axis is None
-    assert numbers.params(GRAPH.node("backbone/c1").inputs[1], QType.INT8).axis == 0
+    qparams = QParamsTable(GRAPH, RULES, {}, per_tensor=found.per_tensor)
+    assert qparams.params(weight, QType.INT8).axis is None
+    assert qparams.params(GRAPH.node("backbone/c1").inputs[1], QType.INT8).axis == 0
 
 
 def test_float_model_inputs_and_outputs() -> None:
@@ -261,8 +261,8 @@ def test_a_recipe_restricts_the_search(tmp_path: Path) -> None:
     assert ready.space().rejections.allows(Port("right", 0))
     placement = ready.label(frozenset(u.name for u in ready.selectable))
     assert placement.qtype(Port("right", 0)) is QType.INT8
-    numbers = table_from(ready, observe(ready, Samples((dict(feed),), "random", "")), "minmax")
-    assert ready.emitter.emit(placement, numbers).graph.node
+    qparams = table_from(ready, observe(ready, Samples((dict(feed),), "random", "")), "minmax")
+    assert ready.emitter.emit(placement, qparams).graph.node
 
 
 def test_a_search_works_with_one_type(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def _grow(
     if kind == "average":
         return b.node(name, "AveragePool", [x], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     if kind == "constant":
-        numbers = b.rng.normal(0.0, 1.0, (1, width, 1, 1)).astype(np.float32)
-        return b.node(name, "Add", [x, b.constant(f"{name}_constant", numbers)])
+        values = b.rng.normal(0.0, 1.0, (1, width, 1, 1)).astype(np.float32)
+        return b.node(name, "Add", [x, b.constant(f"{name}_constant", values)])
     if kind == "flip":
         return b.node(name, "Transpose", [x], perm=[0, 1, 3, 2])
     return b.node(name, {"sigmoid": "Sigmoid", "relu": "Relu", "tanh": "Tanh"}[kind], [x])

@@ -7,8 +7,8 @@ a runtime. Three of them:
 ``plain``: each offered port pays, in proportion to a weight of its own. ``mixed``: about one kind of port in six
 costs instead of paying; the optimum leaves exactly these out. Kinds are told apart by operator, slot and shape, never
 by instance: a per-instance optimum is not reachable with schemes per pattern, by design. ``paired``: ports pay
-nothing on their own. A unit pays when all that it reads and all consumers of what it hands out are covered, and every
-covered port costs a little.
+nothing on their own. A unit pays when all its inputs and all consumers of its outputs are covered, and every covered
+port costs a little.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.support.onnx_queries import ops
 def test_raising_the_opset_keeps_asymmetric_coordinates(
     op_type: str, opset: int, mode: str, normalized: NormalizeModel
 ) -> None:
-    """The converter forgets them: half-pixel coordinates give other numbers."""
+    """The converter drops them: half-pixel coordinates give other results."""
     b = Builder(opset=opset)
     x = b.conv("conv", b.input("x", (1, 3, 5, 5)), 4)
     scales = b.constant("scales", np.array([1, 1, 2, 2], np.float32))
@@ -28,7 +28,7 @@ def test_raising_the_opset_keeps_asymmetric_coordinates(
 
 
 def test_raising_the_opset_keeps_every_resize_its_own_name(normalized: NormalizeModel) -> None:
-    """Outputs of one shape would be exchanged unnoticed by everything but their numbers."""
+    """Outputs of one shape would be swapped unnoticed by all but a numeric comparison."""
     b = Builder(opset=9)
     x = b.input("x", (1, 3, 5, 5))
     scales = b.constant("scales", np.array([1, 1, 2, 2], np.float32))

@@ -1,4 +1,4 @@
-"""Automatic pads are written out as numbers."""
+"""auto_pad becomes explicit pads."""
 
 from __future__ import annotations
 

@@ -156,13 +156,13 @@ def test_the_written_model_computes_what_the_transposed_one_does(relu: bool, cha
     """Against the placement with ConvTranspose between its Q/DQ, computed as it stands: the same but for ties."""
     model = decoder(relu, channels)
     plain = Workspace(model, tmp_path / "plain", PLAIN, feeds=tuple(feeds(2)))
-    spread = Workspace(model, tmp_path / "spread", feeds=tuple(feeds(2)))
-    one, other = plain.emit(plain.full()), spread.emit(spread.full())
+    rewritten = Workspace(model, tmp_path / "rewritten", feeds=tuple(feeds(2)))
+    one, other = plain.emit(plain.full()), rewritten.emit(rewritten.full())
     assert [n.op_type for n in one.graph.node].count("ConvTranspose") == 1
     kinds = [n.op_type for n in other.graph.node]
     assert ("ConvTranspose" in kinds, kinds.count("DepthToSpace")) == (False, 1)
     check_and_load(other)
-    step = spread.table.params("last_out", QType.UINT8).scale[0]
+    step = rewritten.table.params("last_out", QType.UINT8).scale[0]
     for feed in feeds(4):
         for a, b in zip(run(one, feed, plainly=True), run(other, feed, plainly=True), strict=True):
             assert np.abs(a - b).max() <= 1.01 * step

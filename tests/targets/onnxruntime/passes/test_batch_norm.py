@@ -16,8 +16,8 @@ def alone(shape: tuple[int | str, ...], seed: int = 0) -> Builder:
     x = b.input("x", shape)
     both = b.node("cat", "Concat", [x, x], axis=1)
     factors = [("gamma", 0.5, 2.0), ("beta", -1.0, 1.0), ("mean", -1.0, 1.0), ("var", 0.1, 2.0)]
-    numbers = [b.constant(n, b.rng.uniform(low, high, 6).astype(np.float32)) for n, low, high in factors]
-    y = b.node("norm", "BatchNormalization", [both, *numbers], epsilon=1e-3)
+    params = [b.constant(n, b.rng.uniform(low, high, 6).astype(np.float32)) for n, low, high in factors]
+    y = b.node("norm", "BatchNormalization", [both, *params], epsilon=1e-3)
     along = (6, *[1] * (len(shape) - 2))
     y = b.node("mul", "Mul", [y, b.constant("k", b.rng.uniform(0.5, 2.0, along).astype(np.float32))])
     b.output(b.node("add", "Add", [y, b.constant("d", b.rng.uniform(-1.0, 1.0, along).astype(np.float32))]))

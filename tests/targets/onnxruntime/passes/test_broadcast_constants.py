@@ -20,10 +20,10 @@ from tests.support.fixtures import RewriteModel
         ((1, 70, 80, 2), (1, 1, 80, 1), (1, 1, 80, 2)),
         ((2, 50, 60, 3), (3,), (1, 1, 60, 3)),
         ((2, 50, 20, 3), (3,), (1, 50, 20, 3)),
-        ((2, 40, 60, 3), (40, 1, 1), (40, 1, 1)),  # stands still for 180 numbers
-        ((2, 40, 60, 3), (), ()),  # for all of them
+        ((2, 40, 60, 3), (40, 1, 1), (40, 1, 1)),  # broadcast along 180 elements
+        ((2, 40, 60, 3), (), ()),  # along all of them
         ((1, 64, 100), (100,), (100,)),
-        ((1, 60, 60, 1), (1,), (1,)),  # few numbers
+        ((1, 60, 60, 1), (1,), (1,)),  # few elements
         ((2, 50, 60, 1), (2, 50, 60, 5), (2, 50, 60, 5)),  # the constant is what is larger
         ((1, 90000, 2), (90000, 1), (90000, 1)),  # more than may be written out
     ],
@@ -49,7 +49,7 @@ def test_constants_are_written_out_along_short_rows(
 
 
 def test_sizes_that_are_not_known_are_not_written_out() -> None:
-    assert written_out([None, None, 100, 3], [3]) is None  # 300 numbers are known
+    assert written_out([None, None, 100, 3], [3]) is None  # 300 elements are known
     assert written_out([None, 2000, 3], [3]) == [1, 2000, 3]
     assert written_out([5000, None, 3], [3]) is None
     assert written_out([5000, None], [1]) is None
