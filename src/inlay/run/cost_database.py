@@ -1,7 +1,7 @@
-"""Costs that outlive a run: what units and boundaries of a signature cost on this very target.
+"""The cost database: nanoseconds of units and boundaries by signature, kept for later runs on the same target.
 
-One JSON file per target fingerprint in the user's cache folder (``INLAY_CACHE_DIR`` replaces it). A second model of the
-same family starts with what the first one taught. It is a cache: a file that cannot be read or written is no error.
+One JSON file per target fingerprint in the user's cache folder (``INLAY_CACHE_DIR`` replaces it), so that a second model
+of the same family starts with the costs of the first. It is a cache: a file that cannot be read or written is no error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judge one candidate: emit ▶ accuracy ▶ compile ▶ measure. Failures are values; finished trials are journaled."""
+"""Evaluate one candidate: emit ▶ compile ▶ accuracy ▶ measure. Failures are values; finished trials are journaled."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
 from inlay.types import Placement
 
-_PROFILE_NS = 300e6  # nanoseconds that a profile should take
+_PROFILE_NS = 300e6
+"""Nanoseconds of inference that a profile should cover."""
 _PROFILE_REPEATS = (8, 60)
+"""Fewest and most inferences of a profile, however slow or fast the model is."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that was judged.
+    """A model that was evaluated.
 
     Attributes:
         key: identifies its content.
-        trial: what was found.
-        write: makes its file (again), for measuring.
+        trial: its trial.
+        write: writes its file (again), for measuring.
         placement: what it quantizes, or None for a file that was given.
         source: the given file, or None.
     """
@@ -59,13 +61,13 @@ class Tally:
 
 
 class Evaluator:
-    """Judges candidates one after the other, and keeps the incumbent.
+    """Evaluates candidates one after the other, and keeps the incumbent.
 
     Args:
         worker: builds, runs and times.
         meter: races.
         judge: accuracy on the selection samples.
-        journal: answers what is known, takes what is new.
+        journal: knows the trials of earlier sessions, and takes new ones.
         feeds: the selection samples.
         baseline: the model as it was given; first incumbent, and sentinel of every block.
     """
@@ -87,7 +89,7 @@ class Evaluator:
         self._feeds = feeds
         self._baseline_file = baseline_file
         self._incumbent_file = baseline_file
-        self._last: Artifact | None = None  # stays built until the next one comes: whoever asked may want its profile
+        self._last: Artifact | None = None  # stays built until the next one: the strategy may want its profile
         self.incumbent = baseline
         self.judged: list[Candidate] = [baseline]
         self._by_key = {baseline.key: baseline}
@@ -102,16 +104,16 @@ class Evaluator:
         write: Callable[[], Artifact],
         source: Path | None = None,
     ) -> Trial:
-        """Judge one proposal.
+        """Evaluate one proposal; a finished trial of this or an earlier session is not repeated.
 
         Args:
-            proposal: what and why.
+            proposal: the placement, and where it comes from.
             key: identifies the model.
             write: makes the model's file.
-            source: the given file, when it is one.
+            source: the file, where the user gave one.
         """
         again = self._by_key.get(key)
-        if again is not None:  # asked before in this run: known, and no news for the incumbent
+        if again is not None:  # proposed before in this session
             return replace(again.trial, proposal=proposal, accepted=False)
         known = self._journal.trial(key)
         if known is not None:
@@ -156,11 +158,11 @@ class Evaluator:
             self._by_graph.setdefault(graph, candidate)
 
     def _equal(self, proposal: Proposal, graph: str) -> Trial | None:
-        """The verdict on a model with the same optimized graph; None where there is none that serves."""
+        """The trial of a model with the same optimized graph, for this proposal; None where there is none to reuse."""
         known = self._by_graph.get(graph)
         if known is None or isinstance(known.trial.outcome, Failed):
             return None
-        if proposal.anchor and isinstance(known.trial.outcome, Infeasible):  # an anchor is timed all the same
+        if proposal.anchor and isinstance(known.trial.outcome, Infeasible):  # anchors are timed in any case
             return None
         return Trial(proposal, replace(known.trial.outcome, equal_to=known.key))
 
@@ -173,7 +175,7 @@ class Evaluator:
             self._drop(previous)
 
     def _keep(self, artifact: Artifact) -> None:
-        """Let ``artifact`` be the one that stays built, besides baseline and incumbent."""
+        """Keep ``artifact`` built, and of the others only baseline and incumbent."""
         last, self._last = self._last, None
         if last is not None and last.digest not in (artifact.digest, self._incumbent_file.digest):
             self._drop(last)
@@ -213,7 +215,7 @@ class Evaluator:
         return Trial(proposal, outcome, accepted, race.versus)
 
     def _drop(self, artifact: Artifact) -> None:
-        """Free a model that is no longer needed, in the worker and on disk."""
+        """Free a model in the worker and on disk."""
         with contextlib.suppress(TargetError):  # a worker that died took the model along
             self._worker.drop(artifact)
         if artifact.path.name.startswith("candidate-"):

@@ -1,4 +1,4 @@
-"""Say why: what normalization did, where full INT8 loses its time, what kept a faster model from being delivered."""
+"""Notes on a result: why it is what it is, what full INT8 loses, what kept a faster model from being delivered."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
 def compare_profiles(
     worker: Worker, float_model: Callable[[], Artifact], other: Callable[[], Artifact], feed: Path, repeats: int = 20
 ) -> str:
-    """Which kinds of kernel take longer in ``other`` than in float, in microseconds; empty when it cannot be told."""
+    """Which kinds of kernel take longer in ``other`` than in float, in microseconds; empty where that is unknown."""
     try:
         before = by_kind(worker.profile(float_model(), feed, repeats))
         after = by_kind(worker.profile(other(), feed, repeats))

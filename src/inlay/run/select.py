@@ -1,4 +1,4 @@
-"""Write another measured model of a finished run: no search, no calibration, only the journal and the model."""
+"""``inlay select``: write another measured model of a finished run, from its journal, without search or calibration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from inlay.trial import Accuracy, Measured
 
 @dataclass(frozen=True)
 class Wish:
-    """What the model must keep; the fastest such model is chosen.
+    """The accuracy constraint of a selection; the fastest model that keeps it is chosen.
 
     Attributes:
         min_sqnr_db: least SQNR of the worst output on the selection samples, or None.
@@ -40,7 +40,7 @@ class Wish:
         return " and ".join(parts) or "no bound"
 
     def kept_by(self, accuracy: Accuracy) -> bool:
-        """Whether a model of this accuracy is wished for."""
+        """Whether a model of this accuracy keeps it."""
         if self.min_sqnr_db is not None and accuracy.sqnr_db < self.min_sqnr_db:
             return False
         return self.max_drop is None or (accuracy.drop is not None and accuracy.drop <= self.max_drop + 1e-12)
