@@ -1,6 +1,6 @@
 """The cost database: nanoseconds of units and boundaries by signature, kept for later runs on the same target.
 
-One JSON file per target fingerprint in the user's cache folder (``INLAY_CACHE_DIR`` replaces it), so that a second model
+One JSON file per target fingerprint in the user's cache folder (``INLAY_CACHE_DIR`` replaces it): a second model
 of the same family starts with the costs of the first. It is a cache: a file that cannot be read or written is no error.
 """
 
