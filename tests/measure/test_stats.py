@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import wilcoxon
 
-from inlay.measure.stats import LEAST_PAIRS, hodges_lehmann, speedup
+from inlay.measure.stats import MIN_PAIRS, hodges_lehmann, speedup
 
 numbers = arrays(np.float64, st.integers(1, 25), elements=st.floats(-100, 100))
 
@@ -22,7 +22,7 @@ def test_the_estimate_is_the_median_of_walsh_averages(d: np.ndarray) -> None:
     found = hodges_lehmann(d)
     assert found.value == pytest.approx(np.median(walsh))
     assert found.low <= found.value <= found.high
-    assert (found.low == -np.inf) == (d.size < LEAST_PAIRS)
+    assert (found.low == -np.inf) == (d.size < MIN_PAIRS)
 
 
 @given(numbers, st.floats(-50, 50), st.floats(0.1, 10))

@@ -1,1 +1,9 @@
-"""Honest latency: a killable worker, interleaved blocks, paired statistics."""
+"""Measuring latency: a worker process that can be killed, interleaved blocks, paired statistics, and the journal.
+
+It imports the targets' protocols and what trials hold. In the order of its flow: ``client`` starts a ``worker`` and
+sends it messages (``in_process`` answers them without a process, for simulated targets), ``blocks`` times models in
+turns, ``stats`` makes intervals of the readings, ``race`` decides by them whether a candidate beats the incumbent, and
+``journal`` keeps everything. ``policy`` holds the constants.
+"""
+
+__all__ = ["blocks", "client", "in_process", "journal", "policy", "race", "stats", "worker"]

@@ -1,7 +1,7 @@
 """One block of interleaved timing: every model twice, in a random order and its mirror image (A B C C B A).
 
-The mirror image cancels a linear drift of the machine's speed within the block, and the pairing of models by block
-cancels drift between blocks.
+The mirror image cancels a linear drift of the machine's speed within a block, and pairing models by block cancels drift
+between blocks.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inlay.measure import policy
 from inlay.targets.base import Executable, Feed
-
-MOST_REPEATS = 2000
-_LONG_SLOTS = 4  # an inference of so many slots
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,8 @@ class Block:
 
     Attributes:
         ns: nanoseconds per inference of each model, in the order given.
-        drift: absolute log-ratio of the two passes through the block, the mean over its models. A baseline that alone
-            had to be steady would be measured at its best, and every candidate at its average.
+        drift: absolute log-ratio of the two passes through the block, the mean over all models. The baseline's own
+            would select blocks in which the baseline was fast, and so bias every speedup.
     """
 
     ns: list[float]
@@ -32,27 +30,31 @@ class Block:
 
 
 def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
-    """How many inferences fill a slot of ``slot_ns``, at least one; warms the model up on the way."""
+    """How many inferences fill a slot of ``slot_ns``, at least one; it also warms the model up."""
     executable.time(feed, 2)
     once = float(executable.time(feed, 3).min())
-    least = 1 if once > _LONG_SLOTS * slot_ns else 2
-    return int(np.clip(round(slot_ns / max(once, 1.0)), least, MOST_REPEATS))
+    least = 1 if once > policy.LONG_INFERENCE_SLOTS * slot_ns else 2
+    return int(np.clip(round(slot_ns / max(once, 1.0)), least, policy.MAX_REPEATS))
 
 
 def reading(ns: np.ndarray) -> float:
-    """What one slot says: the mean of the faster half of its inferences.
+    """The reading of one slot: the mean of the faster half of its inferences.
 
-    Interruptions only ever add time, so they are in the slower half. The median, which is the mean of both for the two
-    inferences of a slow model, lets each of them through: with one inference in ten half as slow again, its ratios
-    scatter three times as much at two inferences, half as much again at four, and 3 % less without interruptions.
+    Interruptions only ever add time, so they are in the slower half. The median of two inferences is their mean, so it
+    includes each interruption: with one inference in ten taking 1.5 times as long, the standard deviation of its ratios
+    is three times as large at two inferences and 1.5 times at four; without interruptions it is 3 % smaller.
+
+    Args:
+        ns: nanoseconds of each inference, shape (inferences,).
     """
     return float(np.sort(ns)[: (len(ns) + 1) // 2].mean())
 
 
 def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
-    """Time every model twice. The first inference of each slot refills the caches, and does not count.
+    """Time every model twice.
 
-    A model that runs so long that this is nothing to it (it gets a single repeat) is spared the extra inference.
+    The first inference of each slot refills the caches and does not count. A model with a single repeat runs so long
+    that caches do not matter, and is spared that inference.
     """
     order = rng.permutation(len(executables))
     readings: list[list[float]] = [[] for _ in executables]

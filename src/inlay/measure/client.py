@@ -1,4 +1,4 @@
-"""The parent's side of a worker: start it, send messages, enforce time limits, and start it anew when it died."""
+"""The parent's side of a worker: start it, send messages, enforce time limits, and restart it after a crash."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.measure import policy
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
 
 _ERRORS: dict[str, type[TargetError]] = {"compile": CompileFailed, "run": RunFailed}
@@ -43,7 +44,7 @@ def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
 
 
 def checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """A worker's answer. Raises the TargetError that it stands for, where it is one."""
+    """A worker's answer, unless it is an error. Raises that TargetError."""
     if "error" in answer:
         kind = _ERRORS.get(answer["stage"], TargetError)
         raise kind(answer["error"])
@@ -51,19 +52,24 @@ def checked(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Worker:
-    """A worker process for one target. Models stay resident until they are dropped.
+    """A worker process for one target. Models stay resident until they are dropped or the process dies.
 
     Args:
         spec: the target.
-        folder: for feeds' outputs and the worker's log.
+        folder: for outputs.
         limit_s: seconds that one message may take before the worker is killed.
 
     Attributes:
         busy_s: seconds that messages took so far.
-        builds: models built so far, those of profiles included.
+        builds: models built so far, including those of profiles.
+        fingerprint: of the target.
+        deterministic: whether the target measures the same each time.
+
+    Raises:
+        TargetError: the target cannot be created.
     """
 
-    def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = 600.0) -> None:
+    def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = policy.MESSAGE_LIMIT_S) -> None:
         self._spec = spec
         self._folder = folder
         self._limit = limit_s
@@ -87,7 +93,7 @@ class Worker:
 
         Args:
             artifact: the model.
-            identify: ask for the digest of what the runtime makes of it.
+            identify: also get the digest of the runtime's optimized graph.
 
         Returns:
             That digest; empty where it is not known.
@@ -119,8 +125,8 @@ class Worker:
             results: list[dict[str, np.ndarray]] = [{} for _ in feeds]
             with np.load(out, allow_pickle=False) as archive:
                 for key in archive.files:
-                    number, _, name = key.partition("/")
-                    results[int(number)][name] = archive[key]
+                    index, _, name = key.partition("/")
+                    results[int(index)][name] = archive[key]
         finally:
             out.unlink(missing_ok=True)
         return results
@@ -163,7 +169,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=environment,
-            start_new_session=True,  # Ctrl+C is for the parent, which ends the worker when it is done with it
+            start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the worker
         )
         self._buffer = b""
         self._choose_target()
@@ -196,9 +202,9 @@ class Worker:
             process.stdin.flush()
             line = self._read_line(process, time.monotonic() + self._limit)
         except (BrokenPipeError, EOFError):
-            raise RunFailed(self._obituary(process, do)) from None
+            raise RunFailed(self._death_message(process, do)) from None
         except KeyboardInterrupt:
-            self._kill()  # the answer to this message would be taken for the next one's
+            self._kill()  # its answer would be read as that to the next message
             raise
         finally:
             self.busy_s += time.monotonic() - begun
@@ -222,7 +228,7 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _obituary(self, process: subprocess.Popen[bytes], do: str) -> str:
+    def _death_message(self, process: subprocess.Popen[bytes], do: str) -> str:
         code = process.wait()
         self._kill()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -238,12 +244,12 @@ StartWorker = Callable[[TargetSpec, Path, float], Worker]
 
 @dataclass(frozen=True)
 class Lab:
-    """Where a run measures, and by which clock: processes of this machine, unless all of it is simulated.
+    """Where a run measures, and by which clock: processes on this machine, or a simulation.
 
     Attributes:
         start: starts a worker.
-        clock: seconds since some moment.
-        sleep: waits a number of seconds of that clock.
+        clock: returns seconds.
+        sleep: waits for a number of seconds of that clock.
     """
 
     start: StartWorker = Worker

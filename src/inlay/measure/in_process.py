@@ -11,15 +11,15 @@ from inlay.measure.worker import Service
 from inlay.targets.base import Target, TargetSpec
 
 
-class InProcess(Worker):
-    """See the module.
+class InProcessWorker(Worker):
+    """A worker without a process.
 
     Args:
-        spec: the target, for the record.
-        folder: for feeds' outputs.
-        limit_s: not used: nothing here can be killed.
-        target: what answers.
-        clock: seconds of the simulation.
+        spec: name and options of the target.
+        folder: for outputs.
+        limit_s: unused, as nothing here can be killed.
+        target: makes all runtime calls.
+        clock: returns seconds of the simulation.
     """
 
     def __init__(
@@ -53,24 +53,24 @@ class InProcess(Worker):
 
 
 class Clock:
-    """The clock of a simulation: it stands still unless somebody lets time pass."""
+    """The clock of a simulation: it advances by :meth:`sleep` only."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self) -> float:
-        """Seconds that have passed."""
+        """Seconds since the start."""
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance by ``seconds``."""
         self.seconds += seconds
 
 
 def simulated(target: Target, clock: Clock) -> Lab:
-    """A lab in which every worker is this process, with ``target``, and time is that of ``clock``."""
+    """A lab in which every worker is this process with ``target``, and time is that of ``clock``."""
 
     def start(spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
-        return InProcess(spec, folder, limit_s, target=target, clock=clock)
+        return InProcessWorker(spec, folder, limit_s, target=target, clock=clock)
 
     return Lab(start, clock, clock.sleep)

@@ -1,10 +1,9 @@
 """Race a candidate against the incumbent, with the baseline in every block.
 
-Few blocks first; a candidate is dropped as soon as its interval excludes a gain over the incumbent, or as more blocks
-would most likely not show one either, and gets twice the blocks as long as the matter is open and the time that one
-race may take is not spent. Each of the (at most) three looks spends a third of the error that the decision is allowed,
-as the readings decide when to stop. Blocks in which the machine's speed drifted are thrown away and measured again
-after a pause.
+A race begins with few blocks and doubles them at each look, until the time for one race is spent. It ends early when
+the interval shows a gain over the incumbent or excludes one, or when more blocks would most likely not show one either.
+As the readings decide when to stop, each of the (at most) three looks spends a third of the allowed error (Bonferroni).
+Blocks in which the machine's speed drifted are discarded and measured again after a pause.
 """
 
 from __future__ import annotations
@@ -18,36 +17,26 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import norm
 
+from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.measure.stats import LEVEL, speedup
 from inlay.targets.base import Artifact
 from inlay.trial import Interval
 
-REPORTED = 0.96
-"""Level of the interval that a race reports as one of 95 %: stopping when the readings look decided costs about one
-percent of coverage. Over simulated races of every length it covers the truth in 94 to 97 % of cases; the level of the
-single looks, which decides, would cover it in up to 99 %."""
-
-DRIFT = 0.02
-"""Log-ratio of the two passes through a block beyond which it is discarded."""
-
-_LOST_FIRST, _LOST = 0.93, 0.97  # estimates of a first and a later look below which the matter is not pursued
-_HOPE = 0.2  # chance that all blocks together show a gain, below which they are not measured
-
 
 @dataclass(frozen=True)
 class Protocol:
-    """How to measure.
+    """How to measure. Its text is part of a run's identity in the journal.
 
     Attributes:
         first_blocks: blocks of a race before the first decision.
-        most_blocks: blocks after which a race ends undecided.
+        most_blocks: blocks after which a race ends in any case.
         slot_ns: nanoseconds that one reading should take at least.
         least_gain: ratio by which a candidate must be faster than the incumbent (its lower bound) to replace it.
-        worth: ratio; once the upper bound is below it, the rest of the blocks are spared.
-        discards: share of blocks that may be discarded for drift before all are kept: a machine that never is quiet.
-        race_s: seconds after which a race asks for no further look.
+        worth: ratio; the race is lost once the upper bound is below it.
+        discards: share of blocks that may be discarded for drift; beyond, the machine is never quiet, and all are kept.
+        race_s: seconds beyond which a race begins no further look.
     """
 
     first_blocks: int = 7
@@ -60,7 +49,7 @@ class Protocol:
 
     @property
     def level(self) -> float:
-        """Confidence level of each look at candidate against incumbent, such that all looks together keep 95 %."""
+        """Confidence level of each look at candidate against incumbent, so that all looks together keep 95 %."""
         looks = 1 + max(0, math.ceil(math.log2(self.most_blocks / self.first_blocks)))
         return 1.0 - (1.0 - LEVEL) / looks
 
@@ -70,12 +59,12 @@ class Meter:
 
     Args:
         worker: where models run.
-        journal: takes each block, and gives back those of an interrupted run.
+        journal: keeps each block, and returns those of an interrupted run.
         feed: the inputs that latency is measured on.
-        protocol: how.
+        protocol: how to measure.
         rng: seeds the order of models within blocks.
         sleep: waits a number of seconds.
-        clock: seconds.
+        clock: returns seconds.
 
     Attributes:
         waited_s: seconds waited for the machine to be quiet.
@@ -101,7 +90,7 @@ class Meter:
         self.waited_s = 0.0
 
     def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
-        """Readings of at least ``blocks`` kept blocks, recorded ones first; shape (blocks, models), ns.
+        """Readings of at least ``blocks`` blocks without drift, recorded ones first; shape (blocks, models), ns.
 
         Raises:
             TargetError: a model failed; no reading of the failed block is kept.
@@ -115,7 +104,7 @@ class Meter:
             wanted = blocks - len(kept)
             seed = int(self._rng.integers(2**31))
             timing = self._worker.time(artifacts, self._feed, wanted, self._protocol.slot_ns, seed)
-            quiet = timing.drift <= DRIFT
+            quiet = timing.drift <= policy.MAX_DRIFT
             if spare <= 0:
                 quiet[:] = True
             lost = int((~quiet).sum())
@@ -123,7 +112,7 @@ class Meter:
             self._journal.record_blocks(kind, names, timing.ns[quiet], timing.drift[quiet])
             kept = np.concatenate([kept, timing.ns[quiet]])
             if lost:
-                pause = min(0.2 * lost, 1.0)
+                pause = min(policy.PAUSE_S * lost, policy.MAX_PAUSE_S)
                 self._sleep(pause)
                 self.waited_s += pause
         return kept
@@ -141,15 +130,22 @@ class Meter:
             ns = self.measure(kind, artifacts, blocks)
             base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
             versus = self._interval(best, new, self._protocol.level)
-            over_base = self._interval(base, new, REPORTED)
-            decided = versus.excludes_gain(self._protocol.worth) or versus.shows_gain(self._protocol.least_gain)
-            decided |= versus.value < (_LOST_FIRST if len(ns) < 2 * self._protocol.first_blocks else _LOST)
-            most = self._protocol.most_blocks
-            decided |= len(ns) >= most or hope(versus, self._protocol.level, len(ns), most) < _HOPE
+            over_base = self._interval(base, new, policy.REPORTED_LEVEL)
             spent = self._clock() - begun  # the next look would take as long again
-            if decided or self._worker.deterministic or 2.0 * spent > self._protocol.race_s:
+            if self._worker.deterministic or 2.0 * spent > self._protocol.race_s or self._decided(versus, len(ns)):
                 return Race(float(np.median(new)), over_base, versus, len(ns))
-            blocks = min(2 * len(ns), most)
+            blocks = min(2 * len(ns), self._protocol.most_blocks)
+
+    def _decided(self, versus: Interval, blocks: int) -> bool:
+        """Whether more blocks could not change much about the comparison with the incumbent."""
+        protocol = self._protocol
+        if versus.excludes_gain(protocol.worth) or versus.shows_gain(protocol.least_gain):
+            return True
+        is_first = blocks < 2 * protocol.first_blocks
+        if versus.value < (policy.LOST_FIRST if is_first else policy.LOST_LATER) or blocks >= protocol.most_blocks:
+            return True
+        power = predictive_power(versus, protocol.level, blocks, protocol.most_blocks)
+        return power < policy.MIN_PREDICTIVE_POWER
 
     def _interval(self, base: np.ndarray, new: np.ndarray, level: float) -> Interval:
         if self._worker.deterministic:
@@ -158,17 +154,18 @@ class Meter:
         return speedup(base, new, level)
 
 
-def hope(found: Interval, level: float, blocks: int, most: int) -> float:
-    """Chance that an interval from ``most`` blocks will lie above 1, given that from the first ``blocks`` of them.
+def predictive_power(found: Interval, level: float, blocks: int, most: int) -> float:
+    """Probability that the interval from ``most`` blocks will lie above 1, given that from the first ``blocks``.
 
     The predictive power of group-sequential trials (Jennison and Turnbull, *Group Sequential Methods*, 10.3) with a
     flat prior: with the standard error ``s`` now and ``f = s sqrt(blocks / most)`` in the end, the final estimate is
-    normal about the present one with variance ``s^2 - f^2``, and must exceed ``z f``. 1 where there is no interval yet.
+    normal around the current one with variance ``s^2 - f^2``, and must exceed ``z f``. 1 where there is no interval
+    yet.
 
     Args:
-        found: ratio, with its interval.
-        level: of the interval.
-        blocks: that it rests on.
+        found: speedup so far, with its interval.
+        level: confidence level of the interval.
+        blocks: blocks so far.
         most: blocks in the end.
     """
     if not 0.0 < found.low <= found.high < math.inf or blocks >= most:
@@ -186,7 +183,7 @@ class Race:
     Attributes:
         ns: the candidate's median nanoseconds per inference.
         speedup: baseline over candidate, with an interval that covers the truth in about 95 % of races.
-        versus: incumbent over candidate, at the level of one look.
+        versus: incumbent over candidate, with the interval of one look.
         blocks: blocks measured.
     """
 

@@ -10,10 +10,12 @@ from scipy.stats import norm
 from inlay.trial import Interval
 
 LEVEL = 0.95
-LEAST_PAIRS = 6
-"""Below six pairs no 95 % signed-rank interval exists."""
+"""Confidence level by default, and of what is reported."""
 
-_EXACT = 50  # pairs up to which the exact null distribution is used
+MIN_PAIRS = 6
+"""Below six pairs no 95 % signed-rank interval exists: 2 / 2^5 > 0.05."""
+
+_MAX_EXACT_PAIRS = 50  # up to which the exact null distribution is used; the normal approximation is good beyond
 
 
 def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
@@ -21,8 +23,7 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
 
     The estimate is the median of all Walsh averages ``(d_i + d_j) / 2``, i <= j; the interval runs between the k-th
     smallest and the k-th largest of them, k from the null distribution of the signed-rank statistic (Hollander, Wolfe
-    and Chicken,
-    *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval.
+    and Chicken, *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval.
 
     Args:
         differences: shape (n,), finite.
@@ -34,7 +35,7 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
     i, j = np.triu_indices(d.size)
     walsh = np.sort((d[i] + d[j]) / 2.0)
     estimate = float(np.median(walsh))
-    if d.size < LEAST_PAIRS:
+    if d.size < MIN_PAIRS:
         return Interval(estimate, -np.inf, np.inf)
     k = _rank(d.size, level)
     if k == 0:
@@ -43,9 +44,9 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
 
 
 def speedup(baseline_ns: np.ndarray, candidate_ns: np.ndarray, level: float = LEVEL) -> Interval:
-    """How many times faster the candidate is, from paired readings: the exponential of the log-ratios' estimate.
+    """Baseline over candidate from paired readings: the exponential of the Hodges-Lehmann estimate of log-ratios.
 
-    The interval is (0, inf) where the readings are too few for the level.
+    The interval is (0, inf) where there are too few readings for the level.
 
     Args:
         baseline_ns: shape (blocks,), positive.
@@ -58,12 +59,12 @@ def speedup(baseline_ns: np.ndarray, candidate_ns: np.ndarray, level: float = LE
 
 @lru_cache(maxsize=256)
 def _rank(n: int, level: float) -> int:
-    """Which smallest Walsh average the interval begins at: the largest k with P(T+ <= k - 1) <= (1 - level) / 2.
+    """Rank of the Walsh average at which the interval begins: the largest k with P(T+ <= k - 1) <= (1 - level) / 2.
 
-    The first is 1; 0 where so few pairs give no interval of this level.
+    It counts from 1; 0 where ``n`` pairs are too few for an interval of this level.
     """
     tail = (1.0 - level) / 2.0
-    if n > _EXACT:
+    if n > _MAX_EXACT_PAIRS:
         mean, sd = n * (n + 1) / 4.0, np.sqrt(n * (n + 1) * (2 * n + 1) / 24.0)
         return max(0, int(np.floor(mean + 0.5 + norm.ppf(tail) * sd)))
     counts = np.zeros(n * (n + 1) // 2 + 1)

@@ -1,7 +1,7 @@
-"""The process of every runtime call: it can crash, hang or run out of memory without taking the run along.
+"""The process that makes all runtime calls: it can crash, hang or run out of memory without ending the run.
 
-It reads one JSON message per line from standard input, and answers each with one line. Messages are plain data: models
-and feeds by path, so that a worker could sit on another machine with the same files. Run as
+It reads one JSON message per line from standard input and answers each with one line. Messages are plain data, with
+models and feeds by path, so that a worker could run on another machine with the same files. It is started as
 ``python -m inlay.measure.worker``.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from inlay.data import save_feed
 from inlay.errors import InlayError, TargetError
+from inlay.measure import policy
 from inlay.measure.blocks import run_block, slot_repeats
 from inlay.targets.base import Artifact, Executable, Feed, Simulated, Target, TargetSpec
 from inlay.targets.registry import create
@@ -27,7 +28,7 @@ class Service:
     """Holds the target, the resident executables and the feeds of one worker.
 
     Args:
-        target: what to use in place of the target that is asked for by name: a simulation in the caller's process.
+        target: used in place of the target that is named in messages: a simulation in the caller's process.
     """
 
     def __init__(self, target: Target | None = None) -> None:
@@ -52,11 +53,11 @@ class Service:
     def on_target(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
         """Choose the target."""
         self._target = self._given or create(TargetSpec(name, options))
-        print_ = self._target.fingerprint()
-        return {"target": print_.target, "facts": dict(print_.facts), "deterministic": self._target.deterministic}
+        found = self._target.fingerprint()
+        return {"target": found.target, "facts": dict(found.facts), "deterministic": self._target.deterministic}
 
     def on_load(self, key: str, path: str, digest: str, identify: bool = False) -> dict[str, Any]:
-        """Build a model and keep it. The answer holds the digest of what the runtime made of it, where it can tell."""
+        """Build a model and keep it. The answer holds the digest of its optimized graph, where that is known."""
         assert self._target is not None
         graph = ""
         if key not in self._resident:
@@ -77,7 +78,7 @@ class Service:
         return {}
 
     def on_run(self, key: str, feeds: list[str], out: str) -> dict[str, Any]:
-        """Run a model on every feed; outputs go to ``out`` (.npz), named ``<number of the feed>/<output>``."""
+        """Run a model on every feed; outputs go to ``out`` (.npz) as ``<index of the feed>/<output>``."""
         arrays = {}
         for number, path in enumerate(feeds):
             for name, array in self._resident[key].run(self._feed(path)).items():
@@ -109,7 +110,7 @@ class Service:
         if path not in self._feeds:
             with np.load(path, allow_pickle=False) as archive:
                 feed = {name: archive[name] for name in archive.files}
-            if len(self._feeds) >= 64:  # samples by the thousand are read again rather than held
+            if len(self._feeds) >= policy.RESIDENT_FEEDS:
                 return feed
             self._feeds[path] = feed
         return self._feeds[path]
@@ -118,7 +119,7 @@ class Service:
 def main() -> None:
     """Answer messages until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf8")
-    os.dup2(2, 1)  # whatever a runtime prints must not mix with the answers
+    os.dup2(2, 1)  # what a runtime prints must not mix with the answers
     service = Service()
     for line in sys.stdin:
         answers.write(json.dumps(service.handle(json.loads(line))) + "\n")

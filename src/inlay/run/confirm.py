@@ -23,7 +23,7 @@ import onnx
 from inlay.data import Samples
 from inlay.errors import TargetError
 from inlay.measure.client import StartWorker, Worker
-from inlay.measure.race import REPORTED
+from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -223,7 +223,7 @@ class Confirmation:
             return found, LEVEL
         again = self._measured(found, LATER_LOOK * processes)
         found = [e.with_readings(np.concatenate([e.ns, more.ns])) for e, more in zip(found, again, strict=True)]
-        return found, REPORTED  # the readings decided to go on, as in a race
+        return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
 
     def _champion(self, base: Entry, others: Sequence[Entry]) -> Entry:
         champion = base

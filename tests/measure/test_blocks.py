@@ -1,0 +1,78 @@
+"""Blocks of interleaved timing: what a slot's reading and a block's drift say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inlay.measure import policy
+from inlay.measure.blocks import reading, run_block, slot_repeats
+from inlay.targets.base import Feed, KernelTime
+
+
+class Slowing:
+    """A model whose machine becomes slower with every inference: ``ns * exp(rate * inferences so far)``."""
+
+    def __init__(self, ns: float, clock: list[int], rate: float, log: list[str] | None = None, name: str = "") -> None:
+        self._ns, self._clock, self._rate = ns, clock, rate
+        self._log, self._name = log, name
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        if self._log is not None:
+            self._log.append(self._name)
+        start = self._clock[0]
+        self._clock[0] += repeats
+        return np.asarray(self._ns * np.exp(self._rate * (start + np.arange(repeats))))
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 8])
+def test_a_reading_leaves_interruptions_out(repeats: int) -> None:
+    rng = np.random.default_rng(repeats)
+    quiet = rng.normal(1000.0, 30.0, (4000, repeats))
+    busy = np.where(rng.random(quiet.shape) < 0.1, 1.5, 1.0) * quiet
+
+    def scatter(ns: np.ndarray, how: object) -> float:
+        return float(np.std([how(row) for row in ns]))  # type: ignore[operator]
+
+    assert scatter(quiet, reading) < 1.25 * scatter(quiet, np.median), "little is lost on a quiet machine"
+    assert scatter(busy, reading) < 0.75 * scatter(busy, np.median), "the median lets them through"
+
+
+def test_the_mirror_image_cancels_a_linear_drift_and_says_how_large_it_was() -> None:
+    for rate in (0.0, 1e-3, 4e-3):
+        clock = [0]
+        models = [Slowing(ns, clock, rate) for ns in (1e6, 2e6, 3e6)]
+        block = run_block(models, [1, 1, 1], {}, np.random.default_rng(1))
+        assert np.array(block.ns) / block.ns[0] == pytest.approx([1.0, 2.0, 3.0])
+        assert block.drift == pytest.approx(3.0 * rate), "passes of three slots are three inferences apart"
+
+
+def test_a_block_runs_every_model_twice_in_mirrored_order() -> None:
+    orders = set()
+    for seed in range(20):
+        log: list[str] = []
+        models = [Slowing(1e6, [0], 0.0, log, name) for name in "abc"]
+        run_block(models, [1, 1, 1], {}, np.random.default_rng(seed))
+        assert sorted(log[:3]) == ["a", "b", "c"]
+        assert log[3:] == log[2::-1]
+        orders.add(tuple(log[:3]))
+    assert len(orders) == 6, "any order may come"
+
+
+def test_repeats_fill_a_slot() -> None:
+    def repeats(ns: float) -> int:
+        return slot_repeats(Slowing(ns, [0], 0.0), {}, 4_000_000)
+
+    assert repeats(1e6) == 4
+    assert repeats(3e6) == 2, "the first inference behind another model does not count, so there are two"
+    assert repeats(policy.LONG_INFERENCE_SLOTS * 5e6) == 1
+    assert repeats(10.0) == policy.MAX_REPEATS
