@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.tosa import layout
+from inlay.tosa.emitter import Emitter
 from inlay.tosa.lowering import lower
-from inlay.tosa.serialize import Emitter
 from tests.tosa.nets import Net
 
 

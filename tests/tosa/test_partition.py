@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from inlay.errors import UsageError
 from inlay.tosa.command import lower_file
+from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.lowering import lower
 from inlay.tosa.partition import split
 from inlay.tosa.reference import LoweredRunner, run_tosa
-from inlay.tosa.serialize import TosaBinary, TosaTensor
+from inlay.tosa.serialize import TosaBinary
 from tests.tosa.nets import Net, run_ort
 
 

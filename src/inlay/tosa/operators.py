@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from inlay.tosa import ir, layout
+from inlay.tosa.emitter import EmitFunction, Emitter
 from inlay.tosa.ir import Op
-from inlay.tosa.serialize import EmitFunction, Emitter
 
 _PROPAGATE = "PROPAGATE"
 

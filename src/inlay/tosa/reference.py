@@ -10,10 +10,11 @@ import onnxruntime as ort
 from inlay.errors import DataError, RunFailed
 from inlay.model.silence import silence
 from inlay.tosa import ir, oracle
+from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.extras import require
 from inlay.tosa.ir import Array, Executor
 from inlay.tosa.lowering import Lowered, Partition
-from inlay.tosa.serialize import TosaBinary, TosaTensor
+from inlay.tosa.serialize import TosaBinary
 
 
 def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:

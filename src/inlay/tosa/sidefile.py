@@ -14,9 +14,10 @@ from typing import Any
 
 from inlay.errors import UsageError
 from inlay.tosa import ir
+from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.ir import IntegerGraph
 from inlay.tosa.lowering import Lowered, Partition
-from inlay.tosa.serialize import TOSA_VERSION, TosaTensor
+from inlay.tosa.serialize import TOSA_VERSION
 
 _NOTHING_COMPUTED = "it computes nothing, its outputs are its inputs in other shapes or under other names"
 
