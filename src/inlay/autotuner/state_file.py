@@ -9,8 +9,9 @@ from pathlib import Path
 import yaml
 
 from inlay.errors import JournalError, UsageError
+from inlay.files import write_text
 from inlay.model.graph import Graph
-from inlay.regions.cache import PatternCache, read_yaml, write_atomic
+from inlay.regions.cache import PatternCache, read_yaml
 from inlay.regions.config import Config
 from inlay.types import Placement
 
@@ -50,7 +51,8 @@ def write_state(path: Path, state: SavedState, config: Config) -> None:
         "placement": state.placement.as_json(),
         "cache": state.cache.to_data(),
     }
-    write_atomic(path, yaml.safe_dump(data, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120))
+    text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+    write_text(path, text, UsageError)
 
 
 def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:

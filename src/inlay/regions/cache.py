@@ -19,8 +19,6 @@ two such schemes the faster one stays. Speedups only rank: a cached scheme is me
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Any
 import yaml
 
 from inlay.errors import UsageError
+from inlay.files import write_text
 from inlay.regions.schemes import InsertionScheme
 
 FORMAT = "inlay_pattern_cache"
@@ -137,7 +136,7 @@ class PatternCache:
     def save(self, path: str | Path) -> None:
         """Write the cache atomically. Raises UsageError if it cannot be written."""
         text = yaml.safe_dump(self.to_data(), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
-        write_atomic(Path(path), text)
+        write_text(Path(path), text, UsageError)
 
     @classmethod
     def load(cls, path: str | Path) -> PatternCache:
@@ -155,23 +154,6 @@ def read_yaml(path: Path) -> object:
         raise UsageError(f"{path} is not text: {error.reason}") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {error}") from error
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write ``text`` to a temporary file, then rename it to ``path``. Raises UsageError if that fails."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def show(cache: PatternCache) -> str:

@@ -22,6 +22,7 @@ import onnx
 
 from inlay.data import Samples
 from inlay.errors import TargetError
+from inlay.files import replacing
 from inlay.measure.client import StartWorker, Worker
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
@@ -43,7 +44,7 @@ from inlay.run.contenders import (
     promise,
 )
 from inlay.run.evaluate import Candidate
-from inlay.run.result import Best, replacing
+from inlay.run.result import Best
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Failed, Interval, Measured
 from inlay.types import Placement

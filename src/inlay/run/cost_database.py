@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from inlay.errors import InlayError
-from inlay.run.result import replacing
+from inlay.files import replacing
 from inlay.targets.base import Fingerprint
 
 VERSION = 1

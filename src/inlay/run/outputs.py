@@ -6,10 +6,10 @@ import contextlib
 from pathlib import Path
 
 from inlay.errors import UsageError
+from inlay.files import replacing
 from inlay.prepare.candidate_writer import recipe_for
 from inlay.prepare.model import PreparedModel
 from inlay.regions.cache import PatternCache
-from inlay.run.result import replacing
 from inlay.space.recipe_file import to_text
 from inlay.types import Placement
 

@@ -15,13 +15,13 @@ from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import Samples, save_feed
 from inlay.errors import CompileFailed, ModelError, RunFailed, UsageError
+from inlay.files import replacing
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
-from inlay.run.result import replacing
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.targets.base import Artifact, Capabilities, TargetSpec

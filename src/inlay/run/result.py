@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from inlay.errors import JournalError
+from inlay.files import replacing
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
 from inlay.version import __version__
 
@@ -163,29 +160,6 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write JSON atomically."""
     with replacing(path) as fresh:
         fresh.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf8")
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` that takes its place when the block ends well, and is removed when it does not.
-
-    Raises:
-        JournalError: the folder cannot be written, or the disk is full.
-    """
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-    except OSError as error:
-        raise JournalError(f"{path.parent} cannot be written: {error.strerror or error}") from error
-    fresh = Path(name)
-    try:
-        fresh.chmod(0o644)
-        yield fresh
-        fresh.replace(path)
-    except OSError as error:
-        raise JournalError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def pareto(points: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import JournalError, UsageError
+from inlay.files import replacing
 from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION
-from inlay.run.result import replacing
 from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Measured

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError
+from inlay.files import replacing
 from inlay.tosa import ir
 from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.ir import IntegerGraph
@@ -128,19 +129,7 @@ def write(lowered: Lowered, path: Path) -> tuple[Path, ...]:
         files[index] = file.name
     side = path.with_name(f"{path.name}.json")
     contents[side] = (json.dumps(describe(lowered, files), indent=1) + "\n").encode()
-    try:
-        for file, data in contents.items():
-            _write_whole(file, data)
-    except OSError as error:
-        raise UsageError(f"cannot write {error.filename or path}: {error.strerror}") from error
+    for file, data in contents.items():
+        with replacing(file, UsageError) as fresh:
+            fresh.write_bytes(data)
     return tuple(sorted(contents, key=lambda f: (f != path, f == side)))
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write through a temporary file, so that a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,0 +1,49 @@
+"""Files are written whole or not at all, and are as readable as the user's umask says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from inlay.errors import InlayError, JournalError
+
+
+@contextlib.contextmanager
+def replacing(path: Path, error: type[InlayError] = JournalError) -> Iterator[Path]:
+    """A file beside ``path`` that replaces it when the block succeeds, and is removed when it does not.
+
+    Args:
+        path: the file to write.
+        error: raised, as one line, where the folder cannot be written or the disk is full.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    except OSError as failure:
+        raise error(f"{path.parent} cannot be written: {failure.strerror or failure}") from failure
+    fresh = Path(name)
+    try:
+        fresh.chmod(0o666 & ~_umask())  # temporary files are private; what a user asked for is not
+        yield fresh
+        with fresh.open("rb+") as file:
+            os.fsync(file.fileno())  # else a power cut may leave an empty file under the new name
+        fresh.replace(path)
+    except OSError as failure:
+        raise error(f"{path} cannot be written: {failure.strerror or failure}") from failure
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, error: type[InlayError] = JournalError) -> None:
+    """Write ``text`` in UTF-8; arguments and errors as of :func:`replacing`."""
+    with replacing(path, error) as fresh:
+        fresh.write_text(text, encoding="utf8")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,44 @@
+"""Files are replaced whole, with the permissions that the umask gives, or stay as they were."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from inlay.errors import JournalError, UsageError
+from inlay.files import replacing, write_text
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_files_are_as_readable_as_the_umask_says(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "cache.yaml", "a: 1")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "cache.yaml").stat().st_mode) == mode
+    assert (tmp_path / "cache.yaml").read_text() == "a: 1"
+
+
+def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with replacing(path) as fresh:
+            fresh.write_bytes(b"half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("error", [JournalError, UsageError])
+def test_a_missing_folder_is_one_line(error: type[JournalError], tmp_path: Path) -> None:
+    with pytest.raises(error, match="cannot be written"):
+        write_text(tmp_path / "missing" / "f", "", error)
