@@ -1,4 +1,4 @@
-"""The anchors: one list of names and labellings for all that use them."""
+"""The anchors: one list of names and labelings for all that use them."""
 
 from __future__ import annotations
 

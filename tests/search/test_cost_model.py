@@ -18,15 +18,15 @@ from tests.search.unit_graphs import chain
 class Runtime:
     """Known costs: of each unit by label and by the label before it, of each value by state."""
 
-    def __init__(self, structure: UnitGraph, seed: int) -> None:
+    def __init__(self, graph: UnitGraph, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.structure = structure
-        plain = rng.uniform(2e3, 20e3, (len(structure.units), 2, 1))
-        self.units = plain * np.exp(rng.normal(0.0, 0.2, (len(structure.units), 2, 2)))
-        self.edges = rng.uniform(0.5e3, 4e3, (len(structure.edges), 4))
+        self.graph = graph
+        plain = rng.uniform(2e3, 20e3, (len(graph.units), 2, 1))
+        self.units = plain * np.exp(rng.normal(0.0, 0.2, (len(graph.units), 2, 2)))
+        self.edges = rng.uniform(0.5e3, 4e3, (len(graph.edges), 4))
 
     def kernels(self, labels: np.ndarray) -> list[KernelTime]:
-        s = self.structure
+        s = self.graph
         states, contexts = s.states(labels), s.layout_contexts(labels)
         found = [
             KernelTime(u.name, "Conv", float(self.units[i, int(labels[i]), int(contexts[i])]), nodes=u.nodes)
@@ -47,16 +47,16 @@ def every(n: int) -> list[np.ndarray]:
 
 
 def test_states_follow_the_labels() -> None:
-    structure = chain(3)
-    states = structure.states(np.array([True, False, True]))
+    graph = chain(3)
+    states = graph.states(np.array([True, False, True]))
     assert [State(s) for s in states] == [State.QUANTIZE, State.DEQUANTIZE, State.QUANTIZE, State.DEQUANTIZE]
-    assert [State(s) for s in structure.states(np.zeros(3, bool))] == [State.FLOAT] * 4
+    assert [State(s) for s in graph.states(np.zeros(3, bool))] == [State.FLOAT] * 4
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_was_profiled_is_predicted_and_its_problem_agrees(seed: int) -> None:
-    structure = chain(4)
-    runtime, model = Runtime(structure, seed), CostModel(structure)
+    graph = chain(4)
+    runtime, model = Runtime(graph, seed), CostModel(graph)
     for labels in every(4):
         model.update_from_profile(labels, runtime.kernels(labels), runtime.ns(labels))
     for labels in every(4):
@@ -71,8 +71,8 @@ def test_what_was_profiled_is_predicted_and_its_problem_agrees(seed: int) -> Non
 
 
 def test_whole_model_times_correct_what_profiles_miss() -> None:
-    structure = chain(4)
-    runtime, model = Runtime(structure, 9), CostModel(structure)
+    graph = chain(4)
+    runtime, model = Runtime(graph, 9), CostModel(graph)
     plain = np.zeros(4, bool)
     model.update_from_profile(plain, runtime.kernels(plain), runtime.ns(plain))
     mixed = np.array([True, True, False, False])
@@ -84,22 +84,22 @@ def test_whole_model_times_correct_what_profiles_miss() -> None:
 
 
 def test_known_costs_stand_in_for_profiles() -> None:
-    structure = chain(3)
-    runtime, teacher = Runtime(structure, 2), CostModel(structure)
+    graph = chain(3)
+    runtime, teacher = Runtime(graph, 2), CostModel(graph)
     low = np.ones(3, bool)
     teacher.update_from_profile(low, runtime.kernels(low), runtime.ns(low))
-    pupil = CostModel(structure, teacher.summary())
+    pupil = CostModel(graph, teacher.summary())
     assert set(teacher.summary()) <= pupil.signatures()
     assert pupil.predict(low).mean == pytest.approx(runtime.ns(low), rel=1e-6)
 
 
 def test_costs_known_from_a_slower_hour_are_taken_at_this_hours_pace() -> None:
-    structure = chain(3)
-    runtime, teacher = Runtime(structure, 2), CostModel(structure)
+    graph = chain(3)
+    runtime, teacher = Runtime(graph, 2), CostModel(graph)
     low, plain = np.ones(3, bool), np.zeros(3, bool)
     for labels in (low, plain):
         teacher.update_from_profile(labels, runtime.kernels(labels), runtime.ns(labels))
-    pupil = CostModel(structure, {key: 2.0 * ns for key, ns in teacher.summary().items()})
+    pupil = CostModel(graph, {key: 2.0 * ns for key, ns in teacher.summary().items()})
     assert pupil.predict(low).mean == pytest.approx(2.0 * runtime.ns(low), rel=1e-6)
     pupil.update_from_profile(plain, runtime.kernels(plain), runtime.ns(plain))
     assert pupil.predict(low).mean == pytest.approx(runtime.ns(low), rel=1e-6)

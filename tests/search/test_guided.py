@@ -22,8 +22,8 @@ class Bench:
     """Judges placements of a chain; unit ``i`` in low precision adds ``noise[i]`` at the output."""
 
     def __init__(self, seed: int, noise: np.ndarray, bound: float, probes: bool = True) -> None:
-        self.structure: UnitGraph = chain(N)
-        self.runtime = Runtime(self.structure, seed)
+        self.graph: UnitGraph = chain(N)
+        self.runtime = Runtime(self.graph, seed)
         self.noise, self.bound = noise, bound
         self.probes, self.probed = probes, 0
         self.measured: dict[Placement, tuple[float, float]] = {}
@@ -36,10 +36,10 @@ class Bench:
         return Placement((Port(n, 0), QType.UINT8) for n in names)
 
     def labels(self, placement: Placement) -> np.ndarray:
-        return self.structure.labels([p.node for p, _ in placement])
+        return self.graph.labels([p.node for p, _ in placement])
 
     def made(self, labels: np.ndarray) -> float:
-        touched = self.structure.states(labels) != 0
+        touched = self.graph.states(labels) != 0
         return float(self.noise[touched].sum())
 
     def probe(self, placement: Placement) -> tuple[float, ...] | None:
@@ -69,22 +69,22 @@ class Bench:
         return sum(k.ns for k in self.profile(placement))
 
     def run(self) -> None:
-        names = {"float": frozenset[str](), "full-int8": frozenset(u.name for u in self.structure.units)}
+        names = {"float": frozenset[str](), "full-int8": frozenset(u.name for u in self.graph.units)}
         anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
-        values = [e.value for e in self.structure.edges]
+        values = [e.value for e in self.graph.edges]
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
         oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, rewrites=self.rewrites)
         rng = np.random.default_rng(0)
-        guided = Guided(self.structure, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
+        guided = Guided(self.graph, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
         self.answer(guided)
         self.guided = guided
 
     def answer(self, strategy: Strategy) -> list[Trial]:
-        told = []
+        trials = []
         while (proposal := strategy.ask()) is not None:
-            told.append(self.judge(proposal))
-            strategy.tell(told[-1])
-        return told
+            trials.append(self.judge(proposal))
+            strategy.tell(trials[-1])
+        return trials
 
     def optimum(self) -> float:
         return max(self.base_ns / self.runtime.ns(y) for y in every(N) if self.made(y) <= self.bound)
@@ -119,7 +119,7 @@ class Coupled(Bench):
     """Where sources are not independent: what one alone adds foretells nothing like what all add together."""
 
     def made(self, labels: np.ndarray) -> float:
-        touched = self.structure.states(labels) != 0
+        touched = self.graph.states(labels) != 0
         alone = self.noise * np.where(labels.sum() > 1, 0.2, 1.0)
         return float(alone[touched].sum())
 
@@ -154,13 +154,13 @@ def test_retreat_finds_the_best_of_so_much_accuracy(seed: int) -> None:
     bench = Bench(seed, noise, float(noise.sum()))  # the search itself finds nothing outside the bound
     bench.run()
     least = noise.sum() / 3
-    told = bench.answer(bench.guided.retreat(float(-10 * np.log10(least))))
+    trials = bench.answer(bench.guided.retreat(float(-10 * np.log10(least))))
     gains = [
         bench.base_ns / bench.runtime.ns(bench.labels(p)) for p in bench.asked if bench.made(bench.labels(p)) <= least
     ]
     bench.bound = least
     assert max(gains) >= 0.97 * bench.optimum()
-    assert len(told) <= 6
+    assert len(trials) <= 6
 
 
 def test_retreat_gives_up_where_only_float_is_accurate_enough() -> None:

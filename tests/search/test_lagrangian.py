@@ -18,7 +18,7 @@ from tests.search.test_mincut import brute_force, problems
 
 @st.composite
 def limited(draw: st.DrawFn) -> tuple[LabelingProblem, list[Limit]]:
-    problem = draw(problems(least=-3.0, trapped=True))
+    problem = draw(problems(least=-3.0, penalized=True))
     weight = st.floats(0.0, 3.0)
 
     def weights(count: int) -> np.ndarray:
@@ -104,7 +104,7 @@ def test_limits_are_kept_whatever_they_are(case: tuple[LabelingProblem, list[Lim
 
 def chain(rng: np.random.Generator, n: int, negative: float) -> LabelingProblem:
     """Units in a row with a few joins: costs like those of real models, boundaries dear, some cheaper than nothing."""
-    terms = [
+    boundaries = [
         BoundaryCost(
             i,
             tuple({i + 1, int(rng.integers(i + 1, n))}),
@@ -113,7 +113,7 @@ def chain(rng: np.random.Generator, n: int, negative: float) -> LabelingProblem:
         )
         for i in range(n - 1)
     ]
-    return LabelingProblem(rng.uniform(2, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
+    return LabelingProblem(rng.uniform(2, 10, n), rng.uniform(0, 10, n), boundaries, rng.random(n) < 0.9)
 
 
 def gaps(limited: bool, negative: float) -> np.ndarray:

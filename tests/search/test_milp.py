@@ -76,14 +76,14 @@ def test_the_program_is_optimal_with_any_number_of_labels(problem: MultiLabelPro
 
 @settings(max_examples=60, deadline=None)
 @given(labelings(), st.data())
-def test_a_ceiling_is_kept_at_least_cost(problem: MultiLabelProblem, data: st.DataObject) -> None:
+def test_a_limit_is_kept_at_least_cost(problem: MultiLabelProblem, data: st.DataObject) -> None:
     n, labels = problem.costs.shape
     m = len(problem.values)
     weights = st.integers(-1, 3)
     units = np.array(data.draw(st.lists(weights, min_size=n * labels, max_size=n * labels)), float).reshape(n, labels)
     size = m * labels * labels
     convert = np.array(data.draw(st.lists(weights, min_size=size, max_size=size)), float).reshape(m, labels, labels)
-    ceiling = MultiLabelLimit(units, convert, float(data.draw(st.integers(1, 6))))
+    limit = MultiLabelLimit(units, convert, float(data.draw(st.integers(1, 6))))
 
     def load(y: tuple[int, ...]) -> float:
         total = sum(units[i, a] for i, a in enumerate(y))
@@ -92,13 +92,13 @@ def test_a_ceiling_is_kept_at_least_cost(problem: MultiLabelProblem, data: st.Da
             total += sum(convert[k, made, b] for b in wanted)
         return float(total)
 
-    kept = [y for y in _every(problem) if load(y) <= ceiling.maximum and np.isfinite(_cost(problem, y))]
-    found = solve_labels(problem, [ceiling])
+    kept = [y for y in _every(problem) if load(y) <= limit.maximum and np.isfinite(_cost(problem, y))]
+    found = solve_labels(problem, [limit])
     if not kept:
         assert found is None
         return
     assert found is not None
-    assert load(tuple(found.tolist())) <= ceiling.maximum + 1e-6
+    assert load(tuple(found.tolist())) <= limit.maximum + 1e-6
     assert problem.cost(found) == pytest.approx(min(_cost(problem, y) for y in kept), abs=2e-2)
 
 
@@ -123,7 +123,7 @@ def test_one_conversion_serves_every_reader_and_forms_are_paid_separately() -> N
     # readers 2 and 3 share the conversion to 1; reader 1 joins them at 4 rather than pay 3 more for a form of its own
     assert found.tolist() == [0, 2, 1, 1]
     assert problem.cost(found) == pytest.approx(5.0)
-    dearer = ValueCosts(0, (1, 2, 3), False, convert + np.array([0.0, 0.0, 1.5]), np.zeros(3))
-    again = solve_labels(MultiLabelProblem(costs, [dearer], problem.allowed))
+    costlier = ValueCosts(0, (1, 2, 3), False, convert + np.array([0.0, 0.0, 1.5]), np.zeros(3))
+    again = solve_labels(MultiLabelProblem(costs, [costlier], problem.allowed))
     assert again is not None
     assert again.tolist() == [0, 1, 1, 1]

@@ -15,27 +15,27 @@ from inlay.search.mincut import minimum_cut
 
 
 @st.composite
-def problems(draw: st.DrawFn, least: float = 0.0, trapped: bool = False) -> LabelingProblem:
+def problems(draw: st.DrawFn, least: float = 0.0, penalized: bool = False) -> LabelingProblem:
     n = draw(st.integers(1, 7))
     cost = st.floats(0.0, 10.0)
     boundary = st.floats(least, 5.0)
-    terms = []
+    boundaries = []
     for _ in range(draw(st.integers(0, 2 * n))):
         producer = draw(st.integers(-1, n - 1))
         consumers = sorted(draw(st.sets(st.integers(0, n - 1), max_size=3)) - {producer})
-        terms.append(
+        boundaries.append(
             BoundaryCost(
                 producer, tuple(consumers), draw(st.booleans()), draw(boundary), draw(boundary), draw(boundary)
             )
         )
     ties = [tuple(sorted(draw(st.sets(st.integers(0, n - 1), min_size=2, max_size=2))))] if n > 1 else []
-    numbers = [np.array(draw(st.lists(cost, min_size=n, max_size=n))) for _ in range(2)]
+    costs = [np.array(draw(st.lists(cost, min_size=n, max_size=n))) for _ in range(2)]
     free = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-    traps = []
-    for _ in range(draw(st.integers(0, 3)) if trapped and n > 1 else 0):
+    penalties = []
+    for _ in range(draw(st.integers(0, 3)) if penalized and n > 1 else 0):
         unit, *causes = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=4, unique=True))
-        traps.append(FusionPenalty(unit, tuple(causes), draw(st.floats(0.0, 20.0))))
-    return LabelingProblem(numbers[0], numbers[1], terms, free, ties if draw(st.booleans()) else [], traps)
+        penalties.append(FusionPenalty(unit, tuple(causes), draw(st.floats(0.0, 20.0))))
+    return LabelingProblem(costs[0], costs[1], boundaries, free, ties if draw(st.booleans()) else [], penalties)
 
 
 def brute_force(problem: LabelingProblem) -> float:
@@ -50,19 +50,19 @@ def test_the_cut_is_optimal(problem: LabelingProblem) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems(least=-3.0, trapped=True))
-def test_the_integer_program_is_optimal_with_negative_boundaries_and_traps(problem: LabelingProblem) -> None:
+@given(problems(least=-3.0, penalized=True))
+def test_the_integer_program_is_optimal_with_negative_boundaries_and_penalties(problem: LabelingProblem) -> None:
     found = solve(problem)
     assert found is not None
     assert problem.cost(found) == pytest.approx(brute_force(problem), abs=2e-2)
 
 
-@pytest.mark.parametrize("which", ["negative", "trap"])
+@pytest.mark.parametrize("which", ["negative", "penalty"])
 def test_a_cut_refuses_what_it_cannot_express(which: str) -> None:
-    terms = [BoundaryCost(0, (1,), quantize=-1.0)] if which == "negative" else []
-    traps = [FusionPenalty(0, (1,), 1.0)] if which == "trap" else []
+    boundaries = [BoundaryCost(0, (1,), quantize=-1.0)] if which == "negative" else []
+    penalties = [FusionPenalty(0, (1,), 1.0)] if which == "penalty" else []
     with pytest.raises(ValueError, match="program"):
-        minimum_cut(LabelingProblem(np.ones(2), np.zeros(2), terms, np.ones(2, bool), penalties=traps))
+        minimum_cut(LabelingProblem(np.ones(2), np.zeros(2), boundaries, np.ones(2, bool), penalties=penalties))
 
 
 def test_a_unit_between_low_ones_is_priced_as_low_or_one_of_them_is_given_up() -> None:
@@ -85,10 +85,10 @@ def test_one_q_serves_every_consumer() -> None:
         np.array([0, 1, 1, 1]) > 0,
     )
     assert minimum_cut(problem).tolist() == [False, True, True, True]
-    dearer = LabelingProblem(
+    costlier = LabelingProblem(
         problem.float_cost, problem.low_cost, [BoundaryCost(0, (1, 2, 3), quantize=6.5)], problem.selectable
     )
-    assert not minimum_cut(dearer).any()
+    assert not minimum_cut(costlier).any()
 
 
 def test_a_limit_is_kept_at_least_cost() -> None:
@@ -113,10 +113,10 @@ def test_a_hundred_thousand_units() -> None:
     rng = np.random.default_rng(0)
     n = 100_000
     up, down = rng.uniform(0, 3, (2, n))
-    terms = [
+    boundaries = [
         BoundaryCost(i, (i + 1, i + 7) if i % 3 else (i + 1,), quantize=up[i], dequantize=down[i]) for i in range(n - 8)
     ]
-    problem = LabelingProblem(rng.uniform(0, 10, n), rng.uniform(0, 10, n), terms, rng.random(n) < 0.9)
+    problem = LabelingProblem(rng.uniform(0, 10, n), rng.uniform(0, 10, n), boundaries, rng.random(n) < 0.9)
     labels = minimum_cut(problem)
     every_unit_alone = (problem.low_cost < problem.float_cost) & problem.selectable
     assert problem.cost(labels) < min(problem.cost(np.zeros(n, bool)), problem.cost(every_unit_alone))

@@ -54,10 +54,10 @@ def test_each_neighbor_is_its_move_and_no_other_change(graph: UnitGraph, data: s
 def test_propagation_holds_behind_every_move(graph: UnitGraph, data: st.DataObject) -> None:
     labels = graph.fixed_point(data.draw(labelings(graph)))
     for changed, move in neighbors(graph, labels, np.random.default_rng(0), ALL):
-        settled = graph.fixed_point(changed)
-        assert not (changed & ~settled).any(), "what was labeled low stays low"
-        assert (graph.propagate(settled) == settled).all()
-        assert not move.low or settled[list(move.units)].all()
+        fixed = graph.fixed_point(changed)
+        assert not (changed & ~fixed).any(), "what was labeled low stays low"
+        assert (graph.propagate(fixed) == fixed).all()
+        assert not move.low or fixed[list(move.units)].all()
 
 
 @pytest.mark.parametrize("most", [1, 5, 17])

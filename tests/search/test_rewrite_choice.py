@@ -20,29 +20,27 @@ def rewrite(i: int, name: str = "other kernel") -> PortRewrite:
 REWRITES = frozenset(rewrite(i) for i in range(4))
 
 
-def profile(structure: UnitGraph, ns: list[float]) -> list[KernelTime]:
-    return [KernelTime(u.name, "Conv", t, nodes=u.nodes) for u, t in zip(structure.units, ns, strict=True)]
+def profile(graph: UnitGraph, ns: list[float]) -> list[KernelTime]:
+    return [KernelTime(u.name, "Conv", t, nodes=u.nodes) for u, t in zip(graph.units, ns, strict=True)]
 
 
 @pytest.mark.parametrize("pace", [0.7, 1.0, 1.6])
 def test_each_is_chosen_alone_at_the_pace_of_what_ran_alike(pace: float) -> None:
-    structure = chain(8)
+    graph = chain(8)
     usual = [50e3, 50e3, 50e3, 5e3, 40e3, 30e3, 20e3, 60e3]
     other = [30e3, 90e3, 49e3, 4.5e3, 40e3, 30e3, 20e3, 60e3]  # half the time, twice, nothing to speak of, too short
-    found = choose_rewrites(
-        structure, REWRITES, profile(structure, usual), profile(structure, [pace * t for t in other])
-    )
+    found = choose_rewrites(graph, REWRITES, profile(graph, usual), profile(graph, [pace * t for t in other]))
     assert found.rewrites == {rewrite(0)}
     assert found.ratios == {"u0": pytest.approx(0.6)}
 
 
-def test_what_was_profiled_in_the_usual_kernels_is_told_in_the_faster_ones() -> None:
-    structure = chain(4)
+def test_what_was_profiled_in_the_usual_kernels_is_corrected_to_the_faster_ones() -> None:
+    graph = chain(4)
     kernels = RewriteChoice(frozenset({rewrite(0), rewrite(1)}), {"u0": 0.5, "u1": 0.6})
     sites = [(Port(f"u{i}", 1), QType.INT8) for i in range(3)]
     placement = Placement(sites, [rewrite(1)])
-    times = [*profile(structure, [10.0, 20.0, 30.0, 40.0]), KernelTime("q", "Q", 5.0, values=("v0",), kind="quantize")]
-    assert [k.ns for k in kernels.applied(structure, placement, times)] == [5.0, 20.0, 30.0, 40.0, 5.0]
+    times = [*profile(graph, [10.0, 20.0, 30.0, 40.0]), KernelTime("q", "Q", 5.0, values=("v0",), kind="quantize")]
+    assert [k.ns for k in kernels.applied(graph, placement, times)] == [5.0, 20.0, 30.0, 40.0, 5.0]
 
 
 class TwoKernels(Bench):
@@ -51,13 +49,13 @@ class TwoKernels(Bench):
     def __init__(self, seed: int, gain: np.ndarray) -> None:
         super().__init__(seed, np.zeros(N + 1), 1.0)
         self.gain = gain
-        self.rewrites = frozenset(PortRewrite(Port(u.name, 1), "other kernel") for u in self.structure.units)
+        self.rewrites = frozenset(PortRewrite(Port(u.name, 1), "other kernel") for u in self.graph.units)
 
     def label(self, names: frozenset[str]) -> Placement:
         return Placement(site for n in names for site in ((Port(n, 0), QType.UINT8), (Port(n, 1), QType.INT8)))
 
     def profile(self, placement: Placement) -> list[KernelTime]:
-        factors = {u.name: g for u, g in zip(self.structure.units, self.gain, strict=True)}
+        factors = {u.name: g for u, g in zip(self.graph.units, self.gain, strict=True)}
         rewritten = {r.port.node for r in placement.rewrites}
         return [
             KernelTime(

@@ -15,6 +15,12 @@ RETREAT_TIGHTENING = 0.7  # of the allowed noise (-1.5 dB), after an attempt tha
 FRONT_FIRST_POINTS = 3  # points of the front measured before exploring, which may use up the budget
 FRONT_ROUNDS = 4  # times the front is predicted anew from what the last round taught
 
+# --- rewrite choice: one profile without and one with each rewrite ----------------------------------------------------
+
+REWRITE_MIN_GAIN = 0.03  # of a kernel's time: profiles of one kernel differ by about as much
+REWRITE_MIN_GAIN_NS = 1000.0  # ns: runtimes report whole microseconds
+REWRITE_MIN_UNCHANGED = 3  # kernels that both profiles share, needed to correct for the machine's speed
+
 # --- surrogate: which measurements are worth a profile, which costs a second build ------------------------------------
 
 PROFILE_ERROR = 0.03  # relative error of a prediction beyond which a profile teaches most, wherever the model stands

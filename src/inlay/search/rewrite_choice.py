@@ -1,7 +1,7 @@
 """Choose, for each operator alone, among the target's selectable rewrites: by one profile with each of them.
 
 A selectable rewrite (:class:`inlay.quant.rewrite.Rewrite`) gives the same results in another kernel. Which kernel is
-faster depends on the machine and on the operator's shape, but not on its neighbours. So this is decided once, before
+faster depends on the machine and on the operator's shape, but not on its neighbors. So this is decided once, before
 the search over labels, and every later candidate is written accordingly.
 """
 
@@ -13,13 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from inlay.search import policy
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.types import Placement, PortRewrite
-
-_MIN_GAIN = 0.03  # of a kernel's time: profiles of one kernel differ by about as much
-_MIN_GAIN_NS = 1000.0  # runtimes report whole microseconds
-_MIN_UNCHANGED = 3  # kernels that both profiles share, needed to correct for the machine's speed
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,14 @@ def choose_rewrites(
     before, after = _by_unit(graph, plain), _by_unit(graph, rewritten)
     asked = {graph.index[r.port.node]: r for r in rewrites}
     both = [i for i in before if i in after and before[i] > 0.0]
-    unchanged = [after[i] / before[i] for i in both if i not in asked and before[i] > 10 * _MIN_GAIN_NS]
-    pace = float(np.median(unchanged)) if len(unchanged) >= _MIN_UNCHANGED else 1.0
+    unchanged = [after[i] / before[i] for i in both if i not in asked and before[i] > 10 * policy.REWRITE_MIN_GAIN_NS]
+    pace = float(np.median(unchanged)) if len(unchanged) >= policy.REWRITE_MIN_UNCHANGED else 1.0
     ratios = {i: after[i] / pace / before[i] for i in both if i in asked}
-    chosen = {i: r for i, r in ratios.items() if before[i] * (1.0 - r) > max(_MIN_GAIN * before[i], _MIN_GAIN_NS)}
+    chosen = {
+        i: r
+        for i, r in ratios.items()
+        if before[i] * (1.0 - r) > max(policy.REWRITE_MIN_GAIN * before[i], policy.REWRITE_MIN_GAIN_NS)
+    }
     return RewriteChoice(frozenset(asked[i] for i in chosen), {graph.units[i].name: r for i, r in chosen.items()})
 
 

@@ -1,4 +1,4 @@
-"""Which units run in low precision is asked of the runtime: labels settle to what its profile shows."""
+"""Which units run in low precision is asked of the runtime: propagation agrees with its profile."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class Asked:
     def __init__(self, b: Builder, folder: Path) -> None:
         self.space = Workspace(b.model(), folder)
         self.folder = folder
-        self.structure: UnitGraph = build_unit_graph(self.space.graph, self.space.prepared.units)
+        self.graph: UnitGraph = build_unit_graph(self.space.graph, self.space.prepared.units)
 
     def wrong(self, labels: np.ndarray, believed: np.ndarray) -> list[str]:
         """Units that do not run as believed, in the model that ``labels`` make."""
-        path = self.folder / "labelled.onnx"
-        path.write_bytes(self.space.emit(self.space.prepared.label(self.structure.names(labels))).SerializeToString())
-        kernels = OrtCpuTarget(1).compile(Artifact(path, "labelled")).profile(self.space.feeds[0], 1)
-        return [d.unit for d in disagreements(self.structure, believed, kernels)]
+        path = self.folder / "labeled.onnx"
+        path.write_bytes(self.space.emit(self.space.prepared.label(self.graph.names(labels))).SerializeToString())
+        kernels = OrtCpuTarget(1).compile(Artifact(path, "labeled")).profile(self.space.feeds[0], 1)
+        return [d.unit for d in disagreements(self.graph, believed, kernels)]
 
 
 LABELLED = (["first"], ["second"], ["second", "third"], ["first", "third"])
@@ -85,18 +85,18 @@ LABELLED = (["first"], ["second"], ["second", "third"], ["first", "third"])
 def test_operators_pass_q_and_dq_on_as_their_row_says(name: str, tmp_path: Path) -> None:
     asked = Asked(between({**PASSING, **STAYING}[name]), tmp_path)
     for names in LABELLED:
-        labels = asked.structure.labels(names)
-        settled = asked.structure.propagate(labels)
-        assert asked.wrong(labels, settled) == []
-        assert asked.wrong(settled, settled) == []
+        labels = asked.graph.labels(names)
+        propagated = asked.graph.propagate(labels)
+        assert asked.wrong(labels, propagated) == []
+        assert asked.wrong(propagated, propagated) == []
         if names != ["first", "third"]:  # there it depends on what stands behind
-            assert ("op" in asked.structure.names(settled)) == (name in PASSING and names != ["second"])
+            assert ("op" in asked.graph.names(propagated)) == (name in PASSING and names != ["second"])
     assert OPS[name].propagates_qdq == (name in PASSING)
 
 
 def test_the_question_can_be_answered_in_the_negative(tmp_path: Path) -> None:
     asked = Asked(between(PASSING["MaxPool"]), tmp_path)
-    labels = asked.structure.labels(["first"])
+    labels = asked.graph.labels(["first"])
     assert asked.wrong(labels, labels) == ["op"]
 
 
@@ -115,56 +115,53 @@ def mixed() -> Builder:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_labels_settle_to_what_runs(seed: int, tmp_path: Path) -> None:
+def test_any_labels_propagate_to_what_runs(seed: int, tmp_path: Path) -> None:
     asked = Asked(mixed(), tmp_path)
     rng = np.random.default_rng(seed)
-    labels = (rng.random(len(asked.structure.units)) < 0.7) & asked.structure.selectable
-    settled = asked.structure.propagate(labels)
-    assert not (labels & ~settled).any()
-    assert (asked.structure.propagate(settled) == settled).all()
-    assert asked.wrong(labels, settled) == []
+    labels = (rng.random(len(asked.graph.units)) < 0.7) & asked.graph.selectable
+    propagated = asked.graph.propagate(labels)
+    assert not (labels & ~propagated).any()
+    assert (asked.graph.propagate(propagated) == propagated).all()
+    assert asked.wrong(labels, propagated) == []
 
 
 def test_units_that_are_fused_run_in_low_precision_whenever_all_around_them_do(tmp_path: Path) -> None:
     asked = Asked(mixed(), tmp_path)
-    structure = asked.structure
-    named = {
-        structure.units[i].name: {structure.units[c].name for c in around}
-        for i, around in structure.propagation.fusions
-    }
+    graph = asked.graph
+    named = {graph.units[i].name: {graph.units[c].name for c in around} for i, around in graph.propagation.fusions}
     assert named["mean"] == {"add", "c4"}
     assert named["cat"] >= {"c1", "c2", "c3"}
-    for unit, around in structure.propagation.fusions:
-        alone = np.zeros(len(structure.units), bool)
+    for unit, around in graph.propagation.fusions:
+        alone = np.zeros(len(graph.units), bool)
         alone[list(around)] = True
-        assert structure.propagate(alone)[unit]
-        assert asked.wrong(alone, structure.propagate(alone)) == []
+        assert graph.propagate(alone)[unit]
+        assert asked.wrong(alone, graph.propagate(alone)) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_solutions_are_what_they_say(seed: int, tmp_path: Path) -> None:
     """With any costs: no solution counts on a unit in float that the runtime would fuse between low ones."""
-    structure = Asked(mixed(), tmp_path).structure
-    model = CostModel(structure)
+    graph = Asked(mixed(), tmp_path).graph
+    model = CostModel(graph)
     rng = np.random.default_rng(seed)
-    problem = model.parameters.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
+    problem = model.parameters.problem(rng.exponential(1e5, len(graph.units) * 4 + len(graph.edges) * 4))
     for found in (solve(problem), LagrangianSolver(problem).unconstrained):
         assert found is not None
         assert not any(penalty.applies(found) for penalty in problem.penalties)
-        fused = [i for i, _ in structure.propagation.fusions]
-        assert (structure.propagate(found)[fused] == found[fused]).all()
+        fused = [i for i, _ in graph.propagation.fusions]
+        assert (graph.propagate(found)[fused] == found[fused]).all()
 
 
-def test_without_traps_solutions_count_on_what_does_not_happen(tmp_path: Path) -> None:
+def test_without_penalties_solutions_count_on_what_does_not_happen(tmp_path: Path) -> None:
     """The negative control."""
-    structure = Asked(mixed(), tmp_path).structure
-    model, rng, sprung = CostModel(structure), np.random.default_rng(0), 0
+    graph = Asked(mixed(), tmp_path).graph
+    model, rng, paid = CostModel(graph), np.random.default_rng(0), 0
     for _ in range(20):
-        problem = model.parameters.problem(rng.exponential(1e5, len(structure.units) * 4 + len(structure.edges) * 4))
+        problem = model.parameters.problem(rng.exponential(1e5, len(graph.units) * 4 + len(graph.edges) * 4))
         found = solve(replace(problem, penalties=()))
         assert found is not None
-        sprung += any(penalty.applies(found) for penalty in problem.penalties)
-    assert sprung
+        paid += any(penalty.applies(found) for penalty in problem.penalties)
+    assert paid
 
 
 def test_a_convolution_between_integers_is_quantized_whatever_its_label(tmp_path: Path) -> None:
@@ -172,11 +169,11 @@ def test_a_convolution_between_integers_is_quantized_whatever_its_label(tmp_path
     y = b.conv("middle", b.conv("first", b.input("x", X), 8, relu=True), 8, relu=True)
     b.output(b.conv("last", y, 8))
     asked = Asked(b, tmp_path)
-    around = asked.structure.labels(["first", "last"])
-    assert asked.structure.names(asked.structure.propagate(around)) == {"first", "middle", "last"}
+    around = asked.graph.labels(["first", "last"])
+    assert asked.graph.names(asked.graph.propagate(around)) == {"first", "middle", "last"}
     assert asked.wrong(around, around) == ["middle"]
-    alone = asked.structure.labels(["first"])
-    assert (asked.structure.propagate(alone) == alone).all()
+    alone = asked.graph.labels(["first"])
+    assert (asked.graph.propagate(alone) == alone).all()
     assert asked.wrong(alone, alone) == []
 
 
@@ -187,20 +184,20 @@ def test_a_pool_behind_a_float_unit_is_dear_before_it_was_seen(tmp_path: Path) -
     pool = b.node("op", "MaxPool", [first], kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
     b.output(b.conv("second", pool, 8, kernel=1, relu=True))
     space = Asked(b, tmp_path)
-    target, structure = OrtCpuTarget(1), space.structure
-    model = CostModel(structure)
+    target, graph = OrtCpuTarget(1), space.graph
+    model = CostModel(graph)
     for names in ([], ["first", "op", "second"]):
-        labels = structure.labels(names)
+        labels = graph.labels(names)
         path = tmp_path / "profiled.onnx"
-        path.write_bytes(space.space.emit(space.space.prepared.label(structure.names(labels))).SerializeToString())
+        path.write_bytes(space.space.emit(space.space.prepared.label(graph.names(labels))).SerializeToString())
         kernels = target.compile(Artifact(path, "profiled")).profile(space.space.feeds[0], 5)
         model.update_from_profile(labels, kernels, sum(k.ns for k in kernels))
-    dear, cheap = (model.costs().mean[4 * structure.index["op"] + form] for form in (2, 3))
+    dear, cheap = (model.costs().mean[4 * graph.index["op"] + form] for form in (2, 3))
     assert dear > 20 * cheap
     found = solve(model.expected_problem())
     assert found is not None
-    settled = structure.propagate(found)
-    assert settled[structure.index["op"]] <= settled[structure.index["first"]]
+    propagated = graph.propagate(found)
+    assert propagated[graph.index["op"]] <= propagated[graph.index["first"]]
 
 
 def test_a_gate_decides_nothing_about_the_layout_of_what_it_gates(tmp_path: Path) -> None:
@@ -209,10 +206,8 @@ def test_a_gate_decides_nothing_about_the_layout_of_what_it_gates(tmp_path: Path
     gate = b.conv("gate", b.node("mean", "GlobalAveragePool", [first]), 8, kernel=1)
     scaled = b.node("scale", "Mul", [gate, first], channels=8)
     b.output(b.conv("second", scaled, 8))
-    structure = Asked(b, tmp_path).structure
-    before = {
-        u.name: structure.units[k].name for u, k in zip(structure.units, structure.layout_source, strict=True) if k >= 0
-    }
+    graph = Asked(b, tmp_path).graph
+    before = {u.name: graph.units[k].name for u, k in zip(graph.units, graph.layout_source, strict=True) if k >= 0}
     assert before == {"mean": "first", "gate": "mean", "scale": "first", "second": "first"}
 
 
@@ -227,8 +222,8 @@ def test_what_works_number_by_number_hands_the_layout_on(between: list[str], tmp
     pool = b.node("pool", "MaxPool", [y], kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
     b.output(b.conv("second", pool, 8, kernel=1))
     space = Asked(b, tmp_path)
-    structure = space.structure
-    assert structure.layout_source[structure.index["pool"]] == structure.index["first"]
+    graph = space.graph
+    assert graph.layout_source[graph.index["pool"]] == graph.index["first"]
     for names, kind in ((["first", "pool", "second"], "NhwcMaxPool"), (["pool", "second"], "MaxPool")):
         path = tmp_path / "profiled.onnx"
         path.write_bytes(space.space.emit(space.space.prepared.label(frozenset(names))).SerializeToString())
