@@ -46,7 +46,7 @@ from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
-from inlay.targets.registry import DEFAULT_TARGET, available, create
+from inlay.targets.registry import DEFAULT_TARGET, available, create, takes_option
 from inlay.trial import Interval
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
@@ -280,7 +280,7 @@ def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
         return target
     if target not in available():
         raise UsageError(f"--target {target}: there is no such target; installed are {', '.join(available())}")
-    return TargetSpec(target, {"threads": threads} if target.startswith("ort") else {})
+    return TargetSpec(target, {"threads": threads} if takes_option(target, "threads") else {})
 
 
 @dataclass(frozen=True, eq=False)

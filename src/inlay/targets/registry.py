@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -32,6 +33,15 @@ def known_rewrites() -> tuple[Rewrite[Any], ...]:
     return tuple(found.values())
 
 
+def takes_option(name: str, option: str) -> bool:
+    """Whether the constructor of the target ``name`` has a parameter ``option``.
+
+    Raises:
+        TargetError: its runtime cannot be loaded.
+    """
+    return option in inspect.signature(_constructor(available()[name])).parameters
+
+
 def create(spec: TargetSpec) -> Target:
     """The target that ``spec`` describes.
 
@@ -42,12 +52,17 @@ def create(spec: TargetSpec) -> Target:
     found = available().get(spec.name)
     if found is None:
         raise UsageError(f"there is no target {spec.name}; installed are {', '.join(available())}")
-    try:
-        make = found.load()
-    except ImportError as error:
-        raise TargetError(f"target {spec.name} cannot be loaded: {error}") from error
+    make = _constructor(found)
     try:
         target: Target = make(**spec.options)
     except TypeError as error:
         raise UsageError(f"target {spec.name}: {error}") from error
     return target
+
+
+def _constructor(found: EntryPoint) -> Callable[..., Target]:
+    try:
+        make: Callable[..., Target] = found.load()
+    except ImportError as error:
+        raise TargetError(f"target {found.name} cannot be loaded: {error}") from error
+    return make
