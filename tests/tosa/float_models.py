@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -17,12 +19,12 @@ class FloatNet:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def const(self, array: np.ndarray) -> str:
+    def const(self, array: np.ndarray | np.generic) -> str:
         name = f"c{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(array, name))
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
-    def op(self, kind: str, reads: list[str], **attributes: object) -> str:
+    def op(self, kind: str, reads: list[str], **attributes: Any) -> str:
         name = f"{kind.lower()}{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, reads, [f"{name}.y"], name, **attributes))
         return f"{name}.y"

@@ -104,7 +104,7 @@ def quantize(
         limits = np.iinfo(qtype)
         scale = max((high - low) / 255, 1e-8)
         zero = np.clip(np.rint(limits.min - low / scale), limits.min, limits.max)
-        initializers.append(numpy_helper.from_array(np.float32(scale), f"{name}_scale"))
+        initializers.append(numpy_helper.from_array(np.array(scale, np.float32), f"{name}_scale"))
         initializers.append(numpy_helper.from_array(np.array(zero, qtype), f"{name}_zero"))
         return f"{name}_scale", f"{name}_zero"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 pytest.importorskip("tosa_serializer", reason="the extra arm is not installed")
 
 from inlay.tosa import ir, oracle
-from inlay.tosa.lowering import lower
+from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.reference import LoweredRunner
 
 ONNX_TYPE = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "float32": TensorProto.FLOAT}
@@ -34,7 +36,7 @@ class Net:
         self._count += 1
         return f"{base}{self._count}"
 
-    def const(self, value: np.ndarray, base: str = "c") -> str:
+    def const(self, value: np.ndarray | np.generic, base: str = "c") -> str:
         name = self.name(base)
         self.initializers.append(numpy_helper.from_array(np.asarray(value), name))
         return name
@@ -47,37 +49,46 @@ class Net:
     def output(self, value: str, dtype: str = "float32") -> None:
         self.outputs.append(helper.make_tensor_value_info(value, ONNX_TYPE[dtype], None))
 
-    def op(self, kind: str, inputs: list[str], outputs: int = 1, **attributes: object) -> str:
-        names = [self.name(kind.lower()) for _ in range(outputs)]
-        self.nodes.append(helper.make_node(kind, inputs, names, name=self.name(f"n_{kind}"), **attributes))
-        return names[0] if outputs == 1 else names  # type: ignore[return-value]
+    def i64(self, *values: int) -> str:
+        """A constant vector of sizes, axes or indices."""
+        return self.const(np.array(values, np.int64))
 
-    def _numbers(self, scale: float, zp: int) -> list[str]:
+    def op(self, kind: str, inputs: list[str], **attributes: Any) -> str:
+        """A node with one output."""
+        return self.op_with_outputs(kind, inputs, 1, **attributes)[0]
+
+    def op_with_outputs(self, kind: str, inputs: list[str], count: int, **attributes: Any) -> list[str]:
+        """A node with ``count`` outputs."""
+        names = [self.name(kind.lower()) for _ in range(count)]
+        self.nodes.append(helper.make_node(kind, inputs, names, name=self.name(f"n_{kind}"), **attributes))
+        return names
+
+    def _qparams(self, scale: float, zp: int) -> list[str]:
         return [self.const(np.float32(scale), "s"), self.const(np.array(zp, self.qtype), "z")]
 
     def q(self, value: str, scale: float, zp: int) -> str:
-        return self.op("QuantizeLinear", [value, *self._numbers(scale, zp)])
+        return self.op("QuantizeLinear", [value, *self._qparams(scale, zp)])
 
     def dq(self, value: str, scale: float, zp: int) -> str:
-        return self.op("DequantizeLinear", [value, *self._numbers(scale, zp)])
+        return self.op("DequantizeLinear", [value, *self._qparams(scale, zp)])
 
     def qdq(self, value: str, scale: float, zp: int) -> str:
-        numbers = self._numbers(scale, zp)
-        return self.op("DequantizeLinear", [self.op("QuantizeLinear", [value, *numbers]), *numbers])
+        qparams = self._qparams(scale, zp)
+        return self.op("DequantizeLinear", [self.op("QuantizeLinear", [value, *qparams]), *qparams])
 
-    def weight(self, ints: np.ndarray, scale: np.ndarray | float, axis: int = 0) -> str:
-        scale = np.asarray(scale, np.float32)
-        attributes = {"axis": axis} if scale.ndim else {}
-        names = [self.const(ints), self.const(scale), self.const(np.zeros(scale.shape, ints.dtype))]
+    def weight(self, ints: np.ndarray, scale: np.ndarray | np.generic | float, axis: int = 0) -> str:
+        scales = np.asarray(scale, np.float32)
+        attributes = {"axis": axis} if scales.ndim else {}
+        names = [self.const(ints), self.const(scales), self.const(np.zeros(scales.shape, ints.dtype))]
         return self.op("DequantizeLinear", names, **attributes)
 
-    def bias(self, real: np.ndarray, scale: np.ndarray | float) -> str:
+    def bias(self, real: np.ndarray, scale: np.ndarray | np.generic | float) -> str:
         """An int32 bias at the scale of the products, as every Q/DQ exporter writes it."""
-        scale = np.broadcast_to(np.asarray(scale, np.float32), real.shape)
-        ints = np.rint(real / scale).astype(np.int32)
+        scales = np.broadcast_to(np.asarray(scale, np.float32), real.shape)
+        ints = np.rint(real / scales).astype(np.int32)
         return self.op(
             "DequantizeLinear",
-            [self.const(ints), self.const(scale), self.const(np.zeros(real.shape, np.int32))],
+            [self.const(ints), self.const(scales), self.const(np.zeros(real.shape, np.int32))],
             axis=0,
         )
 
@@ -95,7 +106,8 @@ def run_ort(model: onnx.ModelProto, feed: dict[str, np.ndarray], optimize: bool 
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feed)
+    outputs: list[np.ndarray] = session.run(None, feed)
+    return outputs
 
 
 @functools.cache
@@ -144,10 +156,23 @@ def three_ways(
     return worst
 
 
-def host_by_ort(lowered):
+def output_steps(graph: ir.IntegerGraph) -> list[float]:
+    """Size of a quantization step of each (dequantized) output."""
+    made = {name: op for op in graph.ops for name in op.outputs}
+    sizes = []
+    for interface in graph.outputs:
+        op = made[interface.tensor]
+        assert isinstance(op, ir.Dequantize)
+        qparams = graph.tensors[op.inputs[0]].qparams
+        assert qparams is not None
+        sizes.append(qparams.scale[0])
+    return sizes
+
+
+def host_by_ort(lowered: Lowered) -> Callable[[ir.Host, list[np.ndarray]], list[np.ndarray]]:
     """Computes host nodes for the oracle, one at a time."""
 
-    def run(op, args):
+    def run(op: ir.Host, args: list[np.ndarray]) -> list[np.ndarray]:
         given = {name: value for name, value in zip(op.node.input, args, strict=True) if name}
         types = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in given.items()}
         graph = helper.make_graph(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.tosa.lowering import lower
+from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.reference import LoweredRunner
 from tests.tosa.nets import Net, run_ort, three_ways
 
@@ -15,27 +15,26 @@ KINDS = ("Concat", "Slice", "Reshape", "Split", "Transpose")
 
 
 def movement(n: Net, kind: str, values: list[str]) -> list[str]:
-    i64 = lambda *v: n.const(np.array(v, np.int64))  # noqa: E731
     match kind:
         case "Concat":
             return [n.op("Concat", values, axis=1)]
         case "Slice":
-            return [n.op("Slice", [values[0], i64(1), i64(3), i64(1)])]
+            return [n.op("Slice", [values[0], n.i64(1), n.i64(3), n.i64(1)])]
         case "Reshape":
-            return [n.op("Reshape", [values[0], i64(1, 2, 2, 36)])]
+            return [n.op("Reshape", [values[0], n.i64(1, 2, 2, 36)])]
         case "Transpose":
             return [n.op("Transpose", [values[0]], perm=[0, 2, 3, 1])]
         case _:
-            return list(n.op("Split", [values[0], i64(1, 3)], outputs=2, axis=1))
+            return n.op_with_outputs("Split", [values[0], n.i64(1, 3)], 2, axis=1)
 
 
-def integer_everywhere(lowered):
+def integer_everywhere(lowered: Lowered) -> None:
     assert not lowered.not_lowered
     assert [p.kind for p in lowered.partitions] == ["tosa"]
     assert all(p.dtype in ("int8", "uint8") for b in lowered.tosa for p in (*b.inputs, *b.outputs))
 
 
-def random_ints(dtype, shape, seed=0):
+def random_ints(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     limits = np.iinfo(dtype)
     return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
 
@@ -45,7 +44,7 @@ def random_ints(dtype, shape, seed=0):
 @pytest.mark.parametrize(
     ("dtype_in", "dtype_out"), [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8"), ("int8", "uint8")]
 )
-def test_between_dequantize_and_quantize(kind, dtype_in, dtype_out, profile) -> None:
+def test_between_dequantize_and_quantize(kind: str, dtype_in: str, dtype_out: str, profile: str) -> None:
     n = Net(qtype=dtype_in)
     xs = [n.input([1, 4, 6, 6], dtype_in) for _ in range(2 if kind == "Concat" else 1)]
     values = movement(n, kind, [n.dq(x, 0.05, 7) for x in xs])
@@ -60,7 +59,7 @@ def test_between_dequantize_and_quantize(kind, dtype_in, dtype_out, profile) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_on_integer_tensors_without_numbers(kind, dtype) -> None:
+def test_on_integer_tensors_without_qparams(kind: str, dtype: str) -> None:
     """The movement stands between Q and DQ, on the integers themselves."""
     n = Net(opset=17, qtype=dtype)
     xs = [n.input([1, 4, 6, 6], dtype) for _ in range(2 if kind == "Concat" else 1)]
@@ -73,14 +72,13 @@ def test_on_integer_tensors_without_numbers(kind, dtype) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("kind", ["Concat", "Slice"])
-def test_state(kind, dtype) -> None:
+def test_state(kind: str, dtype: str) -> None:
     """A state that enters, is joined with new data, cut, and leaves again; in float on the ONNX side."""
     n = Net(qtype=dtype)
     state, new = n.input([1, 4, 6, 6]), n.input([1, 4, 6, 6])
     joined = n.op("Concat", [n.qdq(state, 0.05, 7), n.qdq(new, 0.05, 7)], axis=1)
     joined = n.qdq(joined, 0.05, 7)
-    i64 = lambda *v: n.const(np.array(v, np.int64))  # noqa: E731
-    n.output(n.qdq(n.op("Slice", [joined, i64(4), i64(8), i64(1)]), 0.05, 7))
+    n.output(n.qdq(n.op("Slice", [joined, n.i64(4), n.i64(8), n.i64(1)]), 0.05, 7))
     if kind == "Concat":
         n.output(joined)
     model = n.model()
@@ -90,7 +88,7 @@ def test_state(kind, dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_integer_state_is_fed_back(dtype) -> None:
+def test_integer_state_is_fed_back(dtype: str) -> None:
     """The state is an integer tensor of the model: what comes out goes in again as it is, step by step."""
     offset = 128 if dtype == "uint8" else 0
     n = Net(qtype=dtype)
@@ -119,8 +117,8 @@ def test_integer_state_is_fed_back(dtype) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(zp_in=st.integers(0, 255), zp_out=st.integers(0, 255), seed=st.integers(0, 99))
-def test_uint8_activations_lower_exactly(zp_in, zp_out, seed) -> None:
-    """x86 style: uint8 inside is int8 with the zero point moved by 128, number for number."""
+def test_uint8_activations_lower_exactly(zp_in: int, zp_out: int, seed: int) -> None:
+    """x86 style: uint8 inside is int8 with the zero point moved by 128, value for value."""
     rng = np.random.default_rng(seed)
     w = rng.integers(-127, 128, (5, 3, 3, 3)).astype(np.int8)
     models = []

@@ -8,37 +8,26 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.tosa import ir, oracle
+from inlay.tosa import oracle
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
 from tests.tosa.models import light, load, quantize, random_feeds
-from tests.tosa.nets import exact_weight_limit, host_by_ort, run_ort
+from tests.tosa.nets import exact_weight_limit, host_by_ort, output_steps, run_ort
 
 MODELS = ("mnist", "ultraface_rfb320_simplified", "fastestdet")
 LIGHT = ("squeezenet", "resnet50")
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 
 
-def steps(graph):
-    """Size of a step of each output."""
-    made = {name: op for op in graph.ops for name in op.outputs}
-    sizes = []
-    for interface in graph.outputs:
-        op = made[interface.tensor]
-        assert isinstance(op, ir.Dequantize)
-        sizes.append(graph.tensors[op.inputs[0]].qparams.scale[0])
-    return sizes
-
-
 @pytest.mark.real_model
 @pytest.mark.parametrize("qtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", MODELS)
-def test_whole_model(name, qtype) -> None:
+def test_whole_model(name: str, qtype: str) -> None:
     compare(load(name), qtype)
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_light_model(name) -> None:
+def test_light_model(name: str) -> None:
     compare(light(name), "int8")
 
 
@@ -48,7 +37,7 @@ def test_digits() -> None:
     compare(onnx.shape_inference.infer_shapes(onnx.load(DIGITS)), "int8")
 
 
-def compare(model, qtype):
+def compare(model: onnx.ModelProto, qtype: str) -> None:
     *calibration, feed = random_feeds(model, 3)
     qdq = quantize(model, calibration, qtype, exact_weight_limit())
     lowered = lower(qdq)
@@ -61,7 +50,7 @@ def compare(model, qtype):
     # layers propagate such a step. So: within two steps of its integer kernels or, where the two kinds of kernels lie
     # farther apart, within that distance; and within that distance and one step of its float kernels.
     integer, plain = run_ort(qdq, feed, optimize=True), run_ort(qdq, feed)
-    for a, b, c, step in zip(ours, integer, plain, steps(lowered.graph), strict=True):
+    for a, b, c, step in zip(ours, integer, plain, output_steps(lowered.graph), strict=True):
         between = np.abs(b - c).max() / step
         assert np.abs(a - b).max() / step <= max(2, between) + 1e-3
         assert np.abs(a - c).max() / step <= between + 1 + 1e-3
@@ -70,7 +59,7 @@ def compare(model, qtype):
 @pytest.mark.real_model
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])
-def test_float_model(name, profile) -> None:
+def test_float_model(name: str, profile: str) -> None:
     """A model without any Q/DQ: all host in INT; in INT+FP float TOSA that agrees with ONNX Runtime."""
     model = load(name)
     feed = random_feeds(model, 1)[0]

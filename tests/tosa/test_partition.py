@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -57,7 +59,7 @@ def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, s
     profile=st.sampled_from(["INT", "INT+FP"]),
     qtype=st.sampled_from(["int8", "uint8"]),
 )
-def test_random_graphs(seed, size, profile, qtype) -> None:
+def test_random_graphs(seed: int, size: int, profile: str, qtype: str) -> None:
     model, x = mixed(seed, size, qtype)
     lowered = lower(model, profile)
     subgraphs = split(lowered.graph)
@@ -87,13 +89,13 @@ def test_reasons_are_given() -> None:
     assert "reads its output in float" in reasons["Sigmoid"]
 
 
-def run_from_files(side: dict, folder, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run_from_files(side: dict[str, Any], folder: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Runs a lowered model from what is on disk alone, as a deployer would."""
-    values = {}
+    values: dict[str, np.ndarray] = {}
     for entry in side["model_inputs"]:
         values[entry["tensor"]] = feed[entry["name"]]
 
-    def fetch(port):
+    def fetch(port: dict[str, Any]) -> np.ndarray:
         if port["tensor"] not in values:  # a model input that the flatbuffer takes quantized
             real = feed[port["name"]]
             q = np.rint(real / np.float32(port["scale"])) + port["zero_point"]
@@ -105,11 +107,11 @@ def run_from_files(side: dict, folder, feed: dict[str, np.ndarray]) -> list[np.n
         args = [fetch(p) for p in part["inputs"]]
         file = folder / part["file"]
         if part["kind"] == "tosa":
-            ports = [
+            inputs, outputs_of_part = (
                 tuple(TosaTensor(p["tensor"], p["dtype"], tuple(p["shape"]), tuple(p["permutation"])) for p in part[k])
                 for k in ("inputs", "outputs")
-            ]
-            results = run_tosa(TosaBinary(file.read_bytes(), *ports, {}), args)
+            )
+            results = run_tosa(TosaBinary(file.read_bytes(), inputs, outputs_of_part, {}), args)
         else:
             session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
             results = session.run(
@@ -126,7 +128,7 @@ def run_from_files(side: dict, folder, feed: dict[str, np.ndarray]) -> list[np.n
 
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])
 @pytest.mark.parametrize("seed", range(6))
-def test_files_are_enough(seed, profile, tmp_path) -> None:
+def test_files_are_enough(seed: int, profile: str, tmp_path: Path) -> None:
     model, x = mixed(seed, 7)
     onnx.save(model, tmp_path / "m.onnx")
     report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa", profile)
@@ -143,7 +145,7 @@ def test_files_are_enough(seed, profile, tmp_path) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_nothing_to_lower_is_an_error(tmp_path) -> None:
+def test_nothing_to_lower_is_an_error(tmp_path: Path) -> None:
     n = Net()
     n.output(n.op("CumSum", [n.input([2, 3]), n.const(np.int64(1))]))
     onnx.save(n.model(), tmp_path / "m.onnx")
@@ -152,7 +154,7 @@ def test_nothing_to_lower_is_an_error(tmp_path) -> None:
     assert not list(tmp_path.glob("*.tosa*"))
 
 
-def test_dynamic_sizes_are_asked_for(tmp_path) -> None:
+def test_dynamic_sizes_are_asked_for(tmp_path: Path) -> None:
     model, _ = mixed(0, 3)
     dims = model.graph.input[0].type.tensor_type.shape.dim
     dims[0].dim_param, dims[2].dim_param = "batch", "rows"
@@ -165,7 +167,7 @@ def test_dynamic_sizes_are_asked_for(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Reshape", "Transpose"])
-def test_a_model_that_only_moves(kind, tmp_path) -> None:
+def test_a_model_that_only_moves(kind: str, tmp_path: Path) -> None:
     """An alias of its input has no partition; a real movement has one of its own. Both run."""
     n = Net()
     x = n.qdq(n.input([2, 3]), 0.05, 3)
@@ -177,7 +179,7 @@ def test_a_model_that_only_moves(kind, tmp_path) -> None:
     np.testing.assert_array_equal(LoweredRunner(report.lowered).run(feed)[0], run_ort(n.model(), feed)[0])
 
 
-def test_nothing_but_another_name_is_an_error(tmp_path) -> None:
+def test_nothing_but_another_name_is_an_error(tmp_path: Path) -> None:
     n = Net()
     n.output(n.qdq(n.op("Identity", [n.qdq(n.input([2, 3]), 0.05, 3)]), 0.05, 3))
     onnx.save(n.model(), tmp_path / "m.onnx")

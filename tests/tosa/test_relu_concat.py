@@ -9,6 +9,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from inlay.tosa import ir, oracle
@@ -23,8 +24,17 @@ MATRIX = list(
 )
 
 
-def net(zp, per_channel, bias, shared, narrow, activation, branches, scale=SCALE):
-    """``branches`` × (Conv → activation), joined; without ``shared``, each branch has numbers of its own."""
+def net(
+    zp: int,
+    per_channel: bool,
+    bias: bool,
+    shared: bool,
+    narrow: bool,
+    activation: str,
+    branches: int,
+    scale: float = SCALE,
+) -> tuple[onnx.ModelProto, str]:
+    """``branches`` × (Conv → activation), joined; without ``shared``, each branch has qparams of its own."""
     rng = np.random.default_rng(7)
     scale = scale * 8 if activation == "Clip" else scale  # so that 6 lies inside the range
     limit = 127
@@ -52,13 +62,13 @@ def net(zp, per_channel, bias, shared, narrow, activation, branches, scale=SCALE
     return n.model(), x
 
 
-def feed_for(name):
+def feed_for(name: str) -> dict[str, np.ndarray]:
     return {name: (np.random.default_rng(3).normal(size=(1, 3, 8, 8))).astype(np.float32)}
 
 
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])
 @pytest.mark.parametrize("zp", ZERO_POINTS)
-def test_exact(zp, profile) -> None:
+def test_exact(zp: int, profile: str) -> None:
     for case in MATRIX:
         if case[0] != zp:
             continue
@@ -73,7 +83,7 @@ def test_exact(zp, profile) -> None:
 
 
 @pytest.mark.parametrize("zp", ZERO_POINTS)
-def test_clamp_only_where_needed(zp) -> None:
+def test_clamp_only_where_needed(zp: int) -> None:
     model, _ = net(zp, True, True, True, False, "Relu", 2)
     clamps = [op for op in lower(model).graph.ops if isinstance(op, ir.Clamp)]
     assert len(clamps) == (0 if zp == -128 else 2)
@@ -81,11 +91,12 @@ def test_clamp_only_where_needed(zp) -> None:
 
 
 @pytest.mark.parametrize("zp", ZERO_POINTS)
-def test_a_dropped_clamp_is_caught(zp) -> None:
+def test_a_dropped_clamp_is_caught(zp: int) -> None:
     """The negative control: the same comparison notices a lowering that loses the activation."""
     model, x = net(zp, True, True, True, False, "Relu", 2)
     lowered = lower(model)
-    kept, renamed = [], {}
+    kept: list[ir.Op] = []
+    renamed: dict[str, str] = {}
     for op in lowered.graph.ops:
         inputs = tuple(renamed.get(n, n) for n in op.inputs)
         if isinstance(op, ir.Clamp):

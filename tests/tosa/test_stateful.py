@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -17,7 +20,7 @@ from inlay.tosa import ir
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
 from inlay.types import QType
-from tests.tosa.nets import run_ort
+from tests.tosa.nets import output_steps, run_ort
 
 FULL = Recipe().set_global(OpConfig())
 BOUNDARIES = {
@@ -27,8 +30,11 @@ BOUNDARIES = {
 }
 STEPS = 5
 
+Shapes = Mapping[str, list[int]]
+Arrays = Mapping[str, np.ndarray]
 
-def build(nodes, inputs, outputs, weights):
+
+def build(nodes: list[onnx.NodeProto], inputs: Shapes, outputs: Shapes, weights: Arrays) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "stateful",
@@ -41,10 +47,10 @@ def build(nodes, inputs, outputs, weights):
     return model
 
 
-def frames():
+def frames() -> onnx.ModelProto:
     """Three frames of the past and the present one are joined and convolved; the last three become the new state."""
     rng = np.random.default_rng(1)
-    weights = {
+    weights: dict[str, np.ndarray] = {
         "w": (rng.normal(size=(6, 4, 4, 3)) / 7).astype(np.float32),
         "b": (rng.normal(size=6) / 10).astype(np.float32),
         "from": np.array([1], np.int64),
@@ -61,10 +67,14 @@ def frames():
     return build(nodes, shapes, {"y": [1, 6, 1, 8], "new_state": [1, 4, 3, 8]}, weights)
 
 
-def buffer():
+def buffer() -> onnx.ModelProto:
     """Only movement: a ring of frames that is cut, joined and reshaped. Nothing beside it is quantized."""
-    weights = {"from": np.array([1], np.int64), "to": np.array([4], np.int64), "axis": np.array([1], np.int64)}
-    weights["flat"] = np.array([1, 32], np.int64)
+    weights: dict[str, np.ndarray] = {
+        "from": np.array([1], np.int64),
+        "to": np.array([4], np.int64),
+        "axis": np.array([1], np.int64),
+        "flat": np.array([1, 32], np.int64),
+    }
     nodes = [
         helper.make_node("Slice", ["state", "from", "to", "axis"], ["past"], "drop"),
         helper.make_node("Concat", ["past", "x"], ["new_state"], "join", axis=1),
@@ -73,7 +83,7 @@ def buffer():
     return build(nodes, {"x": [1, 1, 8], "state": [1, 4, 8]}, {"y": [1, 32], "new_state": [1, 4, 8]}, weights)
 
 
-def gated():
+def gated() -> onnx.ModelProto:
     """A gated recurrent cell with a linear layer behind it: z = σ(·), n = tanh(·), state + z·(n − state)."""
     rng = np.random.default_rng(2)
     weights = {n: (rng.normal(size=s) / 3).astype(np.float32) for n, s in (
@@ -99,13 +109,14 @@ def gated():
 MODELS = {"frames": frames, "buffer": buffer, "gated": gated}
 
 
-def inputs_of(model):
+def inputs_of(model: onnx.ModelProto) -> Shapes:
     return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
 
 
-def sequence(model, steps, seed):
+def sequence(model: onnx.ModelProto, steps: int, seed: int) -> list[dict[str, np.ndarray]]:
     """Feeds of a float run, the state handed on from step to step."""
-    rng, shapes, feeds = np.random.default_rng(seed), inputs_of(model), []
+    rng, shapes = np.random.default_rng(seed), inputs_of(model)
+    feeds: list[dict[str, np.ndarray]] = []
     state = np.zeros(shapes["state"], np.float32)
     for _ in range(steps):
         feeds.append({"x": rng.normal(size=shapes["x"]).astype(np.float32), "state": state})
@@ -113,7 +124,7 @@ def sequence(model, steps, seed):
     return feeds
 
 
-def quantized(name, boundary, folder):
+def quantized(name: str, boundary: str, folder: Path) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     model = MODELS[name]()
     onnx.save(model, folder / "m.onnx")
     data = sequence(model, 24, 0)
@@ -124,7 +135,7 @@ def quantized(name, boundary, folder):
     return model, onnx.load(folder / "q.onnx")
 
 
-def types_at_boundary(model):
+def types_at_boundary(model: onnx.ModelProto) -> dict[str, str]:
     """Type that each model input and output is quantized to."""
     made = {o: n for n in model.graph.node for o in n.output}
     zero = {t.name: numpy_helper.to_array(t).dtype.name for t in model.graph.initializer}
@@ -136,7 +147,7 @@ def types_at_boundary(model):
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize("name", MODELS)
-def test_integer_end_to_end_and_exact_over_several_steps(name, boundary, tmp_path) -> None:
+def test_integer_end_to_end_and_exact_over_several_steps(name: str, boundary: str, tmp_path: Path) -> None:
     model, qdq = quantized(name, boundary, tmp_path)
     lowered = lower(qdq)
     assert not lowered.not_lowered
@@ -160,13 +171,8 @@ def test_integer_end_to_end_and_exact_over_several_steps(name, boundary, tmp_pat
     assert np.abs(state - theirs).max() <= 0.1 * np.abs(theirs).max()
 
 
-def output_steps(graph):
-    made = {name: op for op in graph.ops for name in op.outputs}
-    return [graph.tensors[made[i.tensor].inputs[0]].qparams.scale[0] for i in graph.outputs]
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_the_recipe_decides_the_type_at_the_boundary(name, tmp_path) -> None:
+def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) -> None:
     for boundary, inner, state in (
         ("int8", "int8", "int8"),
         ("uint8", "uint8", "uint8"),
@@ -177,7 +183,7 @@ def test_the_recipe_decides_the_type_at_the_boundary(name, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_type_at_the_boundary_changes_no_number(name, tmp_path) -> None:
+def test_the_type_at_the_boundary_changes_no_number(name: str, tmp_path: Path) -> None:
     """uint8 is the same lattice 128 higher: what comes out is the same bit for bit."""
     runs = []
     for boundary in BOUNDARIES:
@@ -190,7 +196,7 @@ def test_the_type_at_the_boundary_changes_no_number(name, tmp_path) -> None:
                 np.testing.assert_array_equal(one, two)
 
 
-def test_float_at_the_boundary_keeps_the_join_off_the_accelerator(tmp_path) -> None:
+def test_float_at_the_boundary_keeps_the_join_off_the_accelerator(tmp_path: Path) -> None:
     """Negative control: without a quantized input, nothing is left to be integer in a model that only moves."""
     onnx.save(buffer(), tmp_path / "m.onnx")
     data = sequence(buffer(), 4, 0)
@@ -200,7 +206,7 @@ def test_float_at_the_boundary_keeps_the_join_off_the_accelerator(tmp_path) -> N
     assert {d.precision for d in done.decisions} == {"float"}
 
 
-def test_a_search_takes_one_type(tmp_path) -> None:
+def test_a_search_takes_one_type(tmp_path: Path) -> None:
     onnx.save(frames(), tmp_path / "m.onnx")
     with pytest.raises(UsageError, match="one type of activations"):
         inlay.tune(

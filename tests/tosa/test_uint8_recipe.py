@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -15,10 +18,10 @@ from inlay.tosa.lowering import lower
 OPS = ("Concat", "Slice", "Reshape", "Split")
 
 
-def boundary(op):
-    arrays = {
-        "s": np.float32(0.05),
-        "z": np.uint8(128),
+def boundary(op: str) -> onnx.ModelProto:
+    arrays: dict[str, np.ndarray] = {
+        "s": np.array(0.05, np.float32),
+        "z": np.array(128, np.uint8),
         "from": np.array([0, 1], np.int64),
         "to": np.array([1, 3], np.int64),
         "axes": np.array([1, 2], np.int64),
@@ -31,7 +34,7 @@ def boundary(op):
         "Split": ["xf"],
     }[op]
     writes = ["yf", "other"] if op == "Split" else ["yf"]
-    attributes = {"Concat": {"axis": 1}, "Split": {"axis": 1}}.get(op, {})
+    attributes: dict[str, Any] = {"Concat": {"axis": 1}, "Split": {"axis": 1}}.get(op, {})
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["xf"], "dq"),
         helper.make_node(op, reads, writes, "op", **attributes),
@@ -52,7 +55,7 @@ def boundary(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_uint8_boundary_stays_integer(tmp_path, op) -> None:
+def test_uint8_boundary_stays_integer(tmp_path: Path, op: str) -> None:
     onnx.save(boundary(op), tmp_path / "m.onnx")
     rng = np.random.default_rng(0)
     data = [{"x": rng.integers(0, 256, (1, 4, 8, 8)).astype(np.uint8)} for _ in range(4)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,10 +17,19 @@ from inlay.tosa import ir
 from inlay.tosa.rescale import multiplier_and_shift
 from inlay.tosa.serialize import serialize
 
+Case = tuple[list[ir.Op], dict[str, ir.Tensor], dict[str, np.ndarray]]
+
 U55 = vela.Accelerator.of("ethos-u55-128")
 
 
-def graph(kind, shape, out, constants=(), out_dtype="int8", **attributes):
+def graph(
+    kind: type[ir.Op],
+    shape: tuple[int, ...],
+    out: tuple[int, ...],
+    constants: Sequence[np.ndarray] = (),
+    out_dtype: str = "int8",
+    **attributes: Any,
+) -> Case:
     """One operator; an int32 result gets a RESCALE, as the lowering always gives it."""
     tensors = {
         "x": ir.Tensor("x", "int8", shape),
@@ -26,13 +38,13 @@ def graph(kind, shape, out, constants=(), out_dtype="int8", **attributes):
     }
     arrays = {f"c{i}": c for i, c in enumerate(constants)}
     tensors.update({n: ir.Tensor(n, c.dtype.name, c.shape) for n, c in arrays.items()})
-    ops = [kind(source="n", inputs=("x", *arrays), outputs=("y",), **attributes)]
+    ops: list[ir.Op] = [kind(source="n", inputs=("x", *arrays), outputs=("y",), **attributes)]
     if out_dtype == "int32":
         ops.append(ir.Rescale(source="n", inputs=("y",), outputs=("z",), multiplier=(1 << 30,), shift=(38,)))
     return ops, tensors, arrays
 
 
-def conv(stride=1, kernel=(3, 3), size=12):
+def conv(stride: int = 1, kernel: tuple[int, int] = (3, 3), size: int = 12) -> Case:
     out = tuple((s - k) // stride + 1 for s, k in zip((size, size), kernel, strict=True))
     arrays = (np.ones((4, 4, *kernel), np.int8), np.zeros(4, np.int32))
     return graph(
@@ -47,7 +59,7 @@ def conv(stride=1, kernel=(3, 3), size=12):
     )
 
 
-def transpose_conv(stride):
+def transpose_conv(stride: int) -> Case:
     side = 5 * stride + 3
     arrays = (np.ones((4, 4, 3, 3), np.int8), np.zeros(4, np.int32))
     return graph(
@@ -61,7 +73,7 @@ def transpose_conv(stride):
     )
 
 
-def pool(kind, stride=1, kernel=3, pads=0, batch=1):
+def pool(kind: type[ir.Op], stride: int = 1, kernel: int = 3, pads: int = 0, batch: int = 1) -> Case:
     out = (16 + 2 * pads - kernel) // stride + 1
     return graph(
         kind,
@@ -73,7 +85,7 @@ def pool(kind, stride=1, kernel=3, pads=0, batch=1):
     )
 
 
-def resize(up, mode="nearest", offset=None):
+def resize(up: int, mode: str = "nearest", offset: int | None = None) -> Case:
     n, d = 2 * up, 2
     offset = (d - n) // 2 if offset is None else offset
     border = (6 * up - 1) * d + offset - 5 * n
@@ -83,7 +95,7 @@ def resize(up, mode="nearest", offset=None):
     )  # fmt: skip
 
 
-def reverse(axis):
+def reverse(axis: int) -> Case:
     return graph(ir.Reverse, (1, 4, 6, 6), (1, 4, 6, 6), axis=axis)
 
 
@@ -110,7 +122,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_table_agrees_with_vela(name) -> None:
+def test_table_agrees_with_vela(name: str) -> None:
     (ops, tensors, constants), allowed = CASES[name]
     legal = legality_for("EthosU55")
     reasons = [r for op in ops if (r := legal(op, tensors, constants))]
@@ -126,13 +138,14 @@ def test_table_agrees_with_vela(name) -> None:
     assert vela.estimate(binary.data, vela.Accelerator.of("ethos-u85-256")).cycles > 0
 
 
-def words(part):
+def words(part: Any) -> np.ndarray:
     return np.frombuffer(bytes(getattr(part, "data", part)), np.uint32)
 
 
-def output_scales(stream):
+def output_scales(part: Any) -> list[tuple[int, int]]:
     """(multiplier, shift) of each NPU_SET_OFM_SCALE in a command stream (cmd1 code 0x24: shift in the upper half)."""
-    stream, found, at = words(stream), [], 0
+    stream, at = words(part), 0
+    found: list[tuple[int, int]] = []
     while at < len(stream):
         word = int(stream[at])
         long = word >> 14 & 3 == 1
@@ -144,7 +157,7 @@ def output_scales(stream):
 
 @pytest.mark.parametrize("factor", [0.25, 0.37, 3.0])
 @pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u65-256", "ethos-u85-256"])
-def test_vela_carries_out_int32_to_int32_rescales(name, factor) -> None:
+def test_vela_carries_out_int32_to_int32_rescales(name: str, factor: float) -> None:
     """Reported to come out as zeros. This version keeps multiplier and shift, as a constant (U55, U65) or a register.
 
     The lowering makes no such RESCALE all the same (``nets.three_ways``).

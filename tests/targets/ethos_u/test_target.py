@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -17,7 +19,7 @@ from inlay.tosa.lowering import lower
 from tests.tosa.nets import Net, run_ort
 
 
-def chain(host=False, resize=False):
+def chain(host: bool = False, resize: bool = False) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     n = Net()
     x = n.qdq(n.input([1, 4, 16, 16]), 0.05, 3)
@@ -32,13 +34,13 @@ def chain(host=False, resize=False):
     return n.model()
 
 
-def save(model, folder, name="m.onnx"):
+def save(model: onnx.ModelProto, folder: Path, name: str = "m.onnx") -> Artifact:
     onnx.save(model, folder / name)
     return Artifact(folder / name, name)
 
 
 @pytest.mark.parametrize("name", vela.ACCELERATORS)
-def test_every_accelerator(name, tmp_path) -> None:
+def test_every_accelerator(name: str, tmp_path: Path) -> None:
     target = registry.create(TargetSpec(name))
     assert target.name == name
     assert target.deterministic
@@ -61,7 +63,7 @@ def test_every_accelerator(name, tmp_path) -> None:
         executable.run(feed)
 
 
-def test_dynamic_shapes_are_those_of_the_inputs(tmp_path) -> None:
+def test_dynamic_shapes_are_those_of_the_inputs(tmp_path: Path) -> None:
     """An NPU program has static shapes: the model is built for those of its inputs, and priced by them."""
     model = chain()
     for value in model.graph.input:
@@ -104,7 +106,7 @@ def test_host_work_is_not_free() -> None:
 
 
 @pytest.mark.parametrize(("accelerator", "host"), [("ethos-u55-128", True), ("ethos-u85-256", False)])
-def test_what_vela_refuses_goes_to_the_host_with_the_reason(accelerator, host) -> None:
+def test_what_vela_refuses_goes_to_the_host_with_the_reason(accelerator: str, host: bool) -> None:
     lowered, cost = compile_partitions(chain(resize=True), Accelerator.of(accelerator))
     assert ("host" in [p.kind for p in lowered.partitions]) == host
     assert (cost.host > 0) == host
@@ -114,7 +116,7 @@ def test_what_vela_refuses_goes_to_the_host_with_the_reason(accelerator, host) -
 
 @pytest.mark.parametrize("accelerator", ["ethos-u55-128", "ethos-u65-512", "ethos-u85-256"])
 @pytest.mark.parametrize(("kind", "channels"), [("SpaceToDepth", 32), ("DepthToSpace", 2)])
-def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind, channels, accelerator) -> None:
+def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind: str, channels: int, accelerator: str) -> None:
     rng = np.random.default_rng(0)
     n = Net()
     w = rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8)
@@ -128,7 +130,7 @@ def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind, channels, a
     assert cost.host == 0
 
 
-def test_what_the_table_misses_is_found_by_asking(monkeypatch) -> None:
+def test_what_the_table_misses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the table, the refused partition is searched operator by operator."""
     from inlay.targets.ethos_u import partitions
     from inlay.tosa.integer_graph import all_legal
@@ -140,10 +142,10 @@ def test_what_the_table_misses_is_found_by_asking(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["ethos-u55-32", "ethos-u55-128", "ethos-u55-256", "ethos-u65-512", "ethos-u85-256"])
-def test_the_price_of_requantizing_is_what_vela_says(name) -> None:
+def test_the_price_of_requantizing_is_what_vela_says(name: str) -> None:
     """Two branches of 32x64x64 that meet in a Concat: both with its scale, or one with its own."""
 
-    def cycles(scale):
+    def cycles(scale: float) -> float:
         rng = np.random.default_rng(0)
         n = Net()
         x = n.qdq(n.input([1, 8, 64, 64]), 0.02, 3)
@@ -160,10 +162,10 @@ def test_the_price_of_requantizing_is_what_vela_says(name) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Min", "Max"])
-def test_equal_scales_are_never_dearer_than_different_ones(kind) -> None:
+def test_equal_scales_are_never_dearer_than_different_ones(kind: str) -> None:
     """Vela takes a widening apart that it need not: the lowering writes the forms which it keeps whole."""
 
-    def cycles(second_scale):
+    def cycles(second_scale: float) -> float:
         n = Net()
         a, b = (n.qdq(n.input([1, 8, 8, 8]), s, z) for s, z in ((0.05, 3), (second_scale, 3)))
         n.output(n.qdq(n.op(kind, [a, b]), 0.05 if kind in ("Min", "Max") else 0.1, 3))
@@ -184,7 +186,7 @@ def test_unknown_configuration() -> None:
         vela.estimate(b"", Accelerator.of("ethos-u55-128", "Nowhere"))
 
 
-def test_garbage_is_a_compile_failure(tmp_path) -> None:
+def test_garbage_is_a_compile_failure(tmp_path: Path) -> None:
     with pytest.raises(CompileFailed):
         vela.estimate(b"no flatbuffer at all", Accelerator.of("ethos-u55-128"))
     (tmp_path / "m.onnx").write_bytes(b"not a model")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,24 +18,27 @@ pytest.importorskip("ethosu")
 
 import inlay
 from inlay.errors import RunFailed
+from inlay.run.result import TuneResult
 from inlay.targets import registry
 from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.ethos_u.target import EthosUExecutable
 from inlay.tosa import ir, oracle
 from inlay.tosa.reference import LoweredRunner
 
 TARGET = "ethos-u55-128"
 
 
-def net(kind):
+def net(kind: str) -> onnx.ModelProto:
     """A digits-sized net; ``host`` has an operator that only the host runs, ``shared`` a Concat of unlike branches."""
     rng = np.random.default_rng(7)
-    weights, nodes = [], []
+    weights: list[onnx.TensorProto] = []
+    nodes: list[onnx.NodeProto] = []
 
-    def const(array, name):
+    def const(array: np.ndarray, name: str) -> str:
         weights.append(numpy_helper.from_array(array, name))
         return name
 
-    def conv(x, outs, ins, name, relu=True):
+    def conv(x: str, outs: int, ins: int, name: str, relu: bool = True) -> str:
         w = const((rng.standard_normal((outs, ins, 3, 3)) / np.sqrt(9 * ins)).astype(np.float32), f"{name}.w")
         b = const((0.1 * rng.standard_normal(outs)).astype(np.float32), f"{name}.b")
         nodes.append(helper.make_node("Conv", [x, w, b], [f"{name}.c"], name, pads=[1] * 4, kernel_shape=[3, 3]))
@@ -41,7 +47,7 @@ def net(kind):
         nodes.append(helper.make_node("Relu", [f"{name}.c"], [f"{name}.y"], f"{name}.relu"))
         return f"{name}.y"
 
-    def op(op_type, reads, name, **attributes):
+    def op(op_type: str, reads: list[str], name: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(op_type, reads, [f"{name}.y"], name, **attributes))
         return f"{name}.y"
 
@@ -64,17 +70,19 @@ def net(kind):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def total_cost(path):
+def total_cost(path: Path) -> int:
     """Nanoseconds of NPU, host and crossings, as the target itself estimates them for a file."""
     return int(compiled(path).time({}, 1)[0])
 
 
-def compiled(path):
-    return registry.create(TargetSpec(TARGET)).compile(Artifact(path, path.name))
+def compiled(path: Path) -> EthosUExecutable:
+    executable = registry.create(TargetSpec(TARGET)).compile(Artifact(path, path.name))
+    assert isinstance(executable, EthosUExecutable)
+    return executable
 
 
 @pytest.mark.parametrize("kind", ["plain", "shared", "host"])
-def test_tune_never_costs_more_than_full_int8_or_float_on_the_host(tmp_path, kind) -> None:
+def test_tune_never_costs_more_than_full_int8_or_float_on_the_host(tmp_path: Path, kind: str) -> None:
     onnx.save(net(kind), tmp_path / "m.onnx")
     rng = np.random.default_rng(3)
     data = [{"x": rng.standard_normal((1, 1, 14, 14)).astype(np.float32)} for _ in range(6)]
@@ -93,7 +101,7 @@ def test_tune_never_costs_more_than_full_int8_or_float_on_the_host(tmp_path, kin
         assert best > total_cost_without_host(tmp_path)
 
 
-def total_cost_without_host(folder):
+def total_cost_without_host(folder: Path) -> int:
     """The net without its host operator, in full INT8: the host and two crossings come on top of that."""
     onnx.save(net("plain"), folder / "plain.onnx")
     data = [{"x": np.random.default_rng(3).standard_normal((1, 1, 14, 14)).astype(np.float32)}]
@@ -101,7 +109,7 @@ def total_cost_without_host(folder):
     return total_cost(folder / "plain_full.onnx")
 
 
-def tuned(model, folder, count=6, **settings):
+def tuned(model: onnx.ModelProto, folder: Path, count: int = 6, **settings: Any) -> tuple[TuneResult, dict[str, Any]]:
     """Tunes a float model; checks what every run promises, and returns the result."""
     onnx.save(model, folder / "m.onnx")
     data = samples(count)
@@ -121,7 +129,7 @@ def tuned(model, folder, count=6, **settings):
     return result, report
 
 
-def test_a_model_that_nobody_developed_against(tmp_path) -> None:
+def test_a_model_that_nobody_developed_against(tmp_path: Path) -> None:
     result, report = tuned(unseen(), tmp_path, count=24, max_measurements=12)
     assert not report["best"]["is_float"]
     assert report["best"]["sqnr_db"] >= 20
@@ -135,11 +143,13 @@ def test_a_model_that_nobody_developed_against(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_generated_models_never_cost_more(seed, tmp_path) -> None:
+def test_generated_models_never_cost_more(seed: int, tmp_path: Path) -> None:
     tuned(generated(seed), tmp_path, no_bound=seed % 2 == 0, max_measurements=8)
 
 
-def test_a_result_that_the_reference_model_contradicts_is_an_error(tmp_path, monkeypatch) -> None:
+def test_a_result_that_the_reference_model_contradicts_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The fast arithmetic is checked while it is used: one wrong step is not passed on."""
     onnx.save(unseen(), tmp_path / "m.onnx")
     inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target=TARGET, data=samples(3))
@@ -147,7 +157,7 @@ def test_a_result_that_the_reference_model_contradicts_is_an_error(tmp_path, mon
     feed = {"x": np.zeros((1, 3, SIDE, SIDE), np.float32)}
     right = oracle.evaluate
 
-    def wrong(op, args, tensors):
+    def wrong(op: ir.Op, args: Sequence[np.ndarray], tensors: Mapping[str, ir.Tensor]) -> np.ndarray:
         return right(op, args, tensors) + 1000 * isinstance(op, ir.Conv2d)
 
     monkeypatch.setattr(oracle, "evaluate", wrong)
