@@ -1,0 +1,233 @@
+"""What the source tree says of itself: its files, its imports and its words, for the test of the layout.
+
+Paths are relative to the root of the package, with forward slashes: ``model/load.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+MAX_LINES = 400
+"""Of a file: what can be read in one sitting."""
+MAX_LOOSE = 10
+"""Modules directly in the package's root."""
+MAX_PACKAGES = 28
+
+RUNTIME = re.compile(r"onnx[ _-]?runtime|openvino|tensorrt|ethos|\bvela\b|\bqnn|\bort\b|_ort\b|\bort_", re.IGNORECASE)
+"""Names of runtimes and of what compiles for them."""
+
+_NAMED = re.compile(r"`([\w./]+)`")
+
+
+def files(root: Path) -> list[str]:
+    """Every Python file below ``root``."""
+    return sorted(p.relative_to(root).as_posix() for p in root.rglob("*.py"))
+
+
+def packages(root: Path) -> list[str]:
+    """Every package below ``root`` that has an ``__init__.py``, as a path; the root itself is ``.``."""
+    return sorted(p.parent.relative_to(root).as_posix() for p in root.rglob("__init__.py"))
+
+
+def is_plain_init(path: Path) -> bool:
+    """Whether a file is an ``__init__.py`` that holds nothing but its text and ``__all__``."""
+    return path.name == "__init__.py" and not any(
+        isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)) and not _is_future(node)
+        for node in ast.parse(path.read_text(encoding="utf8")).body
+    )
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def rows(page: str) -> list[str]:
+    """The files that ``page`` names in the first column of its tables, in order."""
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")]
+    return [name for cell in cells for name in _NAMED.findall(cell) if name.endswith(".py")]
+
+
+def mentions(page: str) -> list[str]:
+    """Every file or folder of the repository that ``page`` names anywhere: what holds a slash."""
+    return [name for name in _NAMED.findall(page) if "/" in name]
+
+
+def missing_from(page: str, root: Path) -> list[str]:
+    """What ``page`` lacks, names twice, or names without its being there; one sentence each."""
+    named = rows(page)
+    expected = [f for f in files(root) if f != "__main__.py" and not is_plain_init(root / f)]
+    found = [f"{f} is not named" for f in expected if f not in named]
+    found += [f"{f} is named {named.count(f)} times" for f in sorted(set(named)) if named.count(f) > 1]
+    return found + [f"{f} does not exist" for f in dict.fromkeys(named) if not (root / f).is_file()]
+
+
+def room(path: str) -> str:
+    """The first part of a path: a package, or a module of the root without its suffix."""
+    return path.partition("/")[0].removesuffix(".py")
+
+
+def rooms(page: str) -> list[str]:
+    """The rooms in the order in which ``page`` enters them; one that it enters twice is there twice."""
+    found: list[str] = []
+    for path in rows(page):
+        if not found or found[-1] != room(path):
+            found.append(room(path))
+    return found
+
+
+def out_of_order(page: str, layers: Sequence[str], package: str) -> list[str]:
+    """Where the rooms of ``page`` contradict the layers of an import-linter contract (highest first)."""
+    levels = [[m.strip().removeprefix(f"{package}.") for m in re.split("[|:]", layer)] for layer in reversed(layers)]
+    level = {name: i for i, names in enumerate(levels) for name in names}
+    order = [name for name in rooms(page) if name != "__init__"]
+    found = [f"{name} is entered {order.count(name)} times" for name in sorted(set(order)) if order.count(name) > 1]
+    found += [f"{name} is in no layer" for name in dict.fromkeys(order) if name not in level]
+    found += [f"layer {name} is no room" for name in level if name not in order]
+    known = [name for name in dict.fromkeys(order) if name in level]
+    pairs = [(a, b) for i, a in enumerate(known) for b in known[i + 1 :] if level[a] > level[b]]
+    return found + [f"{a} comes before {b}, but is in a higher layer" for a, b in pairs]
+
+
+# --- imports ---------------------------------------------------------------------------------------------------------
+
+
+def imports(root: Path, package: str) -> dict[str, set[str]]:
+    """By file, the files that it imports, wherever in it the import stands."""
+    known = set(files(root))
+    return {path: set(_imported(root / path, path, package, known)) - {path} for path in known}
+
+
+def _imported(path: Path, name: str, package: str, known: set[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _file_of(alias.name, package, known)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                above = [package, *name.split("/")[:-1]]
+                module = ".".join([*above[: len(above) - node.level + 1], *([module] if module else [])])
+            inner = [found for alias in node.names for found in _file_of(f"{module}.{alias.name}", package, known)]
+            yield from inner
+            if len(inner) < len(node.names):
+                yield from _file_of(module, package, known)
+
+
+def _file_of(module: str, package: str, known: set[str]) -> list[str]:
+    if module != package and not module.startswith(f"{package}."):
+        return []
+    path = module.removeprefix(package).lstrip(".").replace(".", "/")
+    candidates = (f"{path}.py", f"{path}/__init__.py".lstrip("/"))
+    return [c for c in candidates if c in known]
+
+
+def upward(order: Sequence[str], graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Imports of what comes later in ``order``; files that it lacks are passed over."""
+    place = {path: i for i, path in enumerate(order)}
+    return [
+        f"{path} imports {other}, which comes after it"
+        for path in order
+        for other in sorted(graph.get(path, ()))
+        if place.get(other, -1) > place[path]
+    ]
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Entries of a folder, files or folders, that import each other, directly or through others of its entries."""
+    found = []
+    for folder in sorted({"", *(parent for path in graph for parent in _folders(path))}):
+        edges: dict[str, set[str]] = {}
+        for path, others in graph.items():
+            if path.startswith(folder):
+                mine = _entry(path, folder)
+                inside = {_entry(o, folder) for o in others if o.startswith(folder)}
+                edges.setdefault(mine, set()).update(inside - {mine})
+        reach = {name: _reachable(name, edges) for name in edges}
+        groups = {tuple(sorted({name, *(o for o in reach[name] if name in reach.get(o, ()))})) for name in edges}
+        found += [[folder + name for name in group] for group in sorted(groups) if len(group) > 1]
+    return found
+
+
+def _folders(path: str) -> list[str]:
+    """The folders that hold a file, with a slash behind each."""
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[: i + 1]) + "/" for i in range(len(parts))]
+
+
+def _entry(path: str, folder: str) -> str:
+    return path.removeprefix(folder).partition("/")[0]
+
+
+def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = edges.get(ahead.pop(), set()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+# --- words and sizes -------------------------------------------------------------------------------------------------
+
+
+def runtime_names(root: Path, rooms: Iterable[str], allowed: Iterable[str] = ()) -> list[str]:
+    """Lines of the ``rooms`` that name a runtime."""
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for path in files(root)
+        if room(path) in set(rooms) and path not in set(allowed)
+        for number, line in enumerate((root / path).read_text(encoding="utf8").splitlines(), 1)
+        if RUNTIME.search(line)
+    ]
+
+
+def too_large(root: Path) -> list[str]:
+    """Files with too many lines, a root with too many modules, a tree with too many packages."""
+    lines = {path: len((root / path).read_text(encoding="utf8").splitlines()) for path in files(root)}
+    found = [f"{path} has {n} lines" for path, n in lines.items() if n > MAX_LINES]
+    loose = [path for path in lines if "/" not in path]
+    if len(loose) > MAX_LOOSE:
+        found.append(f"{len(loose)} modules in the root")
+    count = len(packages(root))
+    return [*found, *([f"{count} packages"] if count > MAX_PACKAGES else [])]
+
+
+def without_contents(root: Path) -> list[str]:
+    """Packages whose ``__init__.py`` lacks a docstring, or an ``__all__`` that holds.
+
+    One that neither imports nor defines anything lists modules and packages that it has.
+    """
+    found = []
+    for package in packages(root):
+        path = root / package / "__init__.py"
+        tree = ast.parse(path.read_text(encoding="utf8"))
+        if not ast.get_docstring(tree):
+            found.append(f"{package}: no docstring")
+        names = _stated_names(tree)
+        if names is None:
+            found.append(f"{package}: no __all__")
+        elif is_plain_init(path):
+            inner = {p.stem for p in path.parent.glob("*.py")} | {
+                p.parent.name for p in path.parent.glob("*/__init__.py")
+            }
+            found += [f"{package}: __all__ names {name}, which does not exist" for name in sorted(names - inner)]
+    return found
+
+
+def _stated_names(tree: ast.Module) -> set[str] | None:
+    """What ``__all__`` lists, or None where there is none."""
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
+            value = getattr(node, "value", None)
+            return set(ast.literal_eval(value)) if value is not None else set()
+    return None

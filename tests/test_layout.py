@@ -1,0 +1,205 @@
+"""The house is as its plan says: files, order of rooms, direction of imports, words and sizes; with negative controls.
+
+``docs/layout.md`` is the plan. Each file stands in it once, behind all files that it imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support import house
+
+REPOSITORY = Path(__file__).parents[1]
+ROOT = REPOSITORY / "src" / "inlay"
+LAYOUT = (REPOSITORY / "docs" / "layout.md").read_text(encoding="utf8")
+
+GENERIC = ("quant", "space", "search", "regions", "calibrate", "model", "prepare", "measure", "run", "data")
+"""Rooms that serve every target alike."""
+ORACLE = "model/reference.py"
+"""The numeric oracle is ONNX Runtime: the one file of these rooms that may name a runtime."""
+
+
+def layers() -> list[str]:
+    if sys.version_info < (3, 11):
+        pytest.skip("tomllib came with Python 3.11")
+    import tomllib
+
+    with (REPOSITORY / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (found,) = [c["layers"] for c in contracts if c["type"] == "layers"]
+    return list(found)
+
+
+# --- the house as it is ----------------------------------------------------------------------------------------------
+
+
+def test_the_plan_names_every_file_once() -> None:
+    assert house.missing_from(LAYOUT, ROOT) == []
+
+
+def test_the_plan_has_the_rooms_in_the_order_of_the_layers() -> None:
+    assert house.out_of_order(LAYOUT, layers(), "inlay") == []
+
+
+def test_every_file_comes_behind_what_it_imports() -> None:
+    assert house.upward(house.rows(LAYOUT), house.imports(ROOT, "inlay")) == []
+
+
+def test_nothing_imports_in_circles() -> None:
+    assert house.circles(house.imports(ROOT, "inlay")) == []
+
+
+def test_generic_rooms_name_no_runtime() -> None:
+    assert house.runtime_names(ROOT, GENERIC, {ORACLE}) == []
+
+
+def test_files_rooms_and_the_root_stay_small() -> None:
+    assert house.too_large(ROOT) == []
+
+
+def test_every_package_says_what_it_is_for_and_offers() -> None:
+    assert house.without_contents(ROOT) == []
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_pages_that_say_what_to_touch_name_files_that_exist(page: str) -> None:
+    named = house.mentions((REPOSITORY / page).read_text(encoding="utf8"))
+    assert len(named) > 10, "it says which files to touch"
+    assert [name for name in named if not (REPOSITORY / name).exists() and not (ROOT / name).exists()] == []
+
+
+# --- negative controls: a small house that breaks each rule ----------------------------------------------------------
+
+PLAN = """
+| file | what |
+|---|---|
+| `types.py` | values |
+| `low/a.py`, `low/b.py` | `high/c.py` is not named by this |
+| `high/c.py` | uses them |
+"""
+LAYERS = ["pkg.high", "pkg.low", "pkg.types"]
+SOUND = {
+    "types.py": "",
+    "low/__init__.py": '"""Low."""\n__all__ = ["a", "b"]\n',
+    "low/a.py": "from pkg import types\n",
+    "low/b.py": "import pkg.types\nfrom pkg.low.a import x\n",
+    "high/__init__.py": '"""High."""\n\n__all__ = ["c"]\n',
+    "high/c.py": "def late():\n    from ..low import b\n",
+    "__init__.py": '"""All."""\n\n__all__: list[str] = ["high", "low", "types"]\n',
+    "__main__.py": "import pkg.high.c\n",
+}
+
+
+def build(folder: Path, changes: Mapping[str, str | None] | None = None) -> Path:
+    """The small house, with files of other content, or without (None)."""
+    root = folder / "pkg"
+    for name, text in {**SOUND, **(changes or {})}.items():
+        if text is not None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+    return root
+
+
+def test_a_sound_house_passes(tmp_path: Path) -> None:
+    root = build(tmp_path)
+    graph = house.imports(root, "pkg")
+    assert graph["low/b.py"] == {"types.py", "low/a.py"}
+    assert graph["high/c.py"] == {"low/b.py"}, "relative imports inside functions count as well"
+    assert house.missing_from(PLAN, root) == []
+    assert house.out_of_order(PLAN, LAYERS, "pkg") == []
+    assert house.upward(house.rows(PLAN), graph) == []
+    assert house.circles(graph) == []
+    assert house.runtime_names(root, ["low", "high"]) == []
+    assert house.too_large(root) == []
+    assert house.without_contents(root) == []
+
+
+def test_what_a_page_mentions() -> None:
+    assert house.mentions("see `low/a.py`, `examples/x/`, `types.py` and `a / b`") == ["low/a.py", "examples/x/"]
+
+
+def test_files_that_the_plan_lacks_repeats_or_invents_are_reported(tmp_path: Path) -> None:
+    root = build(tmp_path, {"low/new.py": "", "high/c.py": None, "low/__init__.py": "from pkg.low.a import x\n"})
+    plan = PLAN.replace("`low/b.py`", "`low/a.py`")
+    assert house.missing_from(plan, root) == [
+        "low/__init__.py is not named",
+        "low/b.py is not named",
+        "low/new.py is not named",
+        "low/a.py is named 2 times",
+        "high/c.py does not exist",
+    ]
+
+
+def test_rooms_in_another_order_than_the_layers_are_reported() -> None:
+    turned = "| `high/c.py` | |\n| `types.py` | |\n| `low/a.py` | |\n| `high/d.py` | |\n| `attic/e.py` | |\n"
+    assert house.out_of_order(turned, [*LAYERS, "pkg.cellar"], "pkg") == [
+        "high is entered 2 times",
+        "attic is in no layer",
+        "layer cellar is no room",
+        "high comes before types, but is in a higher layer",
+        "high comes before low, but is in a higher layer",
+    ]
+
+
+def test_an_import_of_what_comes_later_is_reported(tmp_path: Path) -> None:
+    root = build(tmp_path, {"low/a.py": "def f():\n    import pkg.high.c\n"})
+    assert house.upward(house.rows(PLAN), house.imports(root, "pkg")) == [
+        "low/a.py imports high/c.py, which comes after it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "circle"),
+    [
+        ({"low/a.py": "import pkg.low.b\n"}, ["low/a.py", "low/b.py"]),
+        ({"types.py": "from pkg.high import c\n"}, ["high", "low", "types.py"]),
+    ],
+)
+def test_circles_are_reported(changes: Mapping[str, str], circle: list[str], tmp_path: Path) -> None:
+    assert house.circles(house.imports(build(tmp_path, changes), "pkg")) == [circle]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# ONNX Runtime does it",
+        "import onnxruntime as rt",
+        "import ort",
+        'DEFAULT = "ort-cpu"',
+        "run_ort(model)",
+        "openvino = None",
+        "# as TensorRT",
+        "# Ethos-U85",
+        "# asks Vela",
+        "QNN_TYPES = ()",
+    ],
+)
+def test_names_of_runtimes_are_reported(text: str, tmp_path: Path) -> None:
+    root = build(tmp_path, {"low/a.py": f"x = 1\n{text}\n", "low/b.py": "# sort a report by velocity, onnx\n"})
+    assert house.runtime_names(root, ["low"]) == [f"low/a.py:2: {text}"]
+    assert house.runtime_names(root, ["high"]) == []
+    assert house.runtime_names(root, ["low"], {"low/a.py"}) == []
+
+
+def test_what_is_too_large_is_reported(tmp_path: Path) -> None:
+    large = {f"p{i}/__init__.py": "" for i in range(26)} | {f"m{i}.py": "" for i in range(8)}
+    root = build(tmp_path, {"low/a.py": "\n" * 401, **large})
+    assert house.too_large(root) == ["low/a.py has 401 lines", "11 modules in the root", "29 packages"]
+
+
+def test_packages_without_docstring_or_contents_are_reported(tmp_path: Path) -> None:
+    changes = {
+        "low/__init__.py": "",
+        "high/__init__.py": '"""High."""\n',
+        "__init__.py": '"""All."""\n__all__ = ["old", "low"]\n',
+    }
+    assert house.without_contents(build(tmp_path, changes)) == [
+        ".: __all__ names old, which does not exist",
+        "high: no __all__",
+        "low: no docstring",
+        "low: no __all__",
+    ]
