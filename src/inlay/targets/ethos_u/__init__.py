@@ -1,7 +1,9 @@
-"""Arm Ethos-U NPUs: compiled and estimated through Vela, computed exactly by the TOSA reference model.
+"""Arm Ethos-U NPUs as targets: estimated by Vela, computed exactly.
 
-Offers :mod:`target`; :mod:`rules` is its table, :mod:`legality` what Vela accepts, :mod:`vela` the compiler in memory,
-:mod:`partitions` the cost of a whole model and :mod:`host_cost` that of its share on the host.
+``target`` is the target; ``rules`` says what becomes integer operators. A model is lowered to TOSA by
+:mod:`inlay.tosa` within the limits of the accelerator (``legality``), its partitions are compiled by Vela (``vela``,
+``partitions``), and what stays on the host is priced by a stated model (``host_cost``). The folder may import
+:mod:`inlay.tosa` and what every target may; Vela itself comes with the extra ``arm`` and is imported when first needed.
 """
 
 __all__ = ["host_cost", "legality", "partitions", "rules", "target", "vela"]

@@ -1,20 +1,7 @@
 """What the host's share of a model costs: a stated model, every figure an ESTIMATE, never a measurement.
 
 Vela prices what stays on the host at nothing, which would make leaving work there look free. The host is taken to be
-a microcontroller-class core with float SIMD (Cortex-M55 with Helium) at the NPU's own clock; figures are cycles:
-
-=============  ======  =================================================================================
-work           cycles  per
-=============  ======  =================================================================================
-product        1.0     multiply-accumulate in float32 (Conv, ConvTranspose, Gemm, MatMul)
-element-wise   2.0     output element (Add, Mul, Relu, Clip, pooling: per window element)
-function       20.0    output element (Exp, Sigmoid, Softmax, Tanh, Erf, Div, Sqrt, Pow, normalizations)
-movement       1.5     output element (Reshape, Transpose, Concat, Slice, Gather, Pad, Resize …)
-Q or DQ        3.0     element converted between int8 and float32
-call           200     node
-NPU call       2000    partition: command set-up, cache maintenance, interrupt
-crossing       0.25    byte that crosses between NPU and host; one more 1.0 per element where axes are permuted
-=============  ======  =================================================================================
+a microcontroller-class core with float SIMD (Cortex-M55 with Helium) at the NPU's own clock.
 """
 
 from __future__ import annotations
@@ -27,28 +14,62 @@ from inlay.tosa.ir import IntegerGraph, Op, Tensor
 from inlay.tosa.layout import is_trivial
 from inlay.tosa.lowering import Lowered, Partition
 
-PRODUCT, ELEMENTWISE, FUNCTION, MOVEMENT, CONVERSION, NODE_CALL, NPU_CALL, CROSSING_BYTE, PERMUTED = (
-    1.0, 2.0, 20.0, 1.5, 3.0, 200.0, 2000.0, 0.25, 1.0,
-)  # fmt: skip
+
+@dataclass(frozen=True)
+class HostCost:
+    """Host cycles per unit of work; the target's fingerprint lists them in this order.
+
+    Attributes:
+        product: per multiply-accumulate in float32 (Conv, ConvTranspose, Gemm, MatMul).
+        elementwise: per output element (Add, Mul, Relu, Clip …); in a pool, per element of each window.
+        function: per output element (Exp, Sigmoid, Softmax, Tanh, Erf, Div, Sqrt, Pow, normalizations).
+        movement: per output element (Reshape, Transpose, Concat, Slice, Gather, Pad, Resize …).
+        conversion: per element converted between int8 and float32 (Q or DQ).
+        node_call: per node.
+        npu_call: per TOSA partition: command set-up, cache maintenance, interrupt.
+        crossing_byte: per byte that crosses between NPU and host.
+        permuted: per crossing element whose axes are permuted, besides.
+    """
+
+    product: float = 1.0
+    elementwise: float = 2.0
+    function: float = 20.0
+    movement: float = 1.5
+    conversion: float = 3.0
+    node_call: float = 200.0
+    npu_call: float = 2000.0
+    crossing_byte: float = 0.25
+    permuted: float = 1.0
+
+
+HOST = HostCost()
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _FUNCTIONS = frozenset(
     {
         "Exp", "Log", "Sigmoid", "Softmax", "LogSoftmax", "Tanh", "Erf", "Gelu", "Div", "Sqrt", "Pow", "Reciprocal",
-        "Elu", "Selu",
-        "Softplus", "HardSwish", "Mish", "LayerNormalization", "InstanceNormalization", "LRN", "Sin", "Cos",
+        "Elu", "Selu", "Softplus", "HardSwish", "Mish", "LayerNormalization", "InstanceNormalization", "LRN", "Sin",
+        "Cos",
     }
 )  # fmt: skip
 _POOLS = frozenset({"MaxPool", "AveragePool"})
 _MOVEMENTS = frozenset(
     {
         "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Gather", "Pad",
-        "Resize",
-        "Upsample",
-        "Expand", "Tile", "Identity", "DepthToSpace", "SpaceToDepth",
+        "Resize", "Upsample", "Expand", "Tile", "Identity", "DepthToSpace", "SpaceToDepth",
     }
 )  # fmt: skip
-_ITEM = {"int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "bool": 1}
+_ITEM_BYTES = {
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "float16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+    "bool": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -68,21 +89,21 @@ def operator(graph: IntegerGraph, op: Op) -> HostCycles:
     """Estimate of one operator on the host."""
     out = sum(_size(graph.tensors[n]) for n in op.outputs)
     if not isinstance(op, ir.Host):
-        return HostCycles(op.source, type(op).__name__, NODE_CALL + CONVERSION * out)
+        return HostCycles(op.source, type(op).__name__, HOST.node_call + HOST.conversion * out)
     kind = op.node.op_type
     if kind in _PRODUCTS:
-        work = PRODUCT * out * _depth(graph, op)
+        work = HOST.product * out * _depth(graph, op)
     elif kind in _FUNCTIONS:
-        work = FUNCTION * out
+        work = HOST.function * out
     elif kind in _POOLS:
         kernel = next((a.ints for a in op.node.attribute if a.name == "kernel_shape"), [1])
-        work = ELEMENTWISE * out * math.prod(kernel)
+        work = HOST.elementwise * out * math.prod(kernel)
     elif kind in _MOVEMENTS:
-        work = MOVEMENT * out
+        work = HOST.movement * out
     else:
-        # Unknown operators count what they read as well: reductions, sorts, custom ones.
-        work = ELEMENTWISE * (out + sum(_size(graph.tensors[n]) for n in op.inputs if n))
-    return HostCycles(op.source, kind, NODE_CALL + work)
+        # Unknown operators (reductions, sorts, custom ones) count what they read as well.
+        work = HOST.elementwise * (out + sum(_size(graph.tensors[n]) for n in op.inputs if n))
+    return HostCycles(op.source, kind, HOST.node_call + work)
 
 
 def _depth(graph: IntegerGraph, op: ir.Host) -> float:
@@ -96,18 +117,21 @@ def _depth(graph: IntegerGraph, op: ir.Host) -> float:
 
 
 def crossing(graph: IntegerGraph, part: Partition, lowered: Lowered) -> float:
-    """Estimate of calling the NPU for a partition and handing tensors over; the model's own boundary is not charged."""
+    """Estimated cycles of calling the NPU for a partition and moving tensors there and back.
+
+    The model's own inputs and outputs are not charged.
+    """
     assert part.tosa is not None
     outside = {i.tensor for i in (*lowered.graph.inputs, *lowered.graph.outputs)}
     for op in graph.ops:
         if op.executor is ir.Executor.CALLER:
             outside.update((*op.inputs, *op.outputs))
-    cycles = NPU_CALL
-    for port in (*part.tosa.inputs, *part.tosa.outputs):
-        if port.tensor in outside:
+    cycles = HOST.npu_call
+    for stored in (*part.tosa.inputs, *part.tosa.outputs):
+        if stored.tensor in outside:
             continue
-        size = math.prod(port.shape)
-        cycles += CROSSING_BYTE * size * _ITEM.get(port.dtype, 4)
-        if not is_trivial(port.permutation, graph.tensors[port.tensor].dims):
-            cycles += PERMUTED * size
+        size = math.prod(stored.shape)
+        cycles += HOST.crossing_byte * size * _ITEM_BYTES.get(stored.dtype, 4)
+        if not is_trivial(stored.permutation, graph.tensors[stored.tensor].dims):
+            cycles += HOST.permuted * size
     return cycles

@@ -1,9 +1,9 @@
-"""What Vela takes on Ethos-U55 and U65, as a table with reasons; on U85 it takes all that the lowering makes.
+"""What Vela supports on Ethos-U55 and U65, as a table with reasons; on U85 it supports all that the lowering emits.
 
 Source: ``vela --supported-ops-report`` of version 5.2 (TOSA constraints), each row confirmed by compiling it
-(``tests/targets/ethos_u/test_legal.py``). Limits that the report names but the compiler works around are left out
-(strides above 3, kernels above 64 rows). What the table misses is found by :func:`~.partitions.compile_partitions`,
-which asks Vela operator by operator once a partition is refused.
+(``tests/targets/ethos_u/test_legality.py``). Limits that the report names but the compiler works around are left out
+(strides above 3, kernels above 64 rows). :func:`~.partitions.compile_partitions` finds what the table misses: it
+compiles operator by operator once Vela rejects a partition.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from inlay.tosa.ir import Array, Op, Tensor
 Tensors = Mapping[str, Tensor]
 Constants = Mapping[str, Array]
 
-_PADDED_POOL = 8
-_WEIGHT_SUM = 127 * 65536
+_LARGEST_PADDED_AVERAGE = 8
+"""Largest side of an averaging window that reads padding."""
+
+_LARGEST_WEIGHT_SUM = 127 * 65536
+"""Largest sum of a channel's absolute weights: what the accumulator holds for 65536 products."""
 
 
 def _conv(op: ir.Conv2d, tensors: Tensors, constants: Constants) -> str | None:
     w = constants[op.inputs[1]]
-    if int(np.abs(w.astype(np.int64)).sum(axis=(1, 2, 3)).max(initial=0)) > _WEIGHT_SUM:
+    if int(np.abs(w.astype(np.int64)).sum(axis=(1, 2, 3)).max(initial=0)) > _LARGEST_WEIGHT_SUM:
         return "the absolute weights of a channel add up to more than Ethos-U55/U65 accumulate"
     return None
 
@@ -46,8 +49,8 @@ def _transpose_conv(op: ir.TransposeConv2d, tensors: Tensors, constants: Constan
 def _avg_pool(op: ir.AvgPool, tensors: Tensors, constants: Constants) -> str | None:
     if tensors[op.out].dims[0] != 1:
         return "Ethos-U55/U65 average batches of one only"
-    if max(op.pads) and max(op.kernel) > _PADDED_POOL:
-        return f"Ethos-U55/U65 average padded windows up to {_PADDED_POOL}, not {max(op.kernel)}"
+    if max(op.pads) and max(op.kernel) > _LARGEST_PADDED_AVERAGE:
+        return f"Ethos-U55/U65 average padded windows up to {_LARGEST_PADDED_AVERAGE}, not {max(op.kernel)}"
     return None
 
 

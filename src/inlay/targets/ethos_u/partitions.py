@@ -1,4 +1,4 @@
-"""Compiles every TOSA partition of a model through Vela, and adds up what the whole model costs."""
+"""Compiles every TOSA partition of a model with Vela, and sums the cost of the whole model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.serialize import TosaBinary, serialize
 
 _ROUNDS = 4
-"""Times that nodes which Vela refuses are given to the host before the model counts as not compilable."""
+"""Rounds of moving the nodes that Vela rejects to the host before the model counts as not compilable."""
 
 _LAYER = re.compile(r"layer-\d+")
 
@@ -30,7 +30,7 @@ class Cost:
     Attributes:
         npu: Vela's estimate, all partitions.
         host: what stays on the host, by the stated model of :mod:`.host_cost`.
-        crossing: calls of the NPU and tensors handed over.
+        crossing: calls of the NPU and tensors that cross between NPU and host.
         clock_hz: clock that turns cycles into time.
         kernels: every part of the sum.
     """
@@ -55,9 +55,9 @@ class Cost:
 def compile_partitions(
     model: onnx.ModelProto, accelerator: Accelerator, on_host: Mapping[str, str] | None = None
 ) -> tuple[Lowered, Cost]:
-    """Lower for ``accelerator``, compile, and cost.
+    """Lower for ``accelerator``, compile, and estimate the cost.
 
-    Nodes that Vela refuses although the table of limits allows them are found one by one and left to the host.
+    Nodes that Vela rejects although the table of limits allows them are found one by one and stay on the host.
 
     Args:
         model: a Q/DQ model.
@@ -65,14 +65,14 @@ def compile_partitions(
         on_host: names of nodes that stay on the host in any case, with the reason.
 
     Raises:
-        CompileFailed: Vela refuses a partition as a whole but none of its operators.
+        CompileFailed: Vela rejects a partition as a whole but none of its operators.
         ModelError: the model is not valid.
     """
     kept = dict(on_host or {})
     for _ in range(_ROUNDS):
         lowered = lower(model, "INT", legality=legality_for(ACCELERATORS[accelerator.name][0]), on_host=kept)
         estimates: list[Estimate | None] = []
-        refused: dict[str, str] = {}
+        rejected: dict[str, str] = {}
         for part in lowered.partitions:
             if part.tosa is None:
                 estimates.append(None)
@@ -80,18 +80,18 @@ def compile_partitions(
             try:
                 estimates.append(vela.estimate(part.tosa.data, accelerator))
             except CompileFailed as error:
-                found = _refused_nodes(lowered, part.subgraph.ops, accelerator)
+                found = _rejected_nodes(lowered, part.subgraph.ops, accelerator)
                 if not found:
                     raise CompileFailed(f"{error}; none of its operators alone is the reason") from error
-                refused.update(found)
-        if not refused:
+                rejected.update(found)
+        if not rejected:
             return lowered, _cost(lowered, estimates, accelerator)
-        kept.update(refused)
+        kept.update(rejected)
     raise CompileFailed(f"Vela keeps refusing parts of the model for {accelerator.name}: {'; '.join(kept.values())}")
 
 
-def _refused_nodes(lowered: Lowered, ops: tuple[object, ...], accelerator: Accelerator) -> dict[str, str]:
-    """ONNX nodes whose operators Vela refuses by themselves, with its words."""
+def _rejected_nodes(lowered: Lowered, ops: tuple[object, ...], accelerator: Accelerator) -> dict[str, str]:
+    """ONNX nodes whose operators Vela rejects by themselves, with its message."""
     graph, by_node = lowered.graph, defaultdict(list)
     for op in graph.ops:
         if any(op is other for other in ops) and op.source:

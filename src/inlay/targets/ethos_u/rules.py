@@ -1,4 +1,4 @@
-"""What the Ethos-U target runs in INT8: the integer lowering's operators, as the table that placement reads."""
+"""What the Ethos-U target runs in INT8: the operators of the integer lowering, as the table that placement reads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _moves_activation(graph: Graph, node: Node) -> str | None:
     return "it only moves a constant" if graph.is_constant(node.inputs[0]) else None
 
 
-def _known_pad(graph: Graph, node: Node) -> str | None:
+def _supported_pad(graph: Graph, node: Node) -> str | None:
     mode = node.attributes.get("mode", "constant")
     return None if mode in ("constant", "edge", "reflect") else f"padding in mode {mode} is not lowered"
 
@@ -68,9 +68,14 @@ def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
     return OpRule(op_type, conditions=conditions, source=_SOURCE, **details)  # type: ignore[arg-type]
 
 
-def _move(op_type: str, *conditions: Condition) -> OpRule:
+def _data_movement(op_type: str, *conditions: Condition) -> OpRule:
     return _row(op_type, _moves_activation, *conditions, moves_data=True)
 
+
+_RESHAPING_AND_SLICING = (
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice", "Split", "Gather",
+    "SpaceToDepth", "DepthToSpace",
+)  # fmt: skip
 
 _ROWS: Iterable[OpRule] = (
     _row("Conv", _constant_weight, _constant_bias, _two_dimensional, weight=1, bias=2),
@@ -92,28 +97,12 @@ _ROWS: Iterable[OpRule] = (
     _row("ReduceSum"),
     _row("Concat", activations=None),
     *(_row(op, _scalar_others) for op in UNARY),
-    _move("MaxPool", _two_dimensional, _one_output, _not_dilated),
-    _move("ReduceMax"),
-    _move("ReduceMin"),
-    *(
-        _move(op)
-        for op in (
-            "Reshape",
-            "Flatten",
-            "Squeeze",
-            "Unsqueeze",
-            "Transpose",
-            "Expand",
-            "Tile",
-            "Slice",
-            "Split",
-            "Gather",
-            "SpaceToDepth",
-            "DepthToSpace",
-        )
-    ),
-    _move("Pad", _known_pad),
-    _move("Resize"),
+    _data_movement("MaxPool", _two_dimensional, _one_output, _not_dilated),
+    _data_movement("ReduceMax"),
+    _data_movement("ReduceMin"),
+    *(_data_movement(op) for op in _RESHAPING_AND_SLICING),
+    _data_movement("Pad", _supported_pad),
+    _data_movement("Resize"),
 )
 
 RULES = Rules(
@@ -126,7 +115,7 @@ RULES = Rules(
 )
 """Relu and Clip are folded into the operator before them whatever the zero point: a CLAMP costs no cycles.
 
-uint8 activations are lowered as int8 ones 128 lower, number for number; at a model boundary that is one RESCALE.
+uint8 activations are lowered as int8 with the zero point 128 lower, exactly; at a model boundary that is one RESCALE.
 """
 
 _CYCLES_PER_ELEMENT: Mapping[str, float] = {
@@ -136,7 +125,7 @@ _CYCLES_PER_ELEMENT: Mapping[str, float] = {
     "ethos-u85-2048": 0.024,
 }  # fmt: skip
 """What requantizing one input element of a Concat adds, by Vela 5.2 (one of two branches of 32x64x64, *run*;
-``tests/targets/ethos_u/test_target.py`` asks again)."""
+``tests/targets/ethos_u/test_target.py`` checks it)."""
 
 
 def rules_for(accelerator: str, macs_per_cycle: int) -> Rules:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from inlay.tosa.lowering import Lowered
 from inlay.tosa.reference import LoweredRunner
 
 CHECK_EVERY = 100
-"""Runs of a model from one comparison with the TOSA reference model to the next."""
+"""Runs of a model between two comparisons with the TOSA reference model, which is ten times as slow as numpy."""
 
 
 class EthosUTarget:
@@ -47,15 +48,11 @@ class EthosUTarget:
         self.name = accelerator
 
     def fingerprint(self) -> Fingerprint:
-        """Vela's and TOSA tools' versions, configuration, memory mode, and the figures of the host model.
+        """Vela's and TOSA tools' versions, configuration, memory mode, and the cycles of the host model.
 
         Raises:
             UsageError: the extra ``arm`` is not installed.
         """
-        figures = (
-            host_cost.PRODUCT, host_cost.ELEMENTWISE, host_cost.FUNCTION, host_cost.MOVEMENT, host_cost.CONVERSION,
-            host_cost.NODE_CALL, host_cost.NPU_CALL, host_cost.CROSSING_BYTE, host_cost.PERMUTED,
-        )  # fmt: skip
         require("tosa_serializer")
         return Fingerprint(
             self.name,
@@ -66,7 +63,7 @@ class EthosUTarget:
                 "tosa-tools": importlib.metadata.version("tosa-tools"),
                 "system_config": self.accelerator.system_config,
                 "memory_mode": self.accelerator.memory_mode,
-                "host_model": " ".join(str(f) for f in figures),
+                "host_model": " ".join(str(cycles) for cycles in astuple(host_cost.HOST)),
             },
         )
 
@@ -80,7 +77,7 @@ class EthosUTarget:
         return (FloatRewrite("compute halves in float32", widen_halves, "Q/DQ on halves is not lowered", "inlay.tosa"),)
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None."""
+        """None: the lowering chooses the form of each operator."""
         return ()
 
     def compile(self, model: Artifact) -> EthosUExecutable:
@@ -92,11 +89,11 @@ class EthosUTarget:
             message = " ".join(str(error).split())
             raise CompileFailed(f"{model.path.name} is not a valid model: {message}") from error
         if _is_static(proto):
-            return EthosUExecutable(proto, self.accelerator, build(proto, self.accelerator))
+            return EthosUExecutable(proto, self.accelerator, compile_model(proto, self.accelerator))
         return EthosUExecutable(proto, self.accelerator)
 
 
-class Built:
+class CompiledModel:
     """A model lowered and costed for one set of input shapes.
 
     Attributes:
@@ -125,10 +122,10 @@ class Built:
         return {i.name: v for i, v in zip(outputs, values, strict=True)}
 
 
-def build(proto: onnx.ModelProto, accelerator: Accelerator) -> Built:
+def compile_model(proto: onnx.ModelProto, accelerator: Accelerator) -> CompiledModel:
     """Lower, partition and compile a model with static shapes. Raises CompileFailed."""
     try:
-        return Built(*compile_partitions(proto, accelerator))
+        return CompiledModel(*compile_partitions(proto, accelerator))
     except TargetError as error:
         raise CompileFailed(str(error)) from error
     except InlayError as error:
@@ -144,21 +141,21 @@ class EthosUExecutable:
     model. The reference model computes the first and then every :data:`CHECK_EVERY`-th run as well: a result that
     differs by a single bit is an error, not a result.
 
-    A model with dynamic dimensions is built when its first inputs tell the sizes, and anew for other sizes: an NPU
-    program has none that are dynamic.
+    A model with dynamic dimensions is compiled for the sizes of its first inputs, and again for other sizes: an NPU
+    program has static shapes.
     """
 
-    def __init__(self, proto: onnx.ModelProto, accelerator: Accelerator, built: Built | None = None) -> None:
+    def __init__(self, proto: onnx.ModelProto, accelerator: Accelerator, compiled: CompiledModel | None = None) -> None:
         self._proto: onnx.ModelProto | None = proto
-        self._accelerator, self._static = accelerator, built
-        self._by_shapes: dict[tuple[tuple[str, tuple[int, ...]], ...], Built] = {}
+        self._accelerator, self._static = accelerator, compiled
+        self._by_shapes: dict[tuple[tuple[str, tuple[int, ...]], ...], CompiledModel] = {}
 
     @property
     def lowered(self) -> Lowered:
         """The lowered model, where its shapes are static or one set of them has been seen. Raises RunFailed."""
-        return self._built({}).lowered
+        return self._compiled({}).lowered
 
-    def _built(self, feed: Feed) -> Built:
+    def _compiled(self, feed: Feed) -> CompiledModel:
         if self._proto is None:
             raise RunFailed("the model was closed")
         if self._static is not None:
@@ -168,7 +165,7 @@ class EthosUExecutable:
         shapes = tuple(sorted((name, np.asarray(array).shape) for name, array in feed.items()))
         if shapes not in self._by_shapes:
             try:
-                self._by_shapes[shapes] = build(_with_shapes(self._proto, dict(shapes)), self._accelerator)
+                self._by_shapes[shapes] = compile_model(_with_shapes(self._proto, dict(shapes)), self._accelerator)
             except InlayError as error:
                 raise RunFailed(str(error)) from error
         return self._by_shapes[shapes]
@@ -176,7 +173,7 @@ class EthosUExecutable:
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name, from the real integer arithmetic. Raises RunFailed."""
         try:
-            return self._built(feed).run(feed)
+            return self._compiled(feed).run(feed)
         except RunFailed:
             raise
         except InlayError as error:
@@ -184,11 +181,11 @@ class EthosUExecutable:
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """The estimate in nanoseconds, ``repeats`` times: shape (repeats,), int64."""
-        return np.full(repeats, round(self._built(feed).cost.ns), np.int64)
+        return np.full(repeats, round(self._compiled(feed).cost.ns), np.int64)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Estimated time of every NPU layer, host operator and NPU call; they add up to :meth:`time`."""
-        return list(self._built(feed).cost.kernels)
+        return list(self._compiled(feed).cost.kernels)
 
     def close(self) -> None:
         """Drop the model and the host partitions' sessions."""
@@ -218,11 +215,11 @@ def _with_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) 
 
 
 TARGETS = {name: partial(EthosUTarget, name) for name in vela.ACCELERATORS}
-"""A constructor for each accelerator, which the entry points name."""
+"""A constructor for each accelerator."""
 
 
 def __getattr__(name: str) -> partial[EthosUTarget]:
-    """``ethos_u55_128`` and so on: the constructors by a name that an entry point can spell."""
+    """``ethos_u55_128`` and so on: the constructors by names that are identifiers, as entry points need them."""
     found = TARGETS.get(name.replace("_", "-"))
     if found is None:
         raise AttributeError(name)

@@ -28,7 +28,7 @@ _DEFAULTS: Mapping[str, tuple[str, str]] = {
     "EthosU65": ("Ethos_U65_High_End", "Shared_Sram"),
     "EthosU85": ("Ethos_U85_SYS_DRAM_Mid", "Shared_Sram"),
 }
-"""System configuration and memory mode of ``Arm/vela.ini`` that stand for each family: one memory mode for all, so that
+"""System configuration and memory mode of ``Arm/vela.ini`` used for each family: one memory mode for all, so that
 their estimates can be compared. Dedicated memory modes charge the model's own inputs and outputs to DRAM."""
 
 _INI = "Arm/vela.ini"
@@ -36,7 +36,7 @@ _INI = "Arm/vela.ini"
 
 @dataclass(frozen=True)
 class Accelerator:
-    """An NPU with its surroundings.
+    """An NPU with its system configuration.
 
     Attributes:
         name: one of :data:`ACCELERATORS`.
@@ -49,7 +49,7 @@ class Accelerator:
 
     @classmethod
     def of(cls, name: str, system_config: str = "", memory_mode: str = "") -> Accelerator:
-        """The accelerator called ``name``, with its family's usual surroundings unless given.
+        """The accelerator called ``name``, with its family's usual configuration unless given.
 
         Raises:
             UsageError: there is no such accelerator.
@@ -75,7 +75,7 @@ class Estimate:
 
     Attributes:
         cycles: NPU cycles of one inference.
-        npu_cycles: of these, computing.
+        npu_cycles: of these, cycles of computing.
         macs: multiply-accumulates.
         memory_cycles: access cycles by memory.
         peak_bytes: peak use by memory.
