@@ -1,25 +1,29 @@
-"""Small float models with seeded weights, for what tune makes of models that nobody developed against."""
+"""Small float models with seeded weights, unlike those that Inlay was developed with: input for whole runs of tune."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.tosa.ir import Array
+
 SIDE = 16
 
 
 class FloatNet:
-    """Builds a float model node by node on one image input ``x`` of shape [1, 3, SIDE, SIDE]."""
+    """Builds a float model node by node on one image input ``x``, of shape [1, 3, SIDE, SIDE] unless given."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shape: Sequence[int] = (1, 3, SIDE, SIDE)) -> None:
+        self.shape = list(shape)
         self.rng = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def const(self, array: np.ndarray | np.generic) -> str:
+    def const(self, array: Array | np.generic) -> str:
         name = f"c{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(array), name))
         return name
@@ -43,7 +47,7 @@ class FloatNet:
         graph = helper.make_graph(
             self.nodes,
             "float",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, SIDE, SIDE])],
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
             self.weights,
         )
@@ -53,7 +57,7 @@ class FloatNet:
 
 
 def unseen() -> onnx.ModelProto:
-    """Subtraction, gates, a join, a residual, an upsampling and a softmax: every branch of it must survive."""
+    """Subtraction, gates, a join, a residual, an upsampling and a softmax: every branch of it must stay correct."""
     n = FloatNet(11)
     x = n.op("Sub", ["x", n.const(np.float32(0.2))])
     stem = n.op("Relu", [n.conv(x, 3, 8, stride=2)])
@@ -100,6 +104,7 @@ def generated(seed: int, size: int = 8) -> onnx.ModelProto:
     return n.model({n.linear(flat, 8, 4): [1, 4]})
 
 
-def samples(count: int, seed: int = 3) -> list[dict[str, np.ndarray]]:
+def samples(count: int, seed: int = 3) -> list[dict[str, Array]]:
+    """Normally distributed images."""
     rng = np.random.default_rng(seed)
     return [{"x": rng.normal(size=(1, 3, SIDE, SIDE)).astype(np.float32)} for _ in range(count)]

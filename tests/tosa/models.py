@@ -1,12 +1,11 @@
-"""Quantizes a real float model completely, with minmax ranges: input for the lowering's whole-model tests.
+"""Real float models, quantized completely with minmax ranges: input for the lowering's whole-model tests.
 
-It is a test's helper, not Inlay's emitter: every float value that some quantizable node touches gets one Q/DQ pair, but
-for those between an operator and its Relu or Clip.
+This is independent of Inlay's emitter: every float value that some quantizable node touches gets one Q/DQ pair, except
+between an operator and its Relu or Clip.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,27 +14,28 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper, version_converter
 
-WEIGHTED = {"Conv": 0, "Gemm": 0, "MatMul": 1, "ConvTranspose": 1}
-OPS = {
-    *WEIGHTED, "BatchNormalization", "Relu", "Clip", "Add", "Mul", "Sub", "Concat", "MaxPool", "AveragePool",
-    "GlobalAveragePool",
-    "Reshape",
-    "Flatten", "Transpose", "Softmax", "Sigmoid", "Gather", "Pad", "Resize", "Slice", "Split", "Squeeze", "Unsqueeze",
+from inlay.tosa.ir import Array
+from tests.conftest import models_folder
+
+Feed = dict[str, Array]
+
+WEIGHT_AXIS = {"Conv": 0, "Gemm": 0, "MatMul": 1, "ConvTranspose": 1}
+"""Output channels of the weight, by operator with one."""
+
+MOVEMENT = {"Reshape", "Flatten", "Transpose", "MaxPool", "Gather", "Pad", "Slice", "Split", "Squeeze", "Unsqueeze"}
+"""Operators whose output keeps the qparams of their input."""
+
+QUANTIZABLE = {
+    *WEIGHT_AXIS, *MOVEMENT, "BatchNormalization", "Relu", "Clip", "Add", "Mul", "Sub", "Concat", "AveragePool",
+    "GlobalAveragePool", "Softmax", "Sigmoid", "Resize",
 }  # fmt: skip
-SAME = {"Reshape", "Flatten", "Transpose", "MaxPool", "Gather", "Pad", "Slice", "Split", "Squeeze", "Unsqueeze"}
-
-
-def models_folder() -> Path:
-    folder = Path(os.environ.get("INLAY_MODELS", Path(__file__).resolve().parents[3] / "shared" / "models"))
-    if not folder.is_dir():
-        pytest.skip(f"no trained models: set INLAY_MODELS ({folder} does not exist)")
-    return folder
 
 
 def load(name: str) -> onnx.ModelProto:
+    """A trained model, or skip."""
     path = models_folder() / f"{name}.onnx"
     if not path.exists():
-        pytest.skip(f"{path} does not exist")
+        pytest.skip(f"{path} does not exist: set INLAY_MODELS to a folder that holds it")
     model = onnx.load(path)
     constants = {t.name for t in model.graph.initializer}
     inputs = [v for v in model.graph.input if v.name not in constants]
@@ -54,13 +54,22 @@ def _current(model: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model)
 
 
-def random_feeds(model: onnx.ModelProto, count: int, seed: int = 0) -> list[dict[str, np.ndarray]]:
+def random_feeds(model: onnx.ModelProto, count: int, seed: int = 0) -> list[Feed]:
+    """Normally distributed inputs; a dynamic dimension is 1."""
     rng = np.random.default_rng(seed)
     shapes = {v.name: [d.dim_value or 1 for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
     return [{n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()} for _ in range(count)]
 
 
-def ranges(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> dict[str, tuple[float, float]]:
+def quantize(
+    model: onnx.ModelProto, feeds: list[Feed], qtype: str = "int8", weight_limit: int = 127
+) -> onnx.ModelProto:
+    """``model`` with Q/DQ everywhere; weights are int8 in ``[-weight_limit, weight_limit]``."""
+    return _Quantizer(model, _ranges(model, feeds), qtype, weight_limit).run()
+
+
+def _ranges(model: onnx.ModelProto, feeds: list[Feed]) -> dict[str, tuple[float, float]]:
+    """Least and largest of every float value, zero included."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     names = list(dict.fromkeys(o for n in model.graph.node for o in n.output if o))
@@ -79,95 +88,94 @@ def ranges(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> dict[s
     return found
 
 
-def quantize(
-    model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], qtype: str = "int8", weight_limit: int = 127
-) -> onnx.ModelProto:
-    """``model`` with Q/DQ everywhere; weights are int8 in ``[-weight_limit, weight_limit]``."""
-    model_ranges = ranges(model, feeds)
-    graph = model.graph
-    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    for node in list(graph.node):
-        if node.op_type == "Constant":
-            constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-    consumers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for name in node.input:
-            consumers.setdefault(name, []).append(node)
-    producer = {o: n for n in graph.node for o in n.output}
-    new_nodes, initializers, renamed = [], list(graph.initializer), {}
+class _Quantizer:
+    def __init__(
+        self, model: onnx.ModelProto, ranges: dict[str, tuple[float, float]], qtype: str, weight_limit: int
+    ) -> None:
+        self.model, self.ranges, self.qtype, self.weight_limit = model, ranges, qtype, weight_limit
+        graph = model.graph
+        self.constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.constants |= {
+            n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in graph.node if n.op_type == "Constant"
+        }
+        self.consumers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.consumers.setdefault(name, []).append(node)
+        self.producer = {o: n for n in graph.node for o in n.output}
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers = {t.name: t for t in graph.initializer}
+        self.renamed: dict[str, str] = {}
 
-    def numbers(name: str) -> tuple[str, str]:
+    def run(self) -> onnx.ModelProto:
+        graph = self.model.graph
+        for value in graph.input:
+            self.quantize_activation(value.name)
+        for node in graph.node:
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            for i, name in enumerate(node.input):
+                copy.input[i] = self.renamed.get(name, name)
+            if node.op_type in WEIGHT_AXIS and node.input[1] in self.constants:
+                copy.input[1] = self.weight(node)
+            self.nodes.append(copy)
+            for name in node.output:
+                self.quantize_activation(name)
+        outputs = [
+            helper.make_tensor_value_info(self.renamed.get(v.name, v.name), onnx.TensorProto.FLOAT, None)
+            for v in graph.output
+        ]
+        made = helper.make_graph(self.nodes, "full", list(graph.input), outputs, list(self.initializers.values()))
+        model = helper.make_model(made, opset_imports=self.model.opset_import, ir_version=8)
+        return onnx.shape_inference.infer_shapes(model)
+
+    def constant(self, name: str, value: Array) -> str:
+        self.initializers[name] = numpy_helper.from_array(value, name)
+        return name
+
+    def wanted(self, name: str) -> bool:
+        if name in self.constants or name not in self.ranges:
+            return False
+        producer, consumers = self.producer.get(name), self.consumers.get(name, [])
+        if producer is not None and len(consumers) == 1 and consumers[0].op_type in ("Relu", "Clip"):
+            return False
+        return any(n.op_type in QUANTIZABLE for n in ([] if producer is None else [producer]) + consumers)
+
+    def quantize_activation(self, name: str) -> None:
+        if not self.wanted(name):
+            return
         root = name
-        while root in producer and producer[root].op_type in SAME:
-            root = producer[root].input[0]
-        low, high = model_ranges.get(root, model_ranges[name])
-        limits = np.iinfo(qtype)
+        while root in self.producer and self.producer[root].op_type in MOVEMENT:
+            root = self.producer[root].input[0]
+        low, high = self.ranges.get(root, self.ranges[name])
+        limits = np.iinfo(self.qtype)
         scale = max((high - low) / 255, 1e-8)
         zero = np.clip(np.rint(limits.min - low / scale), limits.min, limits.max)
-        initializers.append(numpy_helper.from_array(np.array(scale, np.float32), f"{name}_scale"))
-        initializers.append(numpy_helper.from_array(np.array(zero, qtype), f"{name}_zero"))
-        return f"{name}_scale", f"{name}_zero"
+        qparams = [
+            self.constant(f"{name}_scale", np.asarray(scale, np.float32)),
+            self.constant(f"{name}_zero", np.array(zero, self.qtype)),
+        ]
+        self.nodes.append(helper.make_node("QuantizeLinear", [name, *qparams], [f"{name}_q"], f"{name}_Q"))
+        self.nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", *qparams], [f"{name}_dq"], f"{name}_DQ"))
+        self.renamed[name] = f"{name}_dq"
 
-    def wanted(name: str) -> bool:
-        if name in constants or name not in model_ranges:
-            return False
-        made = producer.get(name)
-        readers = consumers.get(name, [])
-        if len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and made is not None:
-            return False
-        return any(n.op_type in OPS for n in ([made] if made is not None else []) + readers)
-
-    def pair(name: str) -> None:
-        s, z = numbers(name)
-        new_nodes.append(helper.make_node("QuantizeLinear", [name, s, z], [f"{name}_q"], name=f"{name}_Q"))
-        new_nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", s, z], [f"{name}_dq"], name=f"{name}_DQ"))
-        renamed[name] = f"{name}_dq"
-
-    def weight(name: str, axis: int) -> str:
-        if f"{name}_w" not in {t.name for t in initializers}:
-            w = constants[name]
-            others = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
-            scale = np.maximum(np.abs(w).max(axis=others), 1e-8) / weight_limit
-            along = [1] * w.ndim
-            along[axis % w.ndim] = -1
-            initializers.append(numpy_helper.from_array(np.rint(w / scale.reshape(along)).astype(np.int8), f"{name}_w"))
-            initializers.append(numpy_helper.from_array(scale.astype(np.float32), f"{name}_ws"))
-            initializers.append(numpy_helper.from_array(np.zeros(scale.shape, np.int8), f"{name}_wz"))
-            new_nodes.append(
-                helper.make_node(
-                    "DequantizeLinear",
-                    [f"{name}_w", f"{name}_ws", f"{name}_wz"],
-                    [f"{name}_wdq"],
-                    name=f"{name}_WDQ",
-                    axis=axis % w.ndim,
-                )
-            )
+    def weight(self, node: onnx.NodeProto) -> str:
+        name, axis = node.input[1], WEIGHT_AXIS[node.op_type]
+        if node.op_type == "Gemm":
+            axis = 0 if any(a.name == "transB" and a.i for a in node.attribute) else 1
+        if f"{name}_w" not in self.initializers:
+            w = self.constants[name]
+            axis %= w.ndim
+            others = tuple(i for i in range(w.ndim) if i != axis)
+            scale = np.maximum(np.abs(w).max(axis=others), 1e-8) / self.weight_limit
+            along = [-1 if i == axis else 1 for i in range(w.ndim)]
+            inputs = [
+                self.constant(f"{name}_w", np.rint(w / scale.reshape(along)).astype(np.int8)),
+                self.constant(f"{name}_ws", scale.astype(np.float32)),
+                self.constant(f"{name}_wz", np.zeros(scale.shape, np.int8)),
+            ]
+            self.nodes.append(helper.make_node("DequantizeLinear", inputs, [f"{name}_wdq"], f"{name}_WDQ", axis=axis))
         return f"{name}_wdq"
-
-    for value in graph.input:
-        if wanted(value.name):
-            pair(value.name)
-    for node in graph.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        for i, name in enumerate(node.input):
-            if name in renamed:
-                copy.input[i] = renamed[name]
-        if node.op_type in WEIGHTED and node.input[1] in constants:
-            axis = WEIGHTED[node.op_type]
-            if node.op_type == "Gemm":
-                axis = 0 if any(a.name == "transB" and a.i for a in node.attribute) else 1
-            copy.input[1] = weight(node.input[1], axis)
-        new_nodes.append(copy)
-        for name in node.output:
-            if wanted(name):
-                pair(name)
-    outputs = []
-    for value in graph.output:
-        outputs.append(helper.make_tensor_value_info(renamed.get(value.name, value.name), 1, None))
-    result = helper.make_graph(new_nodes, "full", list(graph.input), outputs, initializers)
-    made = helper.make_model(result, opset_imports=model.opset_import, ir_version=8)
-    return onnx.shape_inference.infer_shapes(made)
 
 
 def light(name: str, seed: int = 0) -> onnx.ModelProto:

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.tosa.ir import Array
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.reference import LoweredRunner
-from tests.tosa.nets import Net, run_ort, three_ways
+from tests.tosa.comparison import run_ort, three_ways
+from tests.tosa.nets import Net, random_weights
 
 KINDS = ("Concat", "Slice", "Reshape", "Split", "Transpose")
 
@@ -25,16 +27,16 @@ def movement(n: Net, kind: str, values: list[str]) -> list[str]:
         case "Transpose":
             return [n.op("Transpose", [values[0]], perm=[0, 2, 3, 1])]
         case _:
-            return n.op_with_outputs("Split", [values[0], n.i64(1, 3)], 2, axis=1)
+            return n.ops("Split", [values[0], n.i64(1, 3)], 2, axis=1)
 
 
-def integer_everywhere(lowered: Lowered) -> None:
+def assert_integer_everywhere(lowered: Lowered) -> None:
     assert not lowered.not_lowered
     assert [p.kind for p in lowered.partitions] == ["tosa"]
     assert all(p.dtype in ("int8", "uint8") for b in lowered.tosa for p in (*b.inputs, *b.outputs))
 
 
-def random_ints(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+def random_ints(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
     limits = np.iinfo(dtype)
     return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
 
@@ -52,7 +54,7 @@ def test_between_dequantize_and_quantize(kind: str, dtype_in: str, dtype_out: st
     for value in values:
         n.output(n.q(value, 0.05, 7), dtype_out)
     model = n.model()
-    integer_everywhere(lower(model, profile))
+    assert_integer_everywhere(lower(model, profile))
     feed = {x: random_ints(dtype_in, (1, 4, 6, 6), i) for i, x in enumerate(xs)}
     three_ways(model, feed, profile, limit=0 if dtype_in == dtype_out else 1)
 
@@ -66,7 +68,7 @@ def test_on_integer_tensors_without_qparams(kind: str, dtype: str) -> None:
     for value in movement(n, kind, xs):
         n.output(value, dtype)
     model = n.model()
-    integer_everywhere(lower(model))
+    assert_integer_everywhere(lower(model))
     three_ways(model, {x: random_ints(dtype, (1, 4, 6, 6), i) for i, x in enumerate(xs)}, limit=0)
 
 
@@ -82,7 +84,7 @@ def test_state(kind: str, dtype: str) -> None:
     if kind == "Concat":
         n.output(joined)
     model = n.model()
-    integer_everywhere(lower(model))
+    assert_integer_everywhere(lower(model))
     rng = np.random.default_rng(0)
     three_ways(model, {v: rng.normal(size=(1, 4, 6, 6)).astype(np.float32) for v in (state, new)}, limit=0.001)
 
@@ -94,15 +96,15 @@ def test_integer_state_is_fed_back(dtype: str) -> None:
     n = Net(qtype=dtype)
     state, new = n.input([1, 4, 3, 8], dtype), n.input([1, 4, 1, 8], dtype)
     joined = n.qdq(n.op("Concat", [n.dq(state, 0.05, 7), n.dq(new, 0.05, 7)], axis=2), 0.05, 7)
-    w = np.random.default_rng(0).integers(-127, 128, (4, 4, 4, 3)).astype(np.int8)
+    w = random_weights(np.random.default_rng(0), 4, 4, 4, 3)
     y = n.op("Relu", [n.op("Conv", [joined, n.weight(w, 0.002)], pads=[0, 1, 0, 1])])
     n.output(n.q(y, 0.05, offset - 111), dtype)
     # The newest frame of the state is what the convolution made of all of them.
-    past = n.op("Slice", [joined, *(n.const(np.array([v], np.int64)) for v in (2, 4, 2))])
+    past = n.op("Slice", [joined, *(n.i64(v) for v in (2, 4, 2))])
     n.output(n.q(n.op("Concat", [past, n.qdq(y, 0.05, offset - 111)], axis=2), 0.05, 7), dtype)
     model = n.model()
     lowered = lower(model)
-    integer_everywhere(lowered)
+    assert_integer_everywhere(lowered)
     exact, fast = LoweredRunner(lowered), LoweredRunner(lowered, in_numpy=True)
     held = np.full((1, 4, 3, 8), 7, dtype)
     for step in range(5):
@@ -118,9 +120,9 @@ def test_integer_state_is_fed_back(dtype: str) -> None:
 @settings(max_examples=15, deadline=None)
 @given(zp_in=st.integers(0, 255), zp_out=st.integers(0, 255), seed=st.integers(0, 99))
 def test_uint8_activations_lower_exactly(zp_in: int, zp_out: int, seed: int) -> None:
-    """x86 style: uint8 inside is int8 with the zero point moved by 128, value for value."""
+    """x86 style: uint8 inside is int8 with the zero point moved by 128, exactly."""
     rng = np.random.default_rng(seed)
-    w = rng.integers(-127, 128, (5, 3, 3, 3)).astype(np.int8)
+    w = random_weights(rng, 5, 3, 3, 3)
     models = []
     for dtype, offset in (("uint8", 0), ("int8", -128)):
         n = Net(qtype=dtype)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from inlay.tosa import layout
 from inlay.tosa.emitter import Emitter
 from inlay.tosa.lowering import lower
-from tests.tosa.nets import Net
+from tests.tosa.nets import Net, random_weights
 
 Case = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -36,17 +36,17 @@ def reshapes(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=300, deadline=None)
 @given(reshapes())
-def test_same_bytes(case: Case) -> None:
+def test_a_reshape_that_keeps_bytes(case: Case) -> None:
     shape_a, layout_a, shape_b, layout_b = case
-    numbers = np.arange(math.prod(shape_a))
-    stored_a = numbers.reshape(shape_a).transpose(layout_a).reshape(-1)
-    stored_b = numbers.reshape(shape_b).transpose(layout_b).reshape(-1)
+    elements = np.arange(math.prod(shape_a))
+    stored_a = elements.reshape(shape_a).transpose(layout_a).reshape(-1)
+    stored_b = elements.reshape(shape_b).transpose(layout_b).reshape(-1)
     if layout.reshape_keeps_bytes(shape_a, layout_a, shape_b, layout_b):
         np.testing.assert_array_equal(stored_a, stored_b)
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)), st.permutations(range(4)))
-def test_physical(perm: list[int], source: list[int], target: list[int]) -> None:
+def test_stored_permutation(perm: list[int], source: list[int], target: list[int]) -> None:
     x = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     stored = x.transpose(source)
     moved = stored.transpose(layout.stored_permutation(perm, tuple(source), tuple(target)))
@@ -68,7 +68,7 @@ def operators(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> Counte
 
 
 def conv(n: Net, x: str, channels: int, out: int) -> str:
-    w = np.random.default_rng(0).integers(-127, 128, (out, channels, 3, 3)).astype(np.int8)
+    w = random_weights(np.random.default_rng(0), out, channels, 3, 3)
     return n.qdq(n.op("Relu", [n.op("Conv", [x, n.weight(w, 0.002)], pads=[1] * 4)]), 0.05, -128)
 
 
@@ -86,14 +86,14 @@ def test_an_exporters_own_transpose_vanishes(monkeypatch: pytest.MonkeyPatch) ->
     n = Net()
     x = n.qdq(n.input([1, 4, 8, 8]), 0.05, 3)
     y = n.op("Transpose", [conv(n, x, 4, 8)], perm=[0, 2, 3, 1])
-    n.output(n.qdq(n.op("Reshape", [y, n.const(np.array([1, -1, 4], np.int64))]), 0.05, -128))
+    n.output(n.qdq(n.op("Reshape", [y, n.i64(1, -1, 4)]), 0.05, -128))
     assert operators(n.model(), monkeypatch)["TRANSPOSE"] == 0
 
 
 def test_flatten_before_a_product_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     n = Net()
     y = n.op("Flatten", [conv(n, n.qdq(n.input([1, 4, 8, 8]), 0.05, 3), 4, 8)])
-    w = np.random.default_rng(0).integers(-127, 128, (512, 10)).astype(np.int8)
+    w = random_weights(np.random.default_rng(0), 512, 10)
     n.output(n.qdq(n.op("MatMul", [y, n.weight(w, 0.002, axis=1)]), 0.05, 0))
     assert operators(n.model(), monkeypatch)["TRANSPOSE"] == 0
 

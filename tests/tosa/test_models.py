@@ -11,8 +11,8 @@ import pytest
 from inlay.tosa import oracle
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
+from tests.tosa.comparison import assert_equal, exact_weight_limit, host_by_ort, output_steps, run_ort
 from tests.tosa.models import light, load, quantize, random_feeds
-from tests.tosa.nets import exact_weight_limit, host_by_ort, output_steps, run_ort
 
 MODELS = ("mnist", "ultraface_rfb320_simplified", "fastestdet")
 LIGHT = ("squeezenet", "resnet50")
@@ -44,12 +44,11 @@ def compare(model: onnx.ModelProto, qtype: str) -> None:
     assert not lowered.not_lowered
     assert [p.kind for p in lowered.partitions] == ["tosa"]
     ours = LoweredRunner(lowered).run(feed)
-    for a, b in zip(ours, oracle.outputs(lowered.graph, feed, host=host_by_ort(lowered)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(ours, oracle.outputs(lowered.graph, feed, host=host_by_ort(lowered)))
     # ONNX Runtime rounds ties to even, TOSA up, and its float and integer kernels differ from each other as well; later
     # layers propagate such a step. So: within two steps of its integer kernels or, where the two kinds of kernels lie
     # farther apart, within that distance; and within that distance and one step of its float kernels.
-    integer, plain = run_ort(qdq, feed, optimize=True), run_ort(qdq, feed)
+    integer, plain = run_ort(qdq, feed, integer_kernels=True), run_ort(qdq, feed)
     for a, b, c, step in zip(ours, integer, plain, output_steps(lowered.graph), strict=True):
         between = np.abs(b - c).max() / step
         assert np.abs(a - b).max() / step <= max(2, between) + 1e-3

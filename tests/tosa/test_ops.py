@@ -1,4 +1,4 @@
-"""Every lowered operator, under random shapes and numbers: numpy oracle == TOSA reference model bit for bit, and both
+"""Every lowered operator, under random shapes and qparams: numpy oracle == TOSA reference model bit for bit, and both
 within one step of ONNX Runtime on the Q/DQ model (each rounds once; ONNX Runtime ties to even, TOSA half up)."""
 
 from __future__ import annotations
@@ -12,46 +12,9 @@ from hypothesis import strategies as st
 
 from inlay.tosa.lowering import lower
 from inlay.tosa.rules import RULES, table
-from tests.tosa.nets import Net, run_ort, three_ways
-
-ScaleZero = tuple[float, int]
-
-few = settings(max_examples=25, deadline=None)
-zero = st.integers(-128, 127)
-scale = st.floats(0.004, 0.2).map(lambda s: float(np.float32(s)))
-scale_zeros = st.tuples(scale, zero)
-seeds = st.integers(0, 2**31)
-
-
-def check(n: Net, out: str, to: ScaleZero, seed: int, limit: float = 1.0, spread: float = 3.0) -> None:
-    """Quantize ``out``, lower everything into one TOSA partition, and compare three ways."""
-    n.output(n.qdq(out, *to))
-    model = n.model()
-    lowered = lower(model)
-    assert not lowered.not_lowered, lowered.not_lowered
-    assert [p.kind for p in lowered.partitions] in (["tosa"], [])  # nothing is left of a movement that moves nothing
-    rng = np.random.default_rng(seed)
-    feed = {
-        v.name: (rng.normal(size=[d.dim_value for d in v.type.tensor_type.shape.dim]) * spread).astype(np.float32)
-        for v in model.graph.input
-    }
-    three_ways(model, feed, lsb=to[0], limit=limit)
-
-
-def covering(model_net: Net, out: str, zp: int) -> ScaleZero:
-    """A scale that covers what ``out`` takes on, so that the comparison is not one of saturated values."""
-    probe = Net(model_net.opset)
-    probe.nodes, probe.initializers, probe.inputs = model_net.nodes, model_net.initializers, model_net.inputs
-    probe.outputs = []
-    probe.output(out)
-    model = probe.model()
-    rng = np.random.default_rng(1)
-    feed = {
-        v.name: (rng.normal(size=[d.dim_value for d in v.type.tensor_type.shape.dim]) * 3).astype(np.float32)
-        for v in model.graph.input
-    }
-    value = run_ort(model, feed)[0]
-    return float(np.float32(max(float(np.abs(value).max()), 1e-3) / 110)), zp
+from tests.tosa.comparison import three_ways
+from tests.tosa.nets import Net, random_weights
+from tests.tosa.one_op import ScaleZero, check, covering, few, scale_zeros, seeds, zero
 
 
 @few
@@ -72,7 +35,7 @@ def test_conv(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     size = [draw(st.integers((k - 1) * d + 1, 12)) for k, d in zip(kernel, dilations, strict=True)]
     n = Net()
     x = n.qdq(n.input([draw(st.integers(1, 2)), channels, *size]), *xq)
-    w = rng.integers(-127, 128, (out, channels // groups, *kernel)).astype(np.int8)
+    w = random_weights(rng, out, channels // groups, *kernel)
     ws = rng.uniform(0.001, 0.02, out).astype(np.float32) if draw(st.booleans()) else np.float32(0.01)
     inputs = [x, n.weight(w, ws)]
     if draw(st.booleans()):
@@ -82,7 +45,7 @@ def test_conv(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     if activation == "Relu":
         y = n.op("Relu", [y])
     elif activation:
-        y = n.op("Clip", [y, n.const(np.float32(0)), n.const(np.float32(6))])
+        y = n.op("Clip", [y, n.f32(0), n.f32(6)])
     check(n, y, covering(n, y, zp), seed)
 
 
@@ -101,7 +64,7 @@ def test_conv_transpose(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) 
     extra = [draw(st.integers(0, max(s - 1, 0))) for s in strides]
     n = Net()
     x = n.qdq(n.input([1, channels, *(draw(st.integers(2, 6)) for _ in range(rank))]), *xq)
-    w = rng.integers(-127, 128, (channels, per_out, *kernel)).astype(np.int8)
+    w = random_weights(rng, channels, per_out, *kernel)
     per_channel = groups == 1 and draw(st.booleans())
     ws = rng.uniform(0.001, 0.02, per_out).astype(np.float32) if per_channel else np.float32(0.01)
     inputs = [x, n.weight(w, ws, axis=1)]
@@ -199,7 +162,7 @@ def test_one_operand(kind: str, data: st.DataObject, seed: int, xq: ScaleZero, y
     n = Net()
     shape = [data.draw(st.integers(1, 5)) for _ in range(data.draw(st.integers(1, 4)))]
     x = n.qdq(n.input(shape), *xq)
-    inputs = [x, n.const(np.float32(-1)), n.const(np.float32(2.3))] if kind == "Clip" else [x]
+    inputs = [x, n.f32(-1), n.f32(2.3)] if kind == "Clip" else [x]
     check(n, n.op(kind, inputs), yq, seed)
 
 
@@ -231,7 +194,7 @@ def test_tables_of_newer_opsets_and_with_a_constant(
 ) -> None:
     n = Net({"Gelu": 20, "Mish": 18}.get(kind, 17))
     x = n.qdq(n.input([2, 3, 5]), *xq)
-    others = {"PRelu": [n.const(np.array([0.2], np.float32))], "Pow": [n.const(np.float32(2))]}.get(kind, [])
+    others = {"PRelu": [n.const(np.array([0.2], np.float32))], "Pow": [n.f32(2)]}.get(kind, [])
     n.output(n.qdq(n.op(kind, [x, *others]), *yq))
     assert not lower(n.model()).not_lowered
     feed = {"in1": (np.random.default_rng(seed).normal(size=(2, 3, 5)) * 3).astype(np.float32)}
@@ -302,128 +265,6 @@ def test_reduce(kind: str, data: st.DataObject, seed: int, xq: ScaleZero, zp: in
         else:
             y = n.op(kind, [x], axes=axes, keepdims=keep)
     check(n, y, covering(n, y, zp), seed)
-
-
-@few
-@given(data=st.data(), seed=seeds, yq=scale_zeros, same=st.booleans())
-def test_concat(data: st.DataObject, seed: int, yq: ScaleZero, same: bool) -> None:
-    draw = data.draw
-    shape = [draw(st.integers(1, 4)) for _ in range(draw(st.integers(1, 4)))]
-    axis = draw(st.integers(-len(shape), len(shape) - 1))
-    n = Net()
-    parts = []
-    for _ in range(draw(st.integers(1, 3))):
-        own = list(shape)
-        own[axis] = draw(st.integers(1, 3))
-        parts.append(n.qdq(n.input(own), *(yq if same else draw(scale_zeros))))
-    check(n, n.op("Concat", parts, axis=axis), yq, seed)
-
-
-@few
-@given(data=st.data(), seed=seeds, xq=scale_zeros)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "Reshape",
-        "Flatten",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Expand",
-        "Tile",
-        "Slice",
-        "Pad",
-        "Split",
-        "Gather",
-        "Identity",
-        "SpaceToDepth",
-        "DepthToSpace",
-    ],
-)
-def test_movement(kind: str, data: st.DataObject, seed: int, xq: ScaleZero) -> None:
-    draw = data.draw
-    shape = [draw(st.integers(1, 6)) for _ in range(4)]
-    n = Net()
-    x = n.input(shape)
-    q = n.qdq(x, *xq)
-    match kind:
-        case "Reshape":
-            y = n.op(kind, [q, n.i64(*draw(st.permutations([shape[0], shape[1] * shape[2], shape[3]])))])
-        case "Flatten":
-            y = n.op(kind, [q], axis=draw(st.integers(0, 4)))
-        case "Transpose":
-            y = n.op(kind, [q], perm=draw(st.permutations(range(4))))
-        case "Squeeze":
-            q = n.op("Slice", [q, n.i64(0), n.i64(1), n.i64(2)])
-            y = n.op(kind, [q, n.i64(2)])
-        case "Unsqueeze":
-            y = n.op(kind, [n.op("Squeeze", [n.op("Slice", [q, n.i64(0), n.i64(1), n.i64(1)]), n.i64(1)]), n.i64(0)])
-        case "Expand":
-            q = n.op("Slice", [q, n.i64(0), n.i64(1), n.i64(1)])
-            y = n.op(kind, [q, n.i64(shape[0], 3, shape[2], shape[3])])
-        case "Tile":
-            y = n.op(kind, [q, n.i64(*(draw(st.integers(1, 2)) for _ in range(4)))])
-        case "Slice":
-            axis = draw(st.integers(0, 3))
-            step = draw(st.sampled_from([1, 2, 3, -1, -2, -3]))
-            start = draw(st.integers(0, shape[axis] - 1))
-            end = 99 if step > 0 else -99
-            y = n.op(kind, [q, n.i64(start), n.i64(end), n.i64(axis - draw(st.sampled_from([0, 4]))), n.i64(step)])
-        case "Pad":
-            mode = draw(st.sampled_from(["constant", "edge", "reflect"]))
-            least = [min(2, d - 1) if mode == "reflect" else 2 for d in shape]
-            pads = [draw(st.integers(0, m)) for m in least * 2]
-            if mode != "reflect" and shape[3] > 1:
-                pads[7] = -1  # crops
-            y = n.op(kind, [q, n.i64(*pads)], mode=mode)
-        case "Split":
-            axis = draw(st.integers(0, 3))
-            q = n.op("Tile", [q, n.i64(*(3 if i == axis else 1 for i in range(4)))])
-            first, second = draw(st.integers(1, shape[axis])), draw(st.integers(1, shape[axis]))
-            sizes = [first, second, 3 * shape[axis] - first - second]
-            y, *others = n.op_with_outputs(kind, [q, n.i64(*sizes)], 3, axis=axis)
-            for other in others:
-                n.output(n.qdq(other, *xq))
-        case "Gather":
-            axis = draw(st.integers(0, 3))
-            y = n.op(kind, [q, n.const(np.int64(draw(st.integers(0, shape[axis] - 1))))], axis=axis)
-        case "SpaceToDepth":
-            size = draw(st.integers(1, 3))
-            y = n.op(kind, [n.op("Tile", [q, n.i64(1, 1, size, size)])], blocksize=size)
-        case "DepthToSpace":
-            size = draw(st.integers(1, 3))
-            q = n.op("Tile", [q, n.i64(1, size * size, 1, 1)])
-            y = n.op(kind, [q], blocksize=size, mode=draw(st.sampled_from(["DCR", "CRD"])))
-        case _:
-            y = n.op(kind, [q])
-    check(n, y, xq, seed, limit=0.001)
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data(), seed=seeds, xq=scale_zeros, same=st.booleans())
-def test_resize(data: st.DataObject, seed: int, xq: ScaleZero, same: bool) -> None:
-    draw = data.draw
-    mode = draw(st.sampled_from(["nearest", "linear"]))
-    shape = [1, draw(st.integers(1, 3)), draw(st.integers(2, 6)), draw(st.integers(2, 6))]
-    factors = [draw(st.sampled_from([2.0, 3.0, 4.0, 0.5])) for _ in range(2)]
-    if any(int(s * f) < 1 for s, f in zip(shape[2:], factors, strict=True)):
-        return
-    n = Net()
-    x = n.qdq(n.input(shape), *xq)
-    y = n.op(
-        "Resize", [x, "", n.const(np.array([1, 1, *factors], np.float32))], mode=mode,
-        coordinate_transformation_mode=draw(
-            st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
-        ),
-        nearest_mode=draw(st.sampled_from(["floor", "round_prefer_floor"])),
-    )  # fmt: skip
-    n.output(n.qdq(y, *(xq if same else (xq[0] * 1.3, 5))))
-    lowered = lower(n.model())
-    if lowered.not_lowered:  # a form that TOSA does not have: refused with that reason, never approximated
-        assert "TOSA has no" in lowered.not_lowered[0].reason
-        return
-    n.outputs.pop()
-    check(n, y, xq if same else (xq[0] * 1.3, 5), seed)
 
 
 @few

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from inlay.errors import UsageError
 from inlay.tosa.command import lower_file
 from inlay.tosa.emitter import TosaTensor
+from inlay.tosa.ir import Array, Executor
 from inlay.tosa.lowering import lower
 from inlay.tosa.partition import split
 from inlay.tosa.reference import LoweredRunner, run_tosa
 from inlay.tosa.serialize import TosaBinary
-from tests.tosa.nets import Net, run_ort
+from tests.tosa.comparison import run_ort
+from tests.tosa.nets import Net, random_weights
 
 
 def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, str]:
@@ -34,10 +36,10 @@ def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, s
         a = values[rng.integers(len(values))]
         match rng.integers(5):
             case 0:
-                w = rng.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8)
+                w = random_weights(rng, 4, 4, 3, 3)
                 y = n.qdq(n.op("Relu", [n.op("Conv", [a, n.weight(w, 0.004)], pads=[1] * 4)]), 0.05, zp)
             case 1:
-                y = n.op("CumSum", [n.op("Mul", [a, n.const(np.float32(0.2))]), n.const(np.int64(1))])
+                y = n.op("CumSum", [n.op("Mul", [a, n.f32(0.2)]), n.const(np.int64(1))])
                 y = n.qdq(y, 0.05, zp) if rng.integers(2) else y
             case 2:
                 y = n.qdq(n.op("Add", [a, values[rng.integers(len(values))]]), 0.05, zp)
@@ -45,7 +47,7 @@ def mixed(seed: int, size: int, qtype: str = "int8") -> tuple[onnx.ModelProto, s
                 y = n.op("Transpose", [a], perm=[0, 1, 3, 2])
             case _:
                 y = n.op("Concat", [a, values[rng.integers(len(values))]], axis=1)
-                y = n.op("Slice", [y, *(n.const(np.array([v], np.int64)) for v in (2, 6, 1))])
+                y = n.op("Slice", [y, *(n.i64(v) for v in (2, 6, 1))])
         values.append(y)
     for value in dict.fromkeys(values[-2:]):
         n.output(value)
@@ -64,11 +66,11 @@ def test_random_graphs(seed: int, size: int, profile: str, qtype: str) -> None:
     lowered = lower(model, profile)
     subgraphs = split(lowered.graph)
     made = {n for i in lowered.graph.inputs for n in [i.tensor]}
-    made |= {op.out for op in lowered.graph.ops if op.executor.value == "caller" and op.inputs[0] in made}
+    made |= {op.out for op in lowered.graph.ops if op.executor is Executor.CALLER and op.inputs[0] in made}
     for subgraph in subgraphs:
         assert set(subgraph.inputs) <= made  # runs after everything that it reads: no cycles
         made |= set(subgraph.outputs)
-        if len(subgraphs) > 1 and subgraph.executor.value == "tosa":
+        if len(subgraphs) > 1 and subgraph.executor is Executor.TOSA:
             assert subgraph.computes
     for part in lowered.partitions:
         if part.host is not None:
@@ -89,13 +91,17 @@ def test_reasons_are_given() -> None:
     assert "reads its output in float" in reasons["Sigmoid"]
 
 
-def run_from_files(side: dict[str, Any], folder: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+def tosa_tensors(ports: list[dict[str, Any]]) -> tuple[TosaTensor, ...]:
+    return tuple(TosaTensor(p["tensor"], p["dtype"], tuple(p["shape"]), tuple(p["permutation"])) for p in ports)
+
+
+def run_from_files(side: dict[str, Any], folder: Path, feed: dict[str, Array]) -> list[Array]:
     """Runs a lowered model from what is on disk alone, as a deployer would."""
-    values: dict[str, np.ndarray] = {}
+    values: dict[str, Array] = {}
     for entry in side["model_inputs"]:
         values[entry["tensor"]] = feed[entry["name"]]
 
-    def fetch(port: dict[str, Any]) -> np.ndarray:
+    def fetch(port: dict[str, Any]) -> Array:
         if port["tensor"] not in values:  # a model input that the flatbuffer takes quantized
             real = feed[port["name"]]
             q = np.rint(real / np.float32(port["scale"])) + port["zero_point"]
@@ -107,11 +113,8 @@ def run_from_files(side: dict[str, Any], folder: Path, feed: dict[str, np.ndarra
         args = [fetch(p) for p in part["inputs"]]
         file = folder / part["file"]
         if part["kind"] == "tosa":
-            inputs, outputs_of_part = (
-                tuple(TosaTensor(p["tensor"], p["dtype"], tuple(p["shape"]), tuple(p["permutation"])) for p in part[k])
-                for k in ("inputs", "outputs")
-            )
-            results = run_tosa(TosaBinary(file.read_bytes(), inputs, outputs_of_part, {}), args)
+            binary = TosaBinary(file.read_bytes(), tosa_tensors(part["inputs"]), tosa_tensors(part["outputs"]), {})
+            results = run_tosa(binary, args)
         else:
             session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
             results = session.run(
@@ -171,7 +174,7 @@ def test_a_model_that_only_moves(kind: str, tmp_path: Path) -> None:
     """An alias of its input has no partition; a real movement has one of its own. Both run."""
     n = Net()
     x = n.qdq(n.input([2, 3]), 0.05, 3)
-    y = n.op("Reshape", [x, n.const(np.array([3, 2], np.int64))]) if kind == "Reshape" else n.op("Transpose", [x])
+    y = n.op("Reshape", [x, n.i64(3, 2)]) if kind == "Reshape" else n.op("Transpose", [x])
     n.output(n.qdq(y, 0.05, 3))
     onnx.save(n.model(), tmp_path / "m.onnx")
     report = lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")

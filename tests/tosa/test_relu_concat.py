@@ -15,7 +15,8 @@ import pytest
 from inlay.tosa import ir, oracle
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
-from tests.tosa.nets import Net, run_ort, three_ways
+from tests.tosa.comparison import run_ort, three_ways
+from tests.tosa.nets import Net, normal_feed, random_weights
 
 SCALE = 0.003929885104298592  # the scale of the published defect
 ZERO_POINTS = (-128, -111, -32, 0)
@@ -25,45 +26,30 @@ MATRIX = list(
 
 
 def net(
-    zp: int,
-    per_channel: bool,
-    bias: bool,
-    shared: bool,
-    narrow: bool,
-    activation: str,
-    branches: int,
-    scale: float = SCALE,
-) -> tuple[onnx.ModelProto, str]:
-    """``branches`` × (Conv → activation), joined; without ``shared``, each branch has qparams of its own."""
+    zp: int, per_channel: bool, bias: bool, shared: bool, narrow: bool, activation: str, branches: int
+) -> onnx.ModelProto:
+    """``branches`` × (Conv → activation), concatenated; without ``shared``, each branch has qparams of its own."""
     rng = np.random.default_rng(7)
-    scale = scale * 8 if activation == "Clip" else scale  # so that 6 lies inside the range
-    limit = 127
-    low = -127 if narrow else -128
+    scale = SCALE * 8 if activation == "Clip" else SCALE  # so that 6 lies inside the range
     n = Net()
     x = n.input([1, 3, 8, 8])
     xq = n.qdq(x, 0.02, 3)
     parts = []
     for branch in range(branches):
-        w = rng.integers(low, limit + 1, (4, 3, 3, 3)).astype(np.int8)
-        ws = rng.uniform(0.0004, 0.004, 4) if per_channel else 0.002
+        w = random_weights(rng, 4, 3, 3, 3, low=-127 if narrow else -128)
+        ws = rng.uniform(0.0004, 0.004, 4) if per_channel else np.float64(0.002)
         inputs = [xq, n.weight(w, ws)]
         if bias:
             inputs.append(n.bias(rng.normal(size=4) / 4, np.float32(0.02) * np.asarray(ws, np.float32)))
         y = n.op("Conv", inputs, pads=[1] * 4)
-        if activation == "Relu":
-            y = n.op("Relu", [y])
-        else:
-            y = n.op("Clip", [y, n.const(np.float32(0)), n.const(np.float32(6 * scale / SCALE / 64))])
+        limits = [] if activation == "Relu" else [n.f32(0), n.f32(6 * scale / SCALE / 64)]
+        y = n.op(activation, [y, *limits])
         own = 1.0 if shared else 1.0 + 0.37 * (branch + 1)
         parts.append(n.qdq(y, scale * own, zp))
     if branches == 1:
         parts.append(n.qdq(xq, scale, zp))
     n.output(n.qdq(n.op("Concat", parts, axis=1), scale, zp))
-    return n.model(), x
-
-
-def feed_for(name: str) -> dict[str, np.ndarray]:
-    return {name: (np.random.default_rng(3).normal(size=(1, 3, 8, 8))).astype(np.float32)}
+    return n.model()
 
 
 @pytest.mark.parametrize("profile", ["INT", "INT+FP"])
@@ -72,19 +58,19 @@ def test_exact(zp: int, profile: str) -> None:
     for case in MATRIX:
         if case[0] != zp:
             continue
-        model, x = net(*case)
+        model = net(*case)
         lowered = lower(model, profile)
         assert not lowered.not_lowered, case
         assert [p.kind for p in lowered.partitions] == ["tosa"], case
         scale = SCALE * 8 if case[5] == "Clip" else SCALE
         # A tie that ONNX Runtime rounds to even and TOSA up differs by one step; a branch with wider steps of its own
         # hands that on as up to two steps of the join.
-        three_ways(model, feed_for(x), profile, lsb=scale, limit=1 if case[3] else 2)
+        three_ways(model, normal_feed(model, 3), profile, lsb=scale, limit=1 if case[3] else 2)
 
 
 @pytest.mark.parametrize("zp", ZERO_POINTS)
 def test_clamp_only_where_needed(zp: int) -> None:
-    model, _ = net(zp, True, True, True, False, "Relu", 2)
+    model = net(zp, True, True, True, False, "Relu", 2)
     clamps = [op for op in lower(model).graph.ops if isinstance(op, ir.Clamp)]
     assert len(clamps) == (0 if zp == -128 else 2)
     assert all(c.low == zp for c in clamps)
@@ -93,7 +79,7 @@ def test_clamp_only_where_needed(zp: int) -> None:
 @pytest.mark.parametrize("zp", ZERO_POINTS)
 def test_a_dropped_clamp_is_caught(zp: int) -> None:
     """The negative control: the same comparison notices a lowering that loses the activation."""
-    model, x = net(zp, True, True, True, False, "Relu", 2)
+    model = net(zp, True, True, True, False, "Relu", 2)
     lowered = lower(model)
     kept: list[ir.Op] = []
     renamed: dict[str, str] = {}
@@ -104,9 +90,9 @@ def test_a_dropped_clamp_is_caught(zp: int) -> None:
         else:
             kept.append(replace(op, inputs=inputs))
     broken = replace(lowered.graph, ops=tuple(kept))
-    right = LoweredRunner(lowered).run(feed_for(x))[0]
-    wrong = oracle.outputs(broken, feed_for(x))[0]
-    steps = np.abs(wrong - run_ort(model, feed_for(x))[0]).max() / SCALE
+    right = LoweredRunner(lowered).run(normal_feed(model, 3))[0]
+    wrong = oracle.outputs(broken, normal_feed(model, 3))[0]
+    steps = np.abs(wrong - run_ort(model, normal_feed(model, 3))[0]).max() / SCALE
     if zp == -128:
         np.testing.assert_array_equal(wrong, right)  # saturation does the activation's work
     else:

@@ -17,10 +17,11 @@ import inlay
 from inlay.errors import UsageError
 from inlay.space.recipe import OpConfig, Recipe
 from inlay.tosa import ir
+from inlay.tosa.ir import Array
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
 from inlay.types import QType
-from tests.tosa.nets import output_steps, run_ort
+from tests.tosa.comparison import assert_equal, output_steps, run_ort
 
 FULL = Recipe().set_global(OpConfig())
 BOUNDARIES = {
@@ -30,11 +31,13 @@ BOUNDARIES = {
 }
 STEPS = 5
 
-Shapes = Mapping[str, list[int]]
-Arrays = Mapping[str, np.ndarray]
+Shapes = dict[str, list[int]]
+Feed = dict[str, Array]
 
 
-def build(nodes: list[onnx.NodeProto], inputs: Shapes, outputs: Shapes, weights: Arrays) -> onnx.ModelProto:
+def build(
+    nodes: list[onnx.NodeProto], inputs: Shapes, outputs: Shapes, weights: Mapping[str, Array]
+) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "stateful",
@@ -50,7 +53,7 @@ def build(nodes: list[onnx.NodeProto], inputs: Shapes, outputs: Shapes, weights:
 def frames() -> onnx.ModelProto:
     """Three frames of the past and the present one are joined and convolved; the last three become the new state."""
     rng = np.random.default_rng(1)
-    weights: dict[str, np.ndarray] = {
+    weights: dict[str, Array] = {
         "w": (rng.normal(size=(6, 4, 4, 3)) / 7).astype(np.float32),
         "b": (rng.normal(size=6) / 10).astype(np.float32),
         "from": np.array([1], np.int64),
@@ -69,12 +72,8 @@ def frames() -> onnx.ModelProto:
 
 def buffer() -> onnx.ModelProto:
     """Only movement: a ring of frames that is cut, joined and reshaped. Nothing beside it is quantized."""
-    weights: dict[str, np.ndarray] = {
-        "from": np.array([1], np.int64),
-        "to": np.array([4], np.int64),
-        "axis": np.array([1], np.int64),
-        "flat": np.array([1, 32], np.int64),
-    }
+    weights = {"from": np.array([1], np.int64), "to": np.array([4], np.int64), "axis": np.array([1], np.int64)}
+    weights["flat"] = np.array([1, 32], np.int64)
     nodes = [
         helper.make_node("Slice", ["state", "from", "to", "axis"], ["past"], "drop"),
         helper.make_node("Concat", ["past", "x"], ["new_state"], "join", axis=1),
@@ -113,10 +112,10 @@ def inputs_of(model: onnx.ModelProto) -> Shapes:
     return {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
 
 
-def sequence(model: onnx.ModelProto, steps: int, seed: int) -> list[dict[str, np.ndarray]]:
+def sequence(model: onnx.ModelProto, steps: int, seed: int) -> list[Feed]:
     """Feeds of a float run, the state handed on from step to step."""
     rng, shapes = np.random.default_rng(seed), inputs_of(model)
-    feeds: list[dict[str, np.ndarray]] = []
+    feeds: list[Feed] = []
     state = np.zeros(shapes["state"], np.float32)
     for _ in range(steps):
         feeds.append({"x": rng.normal(size=shapes["x"]).astype(np.float32), "state": state})
@@ -162,8 +161,7 @@ def test_integer_end_to_end_and_exact_over_several_steps(name: str, boundary: st
     for feed in sequence(model, STEPS, 7):
         x = feed["x"]
         ours = exact.run({"x": x, "state": state})
-        for a, b in zip(ours, fast.run({"x": x, "state": state}), strict=True):
-            np.testing.assert_array_equal(a, b)  # in every step, though the state is fed back
+        assert_equal(ours, fast.run({"x": x, "state": state}))  # in every step, though the state is fed back
         # one step of ONNX Runtime from the same state: within a rounding of every operator on the way
         for a, b, step in zip(ours, run_ort(qdq, {"x": x, "state": state}), steps, strict=True):
             assert np.abs(a - b).max() <= step * (2 if name == "gated" else 1) * 1.001
@@ -183,8 +181,8 @@ def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_type_at_the_boundary_changes_no_number(name: str, tmp_path: Path) -> None:
-    """uint8 is the same lattice 128 higher: what comes out is the same bit for bit."""
+def test_the_type_at_the_boundary_changes_no_value(name: str, tmp_path: Path) -> None:
+    """uint8 is the same grid, 128 higher: what comes out is the same bit for bit."""
     runs = []
     for boundary in BOUNDARIES:
         model, qdq = quantized(name, boundary, tmp_path)
@@ -192,8 +190,7 @@ def test_the_type_at_the_boundary_changes_no_number(name: str, tmp_path: Path) -
         runs.append([reference.run(feed) for feed in sequence(model, 2, 5)])
     for other in runs[1:]:
         for a, b in zip(runs[0], other, strict=True):
-            for one, two in zip(a, b, strict=True):
-                np.testing.assert_array_equal(one, two)
+            assert_equal(a, b)
 
 
 def test_float_at_the_boundary_keeps_the_join_off_the_accelerator(tmp_path: Path) -> None:

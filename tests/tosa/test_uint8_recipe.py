@@ -19,9 +19,9 @@ OPS = ("Concat", "Slice", "Reshape", "Split")
 
 
 def boundary(op: str) -> onnx.ModelProto:
-    arrays: dict[str, np.ndarray] = {
-        "s": np.array(0.05, np.float32),
-        "z": np.array(128, np.uint8),
+    arrays: dict[str, Any] = {
+        "s": np.float32(0.05),
+        "z": np.uint8(128),
         "from": np.array([0, 1], np.int64),
         "to": np.array([1, 3], np.int64),
         "axes": np.array([1, 2], np.int64),

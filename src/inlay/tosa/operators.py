@@ -227,7 +227,7 @@ def _transpose(e: Emitter, op: ir.Transpose) -> None:
 
 
 def _plain_reshape(e: Emitter, source: str, shape: ir.Shape, out: str) -> None:
-    """RESHAPE to the stored form of ``out``; an IDENTITY where nothing changes, since each output is a tensor of its own."""
+    """RESHAPE to the stored form of ``out``; IDENTITY where nothing changes: each output is a tensor of its own."""
     if shape == e.stored(out):
         e.operator("IDENTITY", [source], out, "IdentityAttribute")
     else:

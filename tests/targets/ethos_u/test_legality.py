@@ -1,4 +1,4 @@
-"""Ethos-U55's limits, asked of Vela itself: what the table forbids Vela refuses, what it allows compiles."""
+"""Ethos-U55's limits against Vela itself: it rejects what the table forbids, and compiles what the table allows."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from inlay.errors import CompileFailed
 from inlay.targets.ethos_u import vela
 from inlay.targets.ethos_u.legality import legality_for
 from inlay.tosa import ir
+from inlay.tosa.ir import Array
 from inlay.tosa.rescale import multiplier_and_shift
 from inlay.tosa.serialize import serialize
 
-Case = tuple[list[ir.Op], dict[str, ir.Tensor], dict[str, np.ndarray]]
-
 U55 = vela.Accelerator.of("ethos-u55-128")
+
+
+Graph = tuple[list[ir.Op], dict[str, ir.Tensor], dict[str, Array]]
 
 
 def graph(
     kind: type[ir.Op],
     shape: tuple[int, ...],
     out: tuple[int, ...],
-    constants: Sequence[np.ndarray] = (),
+    constants: Sequence[Array] = (),
     out_dtype: str = "int8",
     **attributes: Any,
-) -> Case:
+) -> Graph:
     """One operator; an int32 result gets a RESCALE, as the lowering always gives it."""
     tensors = {
         "x": ir.Tensor("x", "int8", shape),
@@ -44,7 +46,7 @@ def graph(
     return ops, tensors, arrays
 
 
-def conv(stride: int = 1, kernel: tuple[int, int] = (3, 3), size: int = 12) -> Case:
+def conv(stride: int = 1, kernel: tuple[int, int] = (3, 3), size: int = 12) -> Graph:
     out = tuple((s - k) // stride + 1 for s, k in zip((size, size), kernel, strict=True))
     arrays = (np.ones((4, 4, *kernel), np.int8), np.zeros(4, np.int32))
     return graph(
@@ -59,7 +61,7 @@ def conv(stride: int = 1, kernel: tuple[int, int] = (3, 3), size: int = 12) -> C
     )
 
 
-def transpose_conv(stride: int) -> Case:
+def transpose_conv(stride: int) -> Graph:
     side = 5 * stride + 3
     arrays = (np.ones((4, 4, 3, 3), np.int8), np.zeros(4, np.int32))
     return graph(
@@ -73,19 +75,19 @@ def transpose_conv(stride: int) -> Case:
     )
 
 
-def pool(kind: type[ir.Op], stride: int = 1, kernel: int = 3, pads: int = 0, batch: int = 1) -> Case:
+def pool(kind: type[ir.Op], stride: int = 1, kernel: int = 3, pads: int = 0) -> Graph:
     out = (16 + 2 * pads - kernel) // stride + 1
     return graph(
         kind,
-        (batch, 4, 16, 16),
-        (batch, 4, out, out),
+        (1, 4, 16, 16),
+        (1, 4, out, out),
         kernel=(kernel, kernel),
         strides=(stride, stride),
         pads=(pads,) * 4,
     )
 
 
-def resize(up: int, mode: str = "nearest", offset: int | None = None) -> Case:
+def resize(up: int, mode: str = "nearest", offset: int | None = None) -> Graph:
     n, d = 2 * up, 2
     offset = (d - n) // 2 if offset is None else offset
     border = (6 * up - 1) * d + offset - 5 * n
@@ -95,7 +97,7 @@ def resize(up: int, mode: str = "nearest", offset: int | None = None) -> Case:
     )  # fmt: skip
 
 
-def reverse(axis: int) -> Case:
+def reverse(axis: int) -> Graph:
     return graph(ir.Reverse, (1, 4, 6, 6), (1, 4, 6, 6), axis=axis)
 
 
@@ -124,8 +126,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_table_agrees_with_vela(name: str) -> None:
     (ops, tensors, constants), allowed = CASES[name]
-    legal = legality_for("EthosU55")
-    reasons = [r for op in ops if (r := legal(op, tensors, constants))]
+    legality = legality_for("EthosU55")
+    reasons = [r for op in ops if (r := legality(op, tensors, constants))]
     assert (not reasons) == allowed, reasons
     binary = serialize(ops, tensors, constants, ["x"], [ops[-1].out])
     if allowed:
@@ -138,13 +140,13 @@ def test_table_agrees_with_vela(name: str) -> None:
     assert vela.estimate(binary.data, vela.Accelerator.of("ethos-u85-256")).cycles > 0
 
 
-def words(part: Any) -> np.ndarray:
+def words(part: Any) -> Array:
     return np.frombuffer(bytes(getattr(part, "data", part)), np.uint32)
 
 
-def output_scales(part: Any) -> list[tuple[int, int]]:
+def output_scales(command_stream: Any) -> list[tuple[int, int]]:
     """(multiplier, shift) of each NPU_SET_OFM_SCALE in a command stream (cmd1 code 0x24: shift in the upper half)."""
-    stream, at = words(part), 0
+    stream, at = words(command_stream), 0
     found: list[tuple[int, int]] = []
     while at < len(stream):
         word = int(stream[at])
@@ -157,10 +159,10 @@ def output_scales(part: Any) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("factor", [0.25, 0.37, 3.0])
 @pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u65-256", "ethos-u85-256"])
-def test_vela_carries_out_int32_to_int32_rescales(name: str, factor: float) -> None:
-    """Reported to come out as zeros. This version keeps multiplier and shift, as a constant (U55, U65) or a register.
+def test_vela_supports_int32_to_int32_rescales(name: str, factor: float) -> None:
+    """Reported elsewhere to give zeros. This version keeps multiplier and shift: in constants (U55, U65) or a register.
 
-    The lowering makes no such RESCALE all the same (``nets.three_ways``).
+    The lowering emits no such RESCALE all the same (``tests.tosa.comparison.three_ways``).
     """
     shape = (1, 8, 8, 8)
     kinds = {"x": "int8", "wide": "int32", "scaled": "int32", "y": "int8"}

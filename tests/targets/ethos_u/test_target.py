@@ -11,32 +11,34 @@ import pytest
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.targets import registry
 from inlay.targets.base import Artifact, TargetSpec
-from inlay.targets.ethos_u import vela
+from inlay.targets.ethos_u import partitions, vela
 from inlay.targets.ethos_u.partitions import compile_partitions
 from inlay.targets.ethos_u.vela import Accelerator
 from inlay.tosa import oracle
+from inlay.tosa.integer_graph import all_legal
 from inlay.tosa.lowering import lower
-from tests.tosa.nets import Net, run_ort
+from tests.tosa.comparison import run_ort
+from tests.tosa.nets import Net, normal_feed, random_weights
 
 
 def chain(host: bool = False, resize: bool = False) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     n = Net()
     x = n.qdq(n.input([1, 4, 16, 16]), 0.05, 3)
-    w = rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8)
+    w = random_weights(rng, 8, 4, 3, 3)
     y = n.qdq(n.op("Relu", [n.op("Conv", [x, n.weight(w, 0.002)])]), 0.05, -111)
     if host:
         y = n.qdq(n.op("CumSum", [y, n.const(np.int64(1))]), 0.1, 0)
     if resize:
         y = n.qdq(n.op("Resize", [y, "", n.const(np.array([1, 1, 2, 2], np.float32))], mode="linear"), 0.05, -111)
-    w = rng.integers(-127, 128, (4, 8, 1, 1)).astype(np.int8)
+    w = random_weights(rng, 4, 8, 1, 1)
     n.output(n.qdq(n.op("Conv", [y, n.weight(w, 0.002)]), 0.05, 0))
     return n.model()
 
 
-def save(model: onnx.ModelProto, folder: Path, name: str = "m.onnx") -> Artifact:
-    onnx.save(model, folder / name)
-    return Artifact(folder / name, name)
+def save(model: onnx.ModelProto, folder: Path) -> Artifact:
+    onnx.save(model, folder / "m.onnx")
+    return Artifact(folder / "m.onnx", "m.onnx")
 
 
 @pytest.mark.parametrize("name", vela.ACCELERATORS)
@@ -46,7 +48,7 @@ def test_every_accelerator(name: str, tmp_path: Path) -> None:
     assert target.deterministic
     model = chain()
     executable = target.compile(save(model, tmp_path))
-    feed = {"in1": np.random.default_rng(1).normal(size=(1, 4, 16, 16)).astype(np.float32)}
+    feed = normal_feed(model, 1)
     result = executable.run(feed)
     assert list(result) == [o.name for o in model.graph.output]
     np.testing.assert_array_equal(next(iter(result.values())), oracle.outputs(lower(model).graph, feed)[0])
@@ -119,10 +121,10 @@ def test_what_vela_refuses_goes_to_the_host_with_the_reason(accelerator: str, ho
 def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind: str, channels: int, accelerator: str) -> None:
     rng = np.random.default_rng(0)
     n = Net()
-    w = rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8)
+    w = random_weights(rng, 8, 4, 3, 3)
     y = n.qdq(n.op("Conv", [n.qdq(n.input([1, 4, 16, 16]), 0.05, 3), n.weight(w, 0.002)]), 0.05, -3)
     y = n.qdq(n.op(kind, [y], blocksize=2), 0.05, -3)
-    w = rng.integers(-127, 128, (4, channels, 1, 1)).astype(np.int8)
+    w = random_weights(rng, 4, channels, 1, 1)
     n.output(n.qdq(n.op("Conv", [y, n.weight(w, 0.002)]), 0.05, 0))
     lowered, cost = compile_partitions(n.model(), Accelerator.of(accelerator))
     assert [p.kind for p in lowered.partitions] == ["tosa"]
@@ -131,10 +133,7 @@ def test_moving_pixels_into_channels_and_back_stays_on_the_npu(kind: str, channe
 
 
 def test_what_the_table_misses_is_found_by_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the table, the refused partition is searched operator by operator."""
-    from inlay.targets.ethos_u import partitions
-    from inlay.tosa.integer_graph import all_legal
-
+    """Without the table, the rejected partition is searched operator by operator."""
     monkeypatch.setattr(partitions, "legality_for", lambda family: all_legal)
     lowered, _ = compile_partitions(chain(resize=True), Accelerator.of("ethos-u55-128"))
     assert [n.op_type for n in lowered.not_lowered] == ["Resize"]
@@ -151,7 +150,7 @@ def test_the_price_of_requantizing_is_what_vela_says(name: str) -> None:
         x = n.qdq(n.input([1, 8, 64, 64]), 0.02, 3)
         parts = []
         for own in (0.05, scale):
-            w = rng.integers(-127, 128, (32, 8, 3, 3)).astype(np.int8)
+            w = random_weights(rng, 32, 8, 3, 3)
             y = n.op("Relu", [n.op("Conv", [x, n.weight(w, 0.002)], pads=[1] * 4)])
             parts.append(n.qdq(y, own, -111))
         n.output(n.qdq(n.op("Concat", parts, axis=1), 0.05, -111))
@@ -163,7 +162,7 @@ def test_the_price_of_requantizing_is_what_vela_says(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Min", "Max"])
 def test_equal_scales_are_never_dearer_than_different_ones(kind: str) -> None:
-    """Vela takes a widening apart that it need not: the lowering writes the forms which it keeps whole."""
+    """Vela splits some conversions to int32 into several operators; the lowering emits those that it keeps whole."""
 
     def cycles(second_scale: float) -> float:
         n = Net()

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from tests.tosa.float_models import SIDE, generated, samples, unseen
+from tests.tosa.float_models import SIDE, FloatNet, generated, samples, unseen
 
 pytest.importorskip("ethosu")
 
 import inlay
 from inlay.errors import RunFailed
-from inlay.run.result import TuneResult
 from inlay.targets import registry
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.ethos_u.target import EthosUExecutable
 from inlay.tosa import ir, oracle
+from inlay.tosa.ir import Array
 from inlay.tosa.reference import LoweredRunner
 
 TARGET = "ethos-u55-128"
@@ -30,44 +29,14 @@ TARGET = "ethos-u55-128"
 
 def net(kind: str) -> onnx.ModelProto:
     """A digits-sized net; ``host`` has an operator that only the host runs, ``shared`` a Concat of unlike branches."""
-    rng = np.random.default_rng(7)
-    weights: list[onnx.TensorProto] = []
-    nodes: list[onnx.NodeProto] = []
-
-    def const(array: np.ndarray, name: str) -> str:
-        weights.append(numpy_helper.from_array(array, name))
-        return name
-
-    def conv(x: str, outs: int, ins: int, name: str, relu: bool = True) -> str:
-        w = const((rng.standard_normal((outs, ins, 3, 3)) / np.sqrt(9 * ins)).astype(np.float32), f"{name}.w")
-        b = const((0.1 * rng.standard_normal(outs)).astype(np.float32), f"{name}.b")
-        nodes.append(helper.make_node("Conv", [x, w, b], [f"{name}.c"], name, pads=[1] * 4, kernel_shape=[3, 3]))
-        if not relu:
-            return f"{name}.c"
-        nodes.append(helper.make_node("Relu", [f"{name}.c"], [f"{name}.y"], f"{name}.relu"))
-        return f"{name}.y"
-
-    def op(op_type: str, reads: list[str], name: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(op_type, reads, [f"{name}.y"], name, **attributes))
-        return f"{name}.y"
-
-    y = op("MaxPool", [conv("x", 8, 1, "one")], "pool", kernel_shape=[2, 2], strides=[2, 2])
+    n = FloatNet(7, (1, 1, 14, 14))
+    y = n.op("MaxPool", [n.op("Relu", [n.conv("x", 1, 8)])], kernel_shape=[2, 2], strides=[2, 2])
     if kind == "host":
-        y = op("CumSum", [y, const(np.array(1, np.int64), "axis")], "cumsum")
+        y = n.op("CumSum", [y, n.const(np.array(1, np.int64))])
     if kind == "shared":
-        y = op("Concat", [conv(y, 8, 8, "left"), conv(y, 8, 8, "right", relu=False)], "cat", axis=1)
-    y = conv(y, 8, 16 if kind == "shared" else 8, "two")
-    y = op("Flatten", [y], "flat")
-    w = const((rng.standard_normal((8 * 49, 10)) / 20).astype(np.float32), "fc.w")
-    nodes.append(helper.make_node("Gemm", [y, w, const(np.zeros(10, np.float32), "fc.b")], ["y"], "fc"))
-    graph = helper.make_graph(
-        nodes,
-        kind,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 14, 14])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        y = n.op("Concat", [n.op("Relu", [n.conv(y, 8, 8)]), n.conv(y, 8, 8)], axis=1)
+    y = n.op("Relu", [n.conv(y, 16 if kind == "shared" else 8, 8)])
+    return n.model({n.linear(n.op("Flatten", [y]), 8 * 49, 10): [1, 10]})
 
 
 def total_cost(path: Path) -> int:
@@ -109,8 +78,10 @@ def total_cost_without_host(folder: Path) -> int:
     return total_cost(folder / "plain_full.onnx")
 
 
-def tuned(model: onnx.ModelProto, folder: Path, count: int = 6, **settings: Any) -> tuple[TuneResult, dict[str, Any]]:
-    """Tunes a float model; checks what every run promises, and returns the result."""
+def tuned(
+    model: onnx.ModelProto, folder: Path, count: int = 6, **settings: Any
+) -> tuple[inlay.TuneResult, dict[str, Any]]:
+    """Tune a float model, check what every run promises, and return the result and its JSON."""
     onnx.save(model, folder / "m.onnx")
     data = samples(count)
     result = inlay.tune(folder / "m.onnx", out=folder / "out", target=TARGET, data=data, **settings)
@@ -129,7 +100,7 @@ def tuned(model: onnx.ModelProto, folder: Path, count: int = 6, **settings: Any)
     return result, report
 
 
-def test_a_model_that_nobody_developed_against(tmp_path: Path) -> None:
+def test_an_unseen_model(tmp_path: Path) -> None:
     result, report = tuned(unseen(), tmp_path, count=24, max_measurements=12)
     assert not report["best"]["is_float"]
     assert report["best"]["sqnr_db"] >= 20
@@ -150,15 +121,15 @@ def test_generated_models_never_cost_more(seed: int, tmp_path: Path) -> None:
 def test_a_result_that_the_reference_model_contradicts_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fast arithmetic is checked while it is used: one wrong step is not passed on."""
+    """The fast arithmetic is checked while it is used: a wrong step becomes an error."""
     onnx.save(unseen(), tmp_path / "m.onnx")
     inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target=TARGET, data=samples(3))
     executable = compiled(tmp_path / "q.onnx")
     feed = {"x": np.zeros((1, 3, SIDE, SIDE), np.float32)}
     right = oracle.evaluate
 
-    def wrong(op: ir.Op, args: Sequence[np.ndarray], tensors: Mapping[str, ir.Tensor]) -> np.ndarray:
-        return right(op, args, tensors) + 1000 * isinstance(op, ir.Conv2d)
+    def wrong(op: ir.Op, args: Sequence[Array], tensors: Mapping[str, ir.Tensor]) -> Array:
+        return np.asarray(right(op, args, tensors) + 1000 * isinstance(op, ir.Conv2d))
 
     monkeypatch.setattr(oracle, "evaluate", wrong)
     with pytest.raises(RunFailed, match="differs between numpy and the TOSA reference model"):
