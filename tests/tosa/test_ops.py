@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from inlay.tosa.lowering import lower
@@ -33,6 +33,10 @@ def test_conv(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     strides = [draw(st.integers(1, 3)) for _ in range(rank)]
     pads = [draw(st.integers(0, 2)) for _ in range(2 * rank)]
     size = [draw(st.integers((k - 1) * d + 1, 12)) for k, d in zip(kernel, dilations, strict=True)]
+    for i, (s, stride) in enumerate(zip(size, strides, strict=True)):
+        reach, begin, end = (kernel[i] - 1) * dilations[i] + 1, pads[i], pads[i + rank]
+        last = (s + begin + end - reach) // stride * stride - begin
+        assume(last + reach > 0)  # else: test_windows_of_padding_only
     n = Net()
     x = n.qdq(n.input([draw(st.integers(1, 2)), channels, *size]), *xq)
     w = random_weights(rng, out, channels // groups, *kernel)
@@ -47,6 +51,16 @@ def test_conv(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     elif activation:
         y = n.op("Clip", [y, n.f32(0), n.f32(6)])
     check(n, y, covering(n, y, zp), seed)
+
+
+def test_windows_of_padding_only() -> None:
+    """The only window lies in the padding: TOSA has no such convolution, because its windows end on the padded edge."""
+    n = Net()
+    x = n.qdq(n.input([1, 4, 1]), 0.05, 3)
+    weight = n.weight(random_weights(np.random.default_rng(0), 4, 4, 1), 0.01)
+    n.output(n.qdq(n.op("Conv", [x, weight], strides=[3], pads=[2, 0]), 0.05, 3))
+    (reason,) = [r.reason for r in lower(n.model()).not_lowered if r.op_type == "Conv"]
+    assert reason == "its windows read padding only"
 
 
 @few

@@ -64,6 +64,8 @@ def window(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
     (h, top, bottom, oh), (w, left, right, ow) = axes
     if min(oh, ow) <= 0:
         raise Unsupported("its window does not fit into its input")
+    if min(h, w) <= 0:
+        raise Unsupported("its windows read padding only")
     return Window(
         kernel=(kernel[0], kernel[1]),
         strides=(strides[0], strides[1]),
