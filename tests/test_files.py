@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inlay.errors import JournalError, UsageError
-from inlay.files import replacing, write_text
+from inlay.files import refuse_overwriting, replacing, write_text
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
@@ -42,3 +42,27 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path
 def test_a_missing_folder_is_one_line(error: type[JournalError], tmp_path: Path) -> None:
     with pytest.raises(error, match="cannot be written"):
         write_text(tmp_path / "missing" / "f", "", error)
+
+
+@pytest.mark.parametrize("link", ["itself", "symbolic", "hard", "other spelling"])
+def test_an_input_is_never_overwritten(link: str, tmp_path: Path) -> None:
+    model, other = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    model.write_bytes(b"model")
+    if link == "itself":
+        other = model
+    elif link == "symbolic":
+        other.symlink_to(model)
+    elif link == "hard":
+        os.link(model, other)
+    else:
+        other = tmp_path / "sub" / ".." / "m.onnx"
+        (tmp_path / "sub").mkdir()
+    with pytest.raises(UsageError, match="would overwrite"):
+        refuse_overwriting([other], [model])
+
+
+def test_other_files_may_be_written(tmp_path: Path) -> None:
+    """Negative control; what does not exist is no input."""
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    (tmp_path / "old.onnx").write_bytes(b"model")
+    refuse_overwriting([tmp_path / "old.onnx", tmp_path / "new.onnx"], [tmp_path / "m.onnx", "module:function"])

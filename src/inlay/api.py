@@ -16,6 +16,7 @@ import numpy as np
 
 from inlay.data import Samples, input_specs, random_samples, read_labels, read_samples, save_feed
 from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
+from inlay.files import refuse_overwriting
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
 from inlay.model.load import ModelFile, load
@@ -37,7 +38,7 @@ from inlay.regions.search_space import SearchSpace
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
-from inlay.run.inputs import RANDOM_SAMPLES
+from inlay.run.inputs import OUTPUTS, RANDOM_SAMPLES
 from inlay.run.progress import Progress
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
@@ -117,6 +118,7 @@ def tune(
     )
     if strategy not in STRATEGIES:
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
+    refuse_overwriting([Path(out) / name for name in OUTPUTS], _paths(data, labels, recipe))
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
     return _run_tune.tune(given.file, out, samples, config, function, restart, progress)
@@ -203,6 +205,7 @@ def quantize(
     spec = _spec(target, 1)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
+    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_paths(data, recipe)])
     return _run_quantize.quantize(given.file, Path(out), spec, samples, rules)
 
 
@@ -281,6 +284,11 @@ def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
     if target not in available():
         raise UsageError(f"--target {target}: there is no such target; installed are {', '.join(available())}")
     return TargetSpec(target, {"threads": threads} if takes_option(target, "threads") else {})
+
+
+def _paths(*given: object) -> list[str | Path]:
+    """Those of ``given`` that may be paths; what is not one does not exist as a file."""
+    return [p for p in given if isinstance(p, (str, Path))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from inlay.errors import InlayError, JournalError
+from inlay.errors import InlayError, JournalError, UsageError
 
 
 @contextlib.contextmanager
@@ -41,6 +41,23 @@ def write_text(path: Path, text: str, error: type[InlayError] = JournalError) ->
     """Write ``text`` in UTF-8; arguments and errors as of :func:`replacing`."""
     with replacing(path, error) as fresh:
         fresh.write_text(text, encoding="utf8")
+
+
+def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse to write where an input lies, also through symbolic or hard links.
+
+    Args:
+        outputs: files that will be written.
+        inputs: files that the user gave; what does not exist is passed over.
+
+    Raises:
+        UsageError: an output is an input.
+    """
+    given = [Path(p) for p in inputs if os.path.exists(p)]
+    for output in outputs:
+        for path in given:
+            if output.resolve() == path.resolve() or (output.exists() and output.samefile(path)):
+                raise UsageError(f"{output} would overwrite {path}, which is an input: choose another output")
 
 
 def _umask() -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +82,7 @@ def fake_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "entry_points.txt").write_text(
         "[inlay.targets]\nfake = fake_target:FakeTarget\nbroken = no_such_module:Target\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(site))
 
 
@@ -216,3 +220,47 @@ def test_closing_ends_the_process(tmp_path: Path) -> None:
     assert process is not None
     worker.close()
     assert process.poll() is not None
+
+
+@pytest.mark.parametrize("name", ["random", "ml_dtypes", "json"])
+def test_files_beside_a_model_are_data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is often a folder of downloads: nothing in it is imported."""
+    marker = tmp_path / "executed"
+    (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').close()\nraise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with Worker(TargetSpec("null"), folder) as worker:
+        assert worker.fingerprint.target == "null"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_dies_with_its_parent_also_in_the_middle_of_a_call(how: signal.Signals, tmp_path: Path) -> None:
+    """The parent ends while the worker is inside one long call into native code, which never returns to Python."""
+    code = (
+        "import sys; from pathlib import Path; from inlay.measure.client import Worker; "
+        "from inlay.targets.base import TargetSpec; "
+        "w = Worker(TargetSpec('null'), Path(sys.argv[1])); print(w._process.pid, flush=True); "
+        "w._process.send_signal(19); sys.stdin.read()"  # SIGSTOP: it will never look by itself
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    assert Path(f"/proc/{worker}").exists()
+    parent.send_signal(how)
+    parent.communicate()
+    for _ in range(200):
+        if not _runs(worker):
+            break
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

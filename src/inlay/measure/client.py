@@ -22,6 +22,9 @@ from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure import policy
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
 
+_BOOT = "import sys; sys.path[:] = filter(None, sys.path); from inlay.measure.worker import main; main()"
+"""Starts a worker without the working directory (the empty entry) on the import path: files beside a model are data."""
+
 _ERRORS: dict[str, type[TargetError]] = {"compile": CompileFailed, "run": RunFailed}
 
 
@@ -164,7 +167,7 @@ class Worker:
     def _start(self) -> None:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "inlay.measure.worker"],
+            [sys.executable, "-c", _BOOT, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -23,5 +23,6 @@ MAX_PAUSE_S = 1.0  # and altogether before the next try
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
+ORPHAN_POLL_S = 0.5  # seconds between a worker's looks whether its parent is still there, where no signal tells it
 RESIDENT_FEEDS = 64  # feeds that a worker holds in memory: samples by the thousand are read again instead
 MESSAGE_LIMIT_S = 600.0  # seconds that a message may take before the worker is killed, by default

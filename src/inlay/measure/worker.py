@@ -1,15 +1,19 @@
 """The process that makes all runtime calls: it can crash, hang or run out of memory without ending the run.
 
 It reads one JSON message per line from standard input and answers each with one line. Messages are plain data, with
-models and feeds by path, so that a worker could run on another machine with the same files. It is started as
-``python -m inlay.measure.worker``.
+models and feeds by path, so that a worker could run on another machine with the same files. The client
+(:mod:`inlay.measure.client`) starts it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,8 @@ from inlay.measure import policy
 from inlay.measure.blocks import run_block, slot_repeats
 from inlay.targets.base import Artifact, Executable, Feed, Simulated, Target, TargetSpec
 from inlay.targets.registry import create
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Service:
@@ -116,15 +122,29 @@ class Service:
         return self._feeds[path]
 
 
+def die_with_parent(parent: int) -> None:
+    """End this process as soon as ``parent`` ends, also in the middle of a long native call.
+
+    Linux delivers a signal; elsewhere, and where the parent had ended already, a thread looks every half second, which
+    works as long as the runtime releases the interpreter lock during its calls.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(policy.ORPHAN_POLL_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main() -> None:
-    """Answer messages until standard input ends."""
+    """Answer messages until standard input ends. The parent's process number is the argument."""
+    die_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w", encoding="utf8")
     os.dup2(2, 1)  # what a runtime prints must not mix with the answers
     service = Service()
     for line in sys.stdin:
         answers.write(json.dumps(service.handle(json.loads(line))) + "\n")
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()

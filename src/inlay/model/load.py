@@ -39,6 +39,11 @@ class ModelFile:
     external: tuple[Path, ...]
     size: int
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that the model consists of."""
+        return (self.path, *self.external)
+
 
 def load(path: str | Path) -> ModelFile:
     """Load the model at ``path``.

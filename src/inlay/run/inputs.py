@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import Samples, Split, input_specs, random_samples, split
+from inlay.files import refuse_overwriting
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
@@ -20,6 +21,10 @@ RANDOM_SAMPLES = 8
 _MOST_SAMPLES, _MOST_LABELLED = 32, 2000
 """Samples in the selection and in the verification part. A metric over labels, such as an accuracy of 1 in 100, needs
 thousands; the SQNR of an output settles with tens."""
+
+
+OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.sqlite")
+"""What a run writes into its folder; ``pattern_cache.yaml`` besides, which is merged with what it held."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +62,15 @@ class RunInputs:
         """Load the Q/DQ baseline, draw random samples where there are none, and split them.
 
         Raises:
-            InlayError: the Q/DQ baseline does not fit the model, or random samples cannot be drawn for its inputs.
+            InlayError: an output would overwrite an input, the Q/DQ baseline does not fit the model, or random samples
+                cannot be drawn for its inputs.
         """
         specs = input_specs(file.model)
         baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
         if samples is None:
             samples = random_samples(specs, config.bind, rng, RANDOM_SAMPLES)
+        given = (*file.files, *(() if baseline is None else baseline.files))
+        refuse_overwriting([out / name for name in OUTPUTS], given)
         parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)
         return cls(config, file, baseline, samples, parts, metric, out)
 

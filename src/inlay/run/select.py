@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import JournalError, UsageError
-from inlay.files import replacing
+from inlay.files import refuse_overwriting, replacing
 from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -93,6 +93,7 @@ def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> 
     file = load(path)
     if file.sha256 != result["model"]["sha256"]:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
+    refuse_overwriting([out, out.with_name(f"{out.name}.data")], [*file.files, journal.path])
     known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
     placement = journal.placement(trial.candidate)
     if known is None or feed is None or placement is None:

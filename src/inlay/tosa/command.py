@@ -66,7 +66,7 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
         raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
     _require_sizes(proto, bind or {})
     lowered = lower(proto, profile, bind)
-    return LowerReport(lowered, write(lowered, output))
+    return LowerReport(lowered, write(lowered, output, [model]))
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:

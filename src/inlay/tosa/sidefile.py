@@ -8,12 +8,12 @@ never renamed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inlay.errors import UsageError
-from inlay.files import replacing
+from inlay.files import refuse_overwriting, replacing
 from inlay.tosa import ir
 from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.ir import IntegerGraph
@@ -104,11 +104,12 @@ def _tensor(graph: IntegerGraph, stored: TosaTensor, names: Mapping[str, str]) -
     }
 
 
-def write(lowered: Lowered, path: Path) -> tuple[Path, ...]:
+def write(lowered: Lowered, path: Path, inputs: Sequence[Path] = ()) -> tuple[Path, ...]:
     """Write every partition and the side file; returns the paths, ``path`` first, the side file last.
 
     Raises:
-        UsageError: nothing became TOSA (the message names the first reasons), or the folder cannot be written.
+        UsageError: nothing became TOSA (the message names the first reasons), a file would overwrite one of
+            ``inputs``, or the folder cannot be written.
     """
     if not lowered.tosa:
         reasons = "; ".join(f"{n.node}: {n.reason}" for n in lowered.not_lowered[:3])
@@ -129,6 +130,7 @@ def write(lowered: Lowered, path: Path) -> tuple[Path, ...]:
         files[index] = file.name
     side = path.with_name(f"{path.name}.json")
     contents[side] = (json.dumps(describe(lowered, files), indent=1) + "\n").encode()
+    refuse_overwriting(contents, inputs)
     for file, data in contents.items():
         with replacing(file, UsageError) as fresh:
             fresh.write_bytes(data)
