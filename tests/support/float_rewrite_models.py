@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from inlay.testing import Builder, small_model
 
@@ -28,15 +28,24 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
     }
 
 
-def halves() -> onnx.ModelProto:
-    """A small model whose inputs, weights and outputs are float16."""
+def halves(kept: bool = False, dtype: int = TensorProto.FLOAT16) -> onnx.ModelProto:
+    """A small model in half precision; ``kept``: its inputs and outputs are float32, by Casts."""
     model = small_model()
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+            wide = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(wide.astype(np.float16), tensor.name))
     del model.graph.value_info[:]
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    (x,), (y,) = model.graph.input, model.graph.output
+    if not kept:
+        x.type.tensor_type.elem_type = y.type.tensor_type.elem_type = dtype
+        return model
+    for node in model.graph.node:
+        node.input[:] = [f"{v}_half" if v == x.name else v for v in node.input]
+        node.output[:] = [f"{v}_half" if v == y.name else v for v in node.output]
+    model.graph.node.insert(0, helper.make_node("Cast", [x.name], [f"{x.name}_half"], "in", to=dtype))
+    cast = helper.make_node("Cast", [f"{y.name}_half"], [y.name], "out", to=TensorProto.FLOAT)
+    model.graph.node.append(cast)
     return model
 
 

@@ -25,7 +25,7 @@ from inlay.regions.search_space import RegionPattern, find_search_space
 from inlay.regions.tree import Region
 from inlay.space.rules import Rules
 from inlay.targets.base import Capabilities, TargetSpec
-from inlay.targets.registry import create
+from inlay.targets.registry import DEFAULT_TARGET, create
 from inlay.types import Placement, Port, QType
 
 
@@ -45,7 +45,7 @@ class QDQAutotuner:
     """
 
     def __init__(self, model: Source, *, rules: Rules | None = None, samples: SampleSource | None = None) -> None:
-        target = Capabilities(rules) if rules is not None else Capabilities.of(create(TargetSpec("ort-cpu")))
+        target = Capabilities(rules) if rules is not None else Capabilities.of(create(TargetSpec(DEFAULT_TARGET)))
         self._rules = target.rules
         self._subject = Subject(model, target, samples)
         self._evolve: Evolve | None = None

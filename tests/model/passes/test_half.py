@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from inlay.model.normalize import HALF_NOISE_DB, FloatRewrite, normalize
 from inlay.model.passes.half import widen_halves
@@ -17,29 +16,9 @@ from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore
 from inlay.testing import random_feed, run_reference, small_model, sqnr
 from tests.support.fixtures import MakeWorkspace, RewriteModel
+from tests.support.float_rewrite_models import halves
 from tests.support.normalizing import no_roll_backs
 from tests.support.runtime import check_and_load
-
-
-def halves(kept: bool, dtype: int = TensorProto.FLOAT16) -> onnx.ModelProto:
-    """A small model in half precision; ``kept``: its inputs and outputs are float32, by Casts."""
-    model = small_model()
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            wide = numpy_helper.to_array(tensor)
-            tensor.CopyFrom(numpy_helper.from_array(wide.astype(np.float16), tensor.name))
-    del model.graph.value_info[:]
-    (x,), (y,) = model.graph.input, model.graph.output
-    if not kept:
-        x.type.tensor_type.elem_type = y.type.tensor_type.elem_type = dtype
-        return model
-    for node in model.graph.node:
-        node.input[:] = [f"{v}_half" if v == x.name else v for v in node.input]
-        node.output[:] = [f"{v}_half" if v == y.name else v for v in node.output]
-    model.graph.node.insert(0, helper.make_node("Cast", [x.name], [f"{x.name}_half"], "in", to=dtype))
-    cast = helper.make_node("Cast", [f"{y.name}_half"], [y.name], "out", to=TensorProto.FLOAT)
-    model.graph.node.append(cast)
-    return model
 
 
 @pytest.mark.parametrize("kept", [False, True])
