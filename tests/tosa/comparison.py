@@ -45,11 +45,7 @@ def exact_weight_limit() -> int:
 
 
 def three_ways(
-    model: onnx.ModelProto,
-    feed: Mapping[str, Array],
-    profile: str = "INT",
-    lsb: float = 1.0,
-    limit: float = 1.0,
+    model: onnx.ModelProto, feed: Mapping[str, Array], profile: str = "INT", lsb: float = 1.0, limit: float = 1.0
 ) -> None:
     """Oracle == TOSA reference model bit for bit, and both within ``limit`` steps of ONNX Runtime's float kernels.
 

@@ -78,12 +78,7 @@ def transpose_conv(stride: int) -> Graph:
 def pool(kind: type[ir.Op], stride: int = 1, kernel: int = 3, pads: int = 0) -> Graph:
     out = (16 + 2 * pads - kernel) // stride + 1
     return graph(
-        kind,
-        (1, 4, 16, 16),
-        (1, 4, out, out),
-        kernel=(kernel, kernel),
-        strides=(stride, stride),
-        pads=(pads,) * 4,
+        kind, (1, 4, 16, 16), (1, 4, out, out), kernel=(kernel, kernel), strides=(stride, stride), pads=(pads,) * 4
     )
 
 

@@ -115,6 +115,12 @@ def set_output(context: Context, node: Node, tensor: str, qparams: QParams) -> N
     context.set_quantized(out, context.reshape(node.name, tensor, context.shape(out), out), qparams)
 
 
+def set_rescaled(context: Context, node: Node, acc: str, unit: float, qparams: QParams, base: str = "") -> None:
+    """Record int32 values in steps of ``unit`` as the node's quantized output, by one RESCALE."""
+    tensor = context.rescale(node.name, acc, [unit / qparams.scale[0]], base or f"{node.name}/out", qparams)
+    set_output(context, node, tensor, qparams)
+
+
 def expand_rank(shape: Shape, rank: int) -> Shape:
     """``shape`` with leading ones up to ``rank``, as ONNX broadcasts it."""
     return (1,) * (rank - len(shape)) + shape

@@ -12,7 +12,7 @@ from inlay.tosa.context import Context
 from inlay.tosa.ir import Array
 from inlay.tosa.oracle import quantize
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
-from inlay.tosa.rules._common import as_nchw, expand_rank, reads_extra_outputs, set_output
+from inlay.tosa.rules._common import as_nchw, expand_rank, reads_extra_outputs, set_output, set_rescaled
 from inlay.tosa.rules.table import tabulate
 from inlay.types import QParams
 
@@ -100,7 +100,7 @@ def add(context: Context, node: Node) -> None:
     sides = [_as_int32(context, node, o, unit, len(shape)) for o in (a, b)]
     fn = "add" if node.op_type == "Add" else "sub"
     total = context.builder.add(ir.Binary, node.name, sides, f"{node.name}/acc", "int32", shape, fn=fn)
-    _requantize(context, node, total, unit, out_qparams, node.outputs[0])
+    set_rescaled(context, node, total, unit, out_qparams, node.outputs[0])
 
 
 def mul(context: Context, node: Node) -> None:
@@ -121,7 +121,7 @@ def mul(context: Context, node: Node) -> None:
     units = [_factor_unit(a), _factor_unit(b)]
     sides = [_as_int32(context, node, o, unit, len(shape)) for o, unit in zip((a, b), units, strict=True)]
     product = context.builder.add(ir.Binary, node.name, sides, f"{node.name}/acc", "int32", shape, fn="mul")
-    _requantize(context, node, product, 1.0 * units[0] * units[1], out_qparams, node.outputs[0])
+    set_rescaled(context, node, product, units[0] * units[1], out_qparams, node.outputs[0])
 
 
 def _factor_unit(operand: _Operand) -> float:
@@ -131,10 +131,6 @@ def _factor_unit(operand: _Operand) -> float:
     assert operand.constant is not None
     largest = float(np.abs(operand.constant).max(initial=0.0)) or 1.0
     return largest if operand.constant.size == 1 else largest / ((1 << _CONSTANT_BITS) - 1)
-
-
-def _requantize(context: Context, node: Node, acc: str, unit: float, to: QParams, base: str) -> None:
-    set_output(context, node, context.rescale(node.name, acc, [unit / to.scale[0]], base, to), to)
 
 
 def _with_constant(context: Context, node: Node, a: _Operand, b: _Operand) -> bool:

@@ -11,7 +11,7 @@ from inlay.tosa import ir
 from inlay.tosa.context import Context
 from inlay.tosa.ir import Shape
 from inlay.tosa.quantized import QuantizedConstant, QuantizedTensor, Unsupported
-from inlay.tosa.rules._common import Window, set_output
+from inlay.tosa.rules._common import Window, set_output, set_rescaled
 from inlay.tosa.rules._products import Kernel, channel_scales, conv2d, int32_bias, requantize_sums
 
 _LARGEST_SIDE, _LARGEST_AREA = 64, 4096
@@ -50,8 +50,7 @@ def matmul(context: Context, node: Node) -> None:
     batched = [_batched(context, node, x.tensor, out[:-2]) for x in (a, b)]
     shape = (math.prod(out[:-2]), out[-2], out[-1])
     acc = context.builder.add(ir.MatMul, node.name, batched, f"{node.name}/acc", "int32", shape, a_zp=a.zp, b_zp=b.zp)
-    factor = a.scale * b.scale / out_qparams.scale[0]
-    set_output(context, node, context.rescale(node.name, acc, [factor], f"{node.name}/out", out_qparams), out_qparams)
+    set_rescaled(context, node, acc, a.scale * b.scale, out_qparams)
 
 
 def _batched(context: Context, node: Node, tensor: str, lead: Shape) -> str:

@@ -20,7 +20,7 @@ from inlay.tosa import ir
 from inlay.tosa.context import Context
 from inlay.tosa.ir import Array
 from inlay.tosa.quantized import Unsupported
-from inlay.tosa.rules._common import set_output
+from inlay.tosa.rules._common import set_rescaled
 
 _PRODUCT_BITS = 15
 """Bits of an exponential in the last product, with 15 of the reciprocal: 30."""
@@ -52,9 +52,7 @@ def softmax(context: Context, node: Node) -> None:
     short = rows.shift_right(exponentials, bits - _PRODUCT_BITS)
     shift = rows.binary("sub", rows.scalar(30 - bits), up)
     quotient = rows.binary("shr", rows.binary("mul", short, reciprocal), shift)
-    set_output(
-        context, node, context.rescale(node.name, quotient, [2.0**-30 / to.scale[0]], f"{node.name}/out", to), to
-    )
+    set_rescaled(context, node, quotient, 2.0**-30, to)
 
 
 class _Rows:

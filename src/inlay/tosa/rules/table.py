@@ -48,14 +48,7 @@ def tabulate(context: Context, node: Node, at: int) -> None:
         raise Unsupported("it is not a number over a part of its input's range")
     values = tuple(int(v) for v in quantize(results, to))
     tensor = context.builder.add(
-        ir.Table,
-        node.name,
-        [x.tensor],
-        node.outputs[0],
-        "int8",
-        context.builder.shape(x.tensor),
-        to,
-        values=values,
+        ir.Table, node.name, [x.tensor], node.outputs[0], "int8", context.builder.shape(x.tensor), to, values=values
     )
     context.set_quantized(node.outputs[0], tensor, to)
 
