@@ -57,7 +57,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     fill(path)
     with journal(path) as j:
-        assert j.resumed
+        assert not j.empty
         for number, outcome in enumerate(OUTCOMES):
             assert j.trial(f"key{number}") == recorded(number, outcome)
         assert j.trial("unknown") is None
@@ -96,7 +96,7 @@ def test_a_fact_is_decided_once(tmp_path: Path) -> None:
 
 def test_the_first_record_of_a_candidate_stands(tmp_path: Path) -> None:
     with journal(tmp_path / "run.sqlite") as j:
-        assert not j.resumed
+        assert j.empty
         first = Record("key", "first", "p", OUTCOMES[0])
         j.record(first)
         j.record(Record("key", "second", "p", OUTCOMES[2], True))
@@ -120,20 +120,85 @@ def test_other_runs_are_refused(identity: dict[str, str], word: str, tmp_path: P
     with journal(path) as j:
         assert j.trial("key0") is not None, "a refused run leaves the journal alone"
     with journal(path, identity, restart=True) as j:
-        assert not j.resumed
+        assert j.empty
         assert j.trial("key0") is None
 
 
-def test_a_run_that_measured_nothing_may_be_replaced(tmp_path: Path) -> None:
-    """Otherwise a mistyped option would occupy the folder."""
+def test_a_run_that_found_nothing_out_may_be_replaced(tmp_path: Path) -> None:
+    """Otherwise a mistyped option would occupy the folder. Calibration is work, too, and stays."""
     path = tmp_path / "run.sqlite"
+    with journal(path, {"model": "mistyped"}):
+        assert path.exists()
+    assert not list(tmp_path.iterdir()), "what holds nothing goes"
+    path.touch()  # what a run leaves that was killed as it made its journal
     with journal(path, {"model": "mistyped"}) as j:
-        j.record_fact(METHOD, "mse")
+        j.record_seconds()
     with journal(path) as j:
-        assert j.fact(METHOD) is None
-        j.record_blocks("baseline", ["a"], np.ones((1, 1)), np.zeros(1))
+        j.record_fact(METHOD, "mse")
     with pytest.raises(JournalError, match="model"), journal(path, {"model": "mistyped"}):
         pass
+    with journal(path) as j:
+        assert j.fact(METHOD) == "mse"
+
+
+def foreign(path: Path, content: str) -> None:
+    db = sqlite3.connect(path)
+    db.executescript(content)
+    db.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("CREATE TABLE mine (a TEXT)", "is not a journal of Inlay"),
+        ("CREATE TABLE trials (a TEXT)", "is not a journal of Inlay"),
+        ("CREATE TABLE trials (a TEXT); PRAGMA application_id = 0x496E6C79", "is damaged"),
+        ("PRAGMA journal_mode = WAL; CREATE TABLE mine (a TEXT); INSERT INTO mine VALUES (1)", "is not a journal"),
+        (None, "file is not a database"),
+    ],
+)
+def test_a_file_that_is_no_journal_is_left_alone(content: str | None, what: str, restart: bool, tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    if content is None:
+        path.write_text("dear diary, " * 50)
+    else:
+        foreign(path, content)
+    before = path.read_bytes()
+    with pytest.raises(JournalError, match=what) as error, journal(path, restart=restart):
+        pass
+    assert "move it away" in str(error.value)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run.sqlite"]
+
+
+@pytest.mark.parametrize("value", ["not JSON", "[1", '"text"', "[" * 5000])
+def test_a_damaged_record_is_one_line(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    fill(path)
+    foreign(path, f"UPDATE trials SET outcome = '{value}'; UPDATE blocks SET ns = '{value}'")
+    with journal(path) as j:
+        for ask in (j.trials, lambda: j.trial("key0"), lambda: j.blocks("race", ["a", "b"])):
+            with pytest.raises(JournalError, match=r"is damaged.*--restart"):
+                ask()
+
+
+def test_time_adds_up_over_sessions_however_they_end(tmp_path: Path) -> None:
+    path, now = tmp_path / "run.sqlite", [3.0]
+    first = Journal(path, IDENTITY, seconds=lambda: now[0])
+    assert first.spent_s == 0.0
+    first.record_fact(METHOD, "mse")
+    now[0] = 5.0
+    first.record(recorded(0, OUTCOMES[0]))
+    now[0] = 6.0  # killed here: what came after the last record is not known
+    second = Journal(path, IDENTITY, seconds=lambda: 2.0)
+    assert second.spent_s == 5.0
+    second.record_seconds()
+    second.close()
+    third = Journal(path, IDENTITY)
+    assert third.spent_s == 7.0
+    third.close()
+    first.close()
 
 
 def test_a_journal_cut_anywhere_is_whole_or_refused(tmp_path: Path) -> None:

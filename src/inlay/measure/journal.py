@@ -3,15 +3,19 @@
 One SQLite file in write-ahead mode. A run has an identity (model, samples, target, configuration, version); the same
 command resumes from its own trials, any other command is refused. Besides trials and measurement blocks the journal
 keeps *facts*: decisions and answers that a resumed run must not make or ask for again, each declared once as a
-:class:`Fact`.
+:class:`Fact`. With each record it keeps how long the session has taken, so that a resumed run knows what is left of its
+budget. A file that is not a journal is never written to, and never deleted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -22,7 +26,18 @@ from inlay.errors import JournalError
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
 from inlay.types import Placement
 
-_SCHEMA = """
+_APPLICATION = 0x496E6C79  # "Inly", in the header of the file: tells a journal from any other database
+_COLUMNS = {
+    "identity": "key value",
+    "trials": "number candidate origin placement outcome accepted versus",
+    "blocks": "number kind models ns drift",
+    "facts": "key value",
+    "placements": "candidate ports",
+    "feeds": "name npz",
+}
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+PRAGMA application_id = {_APPLICATION};
 CREATE TABLE IF NOT EXISTS identity (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS trials (
     number INTEGER PRIMARY KEY, candidate TEXT NOT NULL UNIQUE, origin TEXT NOT NULL, placement TEXT NOT NULL,
@@ -34,7 +49,14 @@ CREATE TABLE IF NOT EXISTS blocks (
 CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS placements (candidate TEXT PRIMARY KEY, ports TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS feeds (name TEXT PRIMARY KEY, npz BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (number INTEGER PRIMARY KEY, seconds REAL NOT NULL);
+COMMIT;
 """
+_MALFORMED = (
+    sqlite3.Error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, OSError,
+    zipfile.BadZipFile, zlib.error, NotImplementedError, RecursionError,
+)  # fmt: skip
+"""What reading a damaged row raises."""
 
 
 T = TypeVar("T")
@@ -87,16 +109,27 @@ class Journal:
         path: the SQLite file; created if it does not exist.
         identity: what must be equal for the run to resume; None to read the journal of any run.
         restart: delete the journal of an earlier run first.
+        seconds: how long this session has taken so far; recorded with everything else.
+
+    Attributes:
+        spent_s: seconds of all earlier sessions, each up to its last record.
 
     Raises:
         JournalError: it is another run's journal, not a journal, or cannot be written.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, str] | None, restart: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        identity: Mapping[str, str] | None,
+        restart: bool = False,
+        seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.path, self._seconds = path, seconds
+        _refuse_foreign(path)
         if restart:
-            for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-                file.unlink(missing_ok=True)
+            _delete(path)
+        self._created = not path.exists()
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -104,42 +137,45 @@ class Journal:
             self._db.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise JournalError(f"{path} cannot be used as a journal: {error}") from error
-        if identity is not None:
-            self._check(identity)
+        try:
+            with self._reading():
+                ((last, spent),) = self._db.execute("SELECT MAX(number), SUM(seconds) FROM sessions")
+                self._session, self.spent_s = int(last or 0) + 1, float(spent or 0.0)
+                if identity is not None:
+                    self._check(identity)
+        except BaseException:
+            self._db.close()
+            raise
 
     def _check(self, identity: Mapping[str, str]) -> None:
         known = dict(self._db.execute("SELECT key, value FROM identity"))
-        if not known:
-            self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
-            return
         different = [k for k in sorted({*identity, *known}) if identity.get(k) != known.get(k)]
-        if different and self._is_empty():  # a run that failed before its first measurement holds nothing to keep
-            self._db.execute("DELETE FROM facts")
-            self._db.execute("DELETE FROM identity")
-            self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
-        elif different:
+        if known and different and not self.empty:
             raise JournalError(
                 f"{self.path} belongs to another run (it differs in {', '.join(different)}): "
                 "give another output folder, or --restart to begin anew"
             )
-
-    def _is_empty(self) -> bool:
-        tables = ("trials", "blocks")
-        return not any(self._db.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() for t in tables)
+        if different:
+            self._db.execute("DELETE FROM identity")
+            self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
 
     @property
-    def resumed(self) -> bool:
-        """Whether it already holds trials."""
-        return bool(self._db.execute("SELECT 1 FROM trials LIMIT 1").fetchone())
+    def empty(self) -> bool:
+        """Whether it holds nothing that took time to find out."""
+        with self._reading():
+            tables = ("trials", "blocks", "facts")
+            return not any(self._db.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() for t in tables)
 
     def trial(self, candidate: str) -> Record | None:
         """The trial of ``candidate``, if there is one."""
-        row = self._db.execute(f"SELECT {_RECORD} FROM trials WHERE candidate = ?", (candidate,)).fetchone()
-        return None if row is None else _record(*row)
+        with self._reading():
+            row = self._db.execute(f"SELECT {_RECORD} FROM trials WHERE candidate = ?", (candidate,)).fetchone()
+            return None if row is None else _record(*row)
 
     def trials(self) -> list[Record]:
         """Every trial, in order."""
-        return [_record(*row) for row in self._db.execute(f"SELECT {_RECORD} FROM trials ORDER BY number")]
+        with self._reading():
+            return [_record(*row) for row in self._db.execute(f"SELECT {_RECORD} FROM trials ORDER BY number")]
 
     def record(self, trial: Record) -> None:
         """Append a finished trial; the first record of a candidate stands."""
@@ -159,10 +195,10 @@ class Journal:
 
     def blocks(self, kind: str, models: list[str]) -> np.ndarray:
         """Nanoseconds of every recorded block of exactly these models, shape (blocks, models)."""
-        rows = self._db.execute(
-            "SELECT ns FROM blocks WHERE kind = ? AND models = ? ORDER BY number", (kind, json.dumps(models))
-        ).fetchall()
-        return np.array([json.loads(r[0]) for r in rows], float).reshape(-1, len(models))
+        query = "SELECT ns FROM blocks WHERE kind = ? AND models = ? ORDER BY number"
+        with self._reading():
+            rows = self._db.execute(query, (kind, json.dumps(models))).fetchall()
+            return np.array([json.loads(r[0]) for r in rows], float).reshape(-1, len(models))
 
     def record_blocks(self, kind: str, models: list[str], ns: np.ndarray, drift: np.ndarray) -> None:
         """Append measured blocks in one transaction."""
@@ -172,8 +208,9 @@ class Journal:
 
     def fact(self, fact: Fact[T]) -> T | None:
         """The value recorded earlier, or None."""
-        row = self._db.execute("SELECT value FROM facts WHERE key = ?", (fact.key,)).fetchone()
-        return None if row is None else fact.read(json.loads(row[0]))
+        with self._reading():
+            row = self._db.execute("SELECT value FROM facts WHERE key = ?", (fact.key,)).fetchone()
+            return None if row is None else fact.read(json.loads(row[0]))
 
     def record_fact(self, fact: Fact[T], value: T) -> T:
         """Record a value, replacing an earlier one, and return it."""
@@ -191,8 +228,9 @@ class Journal:
 
     def placement(self, candidate: str) -> Placement | None:
         """The placement of a candidate; None for a file that the user gave."""
-        row = self._db.execute("SELECT ports FROM placements WHERE candidate = ?", (candidate,)).fetchone()
-        return None if row is None else Placement.from_json(json.loads(row[0]))
+        with self._reading():
+            row = self._db.execute("SELECT ports FROM placements WHERE candidate = ?", (candidate,)).fetchone()
+            return None if row is None else Placement.from_json(json.loads(row[0]))
 
     def record_feed(self, name: str, feed: Mapping[str, np.ndarray]) -> None:
         """Record one sample: writing a candidate again normalizes the model with its shapes."""
@@ -202,23 +240,75 @@ class Journal:
 
     def feed(self, name: str) -> dict[str, np.ndarray] | None:
         """A sample recorded earlier, or None."""
-        row = self._db.execute("SELECT npz FROM feeds WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            return None
-        with np.load(io.BytesIO(row[0]), allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+        with self._reading():
+            row = self._db.execute("SELECT npz FROM feeds WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                return None
+            with np.load(io.BytesIO(row[0]), allow_pickle=False) as archive:
+                return {key: archive[key] for key in archive.files}
+
+    def record_seconds(self) -> None:
+        """Record how long this session has taken, where nothing else is recorded for a while."""
+        self._write(_SESSION, (self._session, self._seconds()))
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file and close it."""
+        """Fold the write-ahead log into the file and close it; a file that it made and that holds nothing goes.
+
+        A mistyped option must not occupy the folder.
+        """
+        worthless = False
+        with contextlib.suppress(JournalError):
+            worthless = self._created and self.empty
         self._db.close()
+        if worthless:
+            _delete(self.path)
 
     def _write(self, statement: str, *rows: tuple[Any, ...]) -> None:
         try:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.executemany(statement, rows)
+                self._db.execute(_SESSION, (self._session, self._seconds()))
         except sqlite3.Error as error:
             raise JournalError(f"{self.path} cannot be written: {error}") from error
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except _MALFORMED as error:
+            raise JournalError(
+                f"{self.path} is damaged ({error}): give another output folder, or --restart to begin anew"
+            ) from error
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise JournalError where there is a file at ``path`` that was not written by a journal; it is only read.
+
+    A file without any table is what a run leaves that was killed as it made its journal.
+    """
+    if not path.exists():
+        return
+    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"  # which makes no files beside it
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
+            ((application,),) = db.execute("PRAGMA application_id")
+            tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            columns = {t: " ".join(row[1] for row in db.execute(f"PRAGMA table_info({t})")) for t in _COLUMNS}
+    except sqlite3.Error as error:
+        raise JournalError(f"{path} cannot be used as a journal ({error}): {_ELSEWHERE}") from error
+    if tables and columns != _COLUMNS:
+        what = "is damaged" if application == _APPLICATION else "is not a journal of Inlay"
+        raise JournalError(f"{path} {what}: {_ELSEWHERE}")
+
+
+_ELSEWHERE = "move it away, or give another output folder"
+_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?)"
+
+
+def _delete(path: Path) -> None:
+    for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        file.unlink(missing_ok=True)
 
 
 _RECORD = "candidate, origin, placement, outcome, accepted, versus"

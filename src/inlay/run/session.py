@@ -44,7 +44,8 @@ class Session:
         self.worker = self.start_worker(inputs.config.target, work, inputs.config.limit_s)
         try:
             target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
-            self.journal = Journal(inputs.out / "run.sqlite", inputs.identity(target), restart)
+            journal = inputs.out / "run.sqlite"
+            self.journal = Journal(journal, inputs.identity(target), restart, lambda: self.seconds)
         except BaseException:
             self.worker.close()
             raise
@@ -91,7 +92,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Lock the output folder, start the worker and open the journal.
 
-    A run that fails before its first trial leaves no journal behind.
+    A run that fails before it found anything out leaves no journal behind.
 
     Raises:
         JournalError: the folder is in use, belongs to another run, or cannot be written.
@@ -101,17 +102,11 @@ def open_session(
         tempfile.TemporaryDirectory(prefix=".scratch-", dir=inputs.out, ignore_cleanup_errors=True) as work,
     ):
         session = Session(inputs, Path(work), rng, progress, restart, lab)
-        worth_keeping = True
         try:
             yield session
-        except BaseException:
-            worth_keeping = session.journal.resumed
-            raise
         finally:
             session.worker.close()
             session.journal.close()
-            if not worth_keeping:
-                session.journal.path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,41 @@
+"""A moment by which work must be done, on a clock that is passed in."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+Clock = Callable[[], float]
+"""Returns seconds; only differences count."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment on a clock.
+
+    Attributes:
+        at: seconds of the clock; infinite where there is no limit.
+        clock: returns seconds.
+    """
+
+    at: float = math.inf
+    clock: Clock = time.monotonic
+
+    @property
+    def left(self) -> float:
+        """Seconds until then; 0 once it has passed."""
+        return max(0.0, self.at - self.clock())
+
+    def fits(self, seconds: float) -> bool:
+        """Whether work of so many seconds can be done until then."""
+        return seconds <= self.at - self.clock()
+
+    def earlier(self, seconds: float) -> Deadline:
+        """The moment so many seconds before."""
+        return replace(self, at=self.at - seconds)
+
+    def within(self, seconds: float) -> Deadline:
+        """So many seconds from now, but no later than this one."""
+        return replace(self, at=min(self.at, self.clock() + seconds))
