@@ -9,8 +9,9 @@ from tests.support.command_line import Outcome, RunCommand
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
-    """Runs a command; what was printed before it is dropped."""
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """Runs a command; what was printed before it is dropped. What no command should raise fails the test."""
+    monkeypatch.setenv("INLAY_TRACEBACK", "1")
 
     def command(*arguments: object) -> Outcome:
         capfd.readouterr()

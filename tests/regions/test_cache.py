@@ -113,7 +113,7 @@ def test_show_names_patterns_schemes_and_speedups() -> None:
     cache = PatternCache()
     cache.add("0f3a", "Conv→Relu", [entry(1.31, 0), entry(1.0)])
     cache.add("beef", "Add", [entry(1.0)])
-    text = show(cache)
+    text = "\n".join(show(cache))
     assert text.splitlines()[0] == "2 patterns, 2 schemes"
     assert "1.310x  node 0 input 0" in text
     assert "1.000x  float" in text

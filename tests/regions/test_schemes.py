@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
-from inlay.regions.describe import regions_json, regions_text
+from inlay.regions.describe import regions_json, regions_lines
 from inlay.regions.points import (
     ChildRegionInputInsertionPoint,
     InsertionPoint,
@@ -264,7 +264,7 @@ def test_json_has_the_stable_keys() -> None:
 
 def test_text_names_patterns_counts_and_reasons() -> None:
     space = space_of(concat_graph())
-    short, full = regions_text(space), regions_text(space, every=True)
+    short, full = ("\n".join(regions_lines(space, every)) for every in (False, True))
     assert "ROOT" in short
     assert "COMPOSITE" in short
     assert "not offered, folded-activation: 3 ports" in short
@@ -276,7 +276,7 @@ def test_text_draws_a_repeated_pattern_once() -> None:
     from inlay.testing.generated_graphs import residual
 
     space = space_of(residual(200))
-    short, full = regions_text(space), regions_text(space, every=True)
+    short, full = ("\n".join(regions_lines(space, every)) for every in (False, True))
     assert short.count("as before") >= 20
     assert "as before" not in full
     assert len(short.splitlines()) < len(space.tree.regions) < len(full.splitlines())

@@ -1,8 +1,9 @@
 """The command line: options in, exit codes out; nothing is decided here.
 
 ``commands`` calls one function of :mod:`inlay.api` per command, ``options`` derives the options from the signatures of
-these functions, ``render`` turns results into text and tables, ``progress`` shows a run while it works. The room may
-import everything; nothing imports it. Its entry point is :func:`inlay.cli.commands.main`.
+these functions, ``render`` turns results into text and tables, ``progress`` shows a run while it works, ``terminal``
+prints all of that so that it controls nothing. The room may import everything; nothing imports it. Its entry point is
+:func:`inlay.cli.commands.main`.
 """
 
-__all__ = ["commands", "options", "progress", "render"]
+__all__ = ["commands", "options", "progress", "render", "terminal"]

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from inlay import api
 from inlay.cli import render
 from inlay.cli.options import options_of
 from inlay.cli.progress import Lines, LiveTable
+from inlay.cli.terminal import Terminal, plain, say, tolerate_encoding
 from inlay.errors import InlayError
 from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
-from inlay.regions.describe import regions_json, regions_text
+from inlay.regions.describe import regions_json, regions_lines
 from inlay.run.progress import Progress, Silent
 from inlay.tosa.command import lower_file
 from inlay.version import __version__
@@ -34,6 +34,8 @@ app = typer.Typer(
 
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
+
+_UNEXPECTED = "this is a fault of inlay itself: please report it"
 
 
 @app.command()
@@ -52,7 +54,7 @@ def tune(
         result = api.tune(**options, progress=progress)
     finally:
         progress.close()
-    _print(render.verdict(result))
+    say(render.verdict(result))
     if result.interrupted:
         raise typer.Exit(130)
 
@@ -61,7 +63,7 @@ def tune(
 @options_of(api.bench)
 def bench(**options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
-    Console().print(render.bench_table(api.bench(**options)), highlight=False)
+    Terminal().print(render.bench_table(api.bench(**options)))
 
 
 @app.command()
@@ -76,15 +78,15 @@ def quantize(
     """Quantize by a recipe, the target's usual one by default, in one shot, without search."""
     done = api.quantize(**options)
     if explain:
-        typer.echo(render.decisions(done.decisions))
-    _print(render.quantized(done))
+        say(render.decisions(done.decisions))
+    say(render.quantized(done))
 
 
 @app.command()
 @options_of(api.select)
 def select(**options: Any) -> None:
     """Write another model that a run has measured, without searching again."""
-    _print(render.selected(api.select(**options)))
+    say(render.selected(api.select(**options)))
 
 
 @app.command()
@@ -101,7 +103,10 @@ def regions(
 ) -> None:
     """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
     space = api.regions(**options)
-    typer.echo(json.dumps(regions_json(space), indent=2) if as_json else regions_text(space, every))
+    if as_json:
+        typer.echo(json.dumps(regions_json(space), indent=2))
+    else:
+        say(regions_lines(space, every))
 
 
 cache_app = typer.Typer(help="Look at and merge pattern caches.", rich_markup_mode=None)
@@ -114,7 +119,7 @@ def cache_show(
     *, file: Annotated[Path, Option("A pattern cache.", metavar="FILE", type=Path, positional=True)]
 ) -> None:
     """Print the schemes of a pattern cache."""
-    typer.echo(cache.show(cache.PatternCache.load(file)))
+    say(cache.show(cache.PatternCache.load(file)))
 
 
 @cache_app.command("merge")
@@ -128,7 +133,7 @@ def cache_merge(
 ) -> None:
     """Merge pattern caches into one."""
     merged = cache.merge_files(files, out)
-    typer.echo(f"Wrote {out}: {len(merged)} patterns.")
+    say([f"Wrote {out}: {len(merged)} patterns."])
 
 
 @app.command("lower")
@@ -143,14 +148,13 @@ def lower_model(
     bind: Annotated[Sequence[str], BIND] = (),
 ) -> None:
     """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
-    for line in lower_file(model, out, profile, parse_bind(bind)).lines():
-        typer.echo(line)
+    say(lower_file(model, out, profile, parse_bind(bind)).lines())
 
 
 @app.command()
 def targets() -> None:
     """List the installed targets, and what their measurements depend on."""
-    Console().print(render.targets_table(api.list_targets()), highlight=False)
+    Terminal().print(render.targets_table(api.list_targets()))
 
 
 @app.callback(invoke_without_command=True)
@@ -169,21 +173,21 @@ def root(
 def _progress(quiet: bool) -> Progress:
     if quiet:
         return Silent()
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     return LiveTable(console) if console.is_terminal else Lines(sys.stderr)
-
-
-def _print(text: str) -> None:
-    Console().print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def main() -> None:
     """Entry point: 0 fine, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line on standard error."""
+    tolerate_encoding()
     sys.exit(run(lambda: app(standalone_mode=False)))
 
 
 def run(command: Callable[[], object]) -> int:
-    """Run a command, and turn what it raises into a line and an exit code."""
+    """Run a command, and turn what it raises into a line and an exit code.
+
+    What should not be raised at all is shown whole where ``INLAY_TRACEBACK`` is set.
+    """
     try:
         code = command()
     except InlayError as error:
@@ -200,9 +204,15 @@ def run(command: Callable[[], object]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", 1)
+    except MemoryError:
+        return _fail("there is not enough memory", 1)
+    except Exception as error:
+        if os.environ.get("INLAY_TRACEBACK"):
+            raise
+        return _fail(f"{_UNEXPECTED} ({type(error).__name__}: {error}); INLAY_TRACEBACK=1 shows where", 1)
     return code if isinstance(code, int) else 0
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"inlay: {' '.join(message.split())}", file=sys.stderr)
+    print(f"inlay: {plain(' '.join(message.split()))}", file=sys.stderr)
     return code

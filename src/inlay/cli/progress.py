@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from inlay.cli.render import fidelity
+from inlay.cli.terminal import Terminal, plain
 from inlay.run.progress import SearchStep
 from inlay.trial import Failed, Infeasible, Trial
 
@@ -37,13 +37,13 @@ class Lines:
         self._stream.flush()
 
     def _print(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._start:6.1f} s] {text}", file=self._stream, flush=True)
+        print(f"[{time.monotonic() - self._start:6.1f} s] {plain(text)}", file=self._stream, flush=True)
 
 
 class LiveTable:
     """A table that is redrawn: incumbent, interval, trials, budget left, and the latest trials."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Terminal) -> None:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._live.start()
         self._title = self._caption = ""

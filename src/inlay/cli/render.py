@@ -18,12 +18,8 @@ _SHOWN_AS_EXACT_DB = 120.0
 """About the rounding of float32 sums: from here on "exact" says more than a number."""
 
 
-def verdict(result: TuneResult) -> str:
+def verdict(result: TuneResult) -> Iterator[str]:
     """The result of a run in a few lines."""
-    return "\n".join(_verdict_lines(result))
-
-
-def _verdict_lines(result: TuneResult) -> Iterator[str]:
     best = result.best
     verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
@@ -106,37 +102,34 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
     return table
 
 
-def quantized(done: Quantized) -> str:
+def quantized(done: Quantized) -> Iterator[str]:
     """What ``inlay quantize`` did."""
     low, all_units = done.units
-    lines = [
+    yield (
         f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {low} of {all_units} operators in 8 bits, "
         f"{done.ports} quantized inputs; ranges by {done.ranges}."
-    ]
+    )
     if done.accuracy is not None:
-        lines.append(f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB.")
+        yield f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB."
     else:
-        lines.append("  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data.")
+        yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
-        lines.append(f"  {count} x float: {reason}")
-    return "\n".join(lines)
+        yield f"  {count} x float: {reason}"
 
 
-def decisions(rows: Sequence[Decision]) -> str:
+def decisions(rows: Sequence[Decision]) -> list[str]:
     """One line for each node, in aligned columns: name, operator, precision, deciding rule, reason."""
     cells = [("node", "operator", "precision", "rule", "reason")]
     cells += [(r.node, r.op_type, r.precision, r.rule, r.reason) for r in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells)
+    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells]
 
 
-def selected(done: Selected) -> str:
+def selected(done: Selected) -> Iterator[str]:
     """What ``inlay select`` wrote."""
     metric = "" if done.metric is None else f", metric {done.metric:.4f}"
-    return (
-        f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}.\n"
-        f"  In the search: {done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples."
-    )
+    yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
+    yield f"  In the search: {done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples."
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

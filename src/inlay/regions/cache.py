@@ -156,8 +156,8 @@ def read_yaml(path: Path) -> object:
         raise UsageError(f"{path} is not YAML: {error}") from error
 
 
-def show(cache: PatternCache) -> str:
-    """The cache as text, for ``inlay cache show``."""
+def show(cache: PatternCache) -> list[str]:
+    """The cache as lines, for ``inlay cache show``."""
     count = sum(len(cache.entries(s)) for s in cache)
     lines = [f"{len(cache)} patterns, {count} schemes"]
     for signature in cache:
@@ -165,7 +165,7 @@ def show(cache: PatternCache) -> str:
         for entry in cache.entries(signature):
             points = ", ".join(str(p) for p in _ordered(entry.scheme)) or "float"
             lines.append(f"    {entry.speedup:.3f}x  {points}")
-    return "\n".join(lines)
+    return lines
 
 
 def merge_files(paths: Sequence[str | Path], out: str | Path) -> PatternCache:

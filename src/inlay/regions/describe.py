@@ -52,7 +52,7 @@ def regions_json(space: SearchSpace) -> dict[str, Any]:
     }
 
 
-def regions_text(space: SearchSpace, every: bool = False) -> str:
+def regions_lines(space: SearchSpace, every: bool = False) -> list[str]:
     """The tree for people: sizes, patterns and their instances, insertion points, and why ports are rejected.
 
     Args:
@@ -97,4 +97,4 @@ def regions_text(space: SearchSpace, every: bool = False) -> str:
     if not every:
         filters = Counter(r.filter for r in space.rejections.ports.values() if r is not None)
         lines += [f"not offered, {name}: {count} ports" for name, count in filters.most_common()]
-    return "\n".join(lines)
+    return lines
