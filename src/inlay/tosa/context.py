@@ -1,4 +1,4 @@
-"""The state of one lowering: how each ONNX value is represented so far, and the steps that lowering rules share."""
+"""The state of one lowering: how each ONNX value is represented so far."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Context:
 
     def _shifted(self, value: str, tensor: str, base: str, dtype: str, in_zp: int, out_zp: int) -> str:
         """uint8 as int8 or the other way round: the same integers, 128 lower or higher."""
-        multiplier, shift = self.multipliers_and_shifts([1.0])
+        multiplier, shift = multipliers_and_shifts([1.0])
         return self.builder.add(
             ir.Rescale, self._producer(value), [tensor], base, dtype, self.builder.shape(tensor),
             multiplier=multiplier, shift=shift, in_zp=in_zp, out_zp=out_zp,
@@ -197,20 +197,11 @@ class Context:
         node, shape = self._producer(value), self.builder.shape(quantized.tensor)
         if executor is not Executor.TOSA:
             return self.builder.add(ir.Dequantize, node, [quantized.tensor], base, "float32", shape, executor=executor)
-        wide = self.builder.add(ir.Cast, node, [quantized.tensor], base, "float32", shape)
-        centred = self.float_binary(node, "sub", wide, self.scalar(float(quantized.zp), len(shape)), base)
-        return self.float_binary(node, "mul", centred, self.scalar(quantized.scale, len(shape)), base)
-
-    def set_quantized(self, value: str, tensor: str, qparams: QParams) -> None:
-        """Record that ``value`` is the int8 ``tensor`` with ``qparams``."""
-        self.quantized[value] = QuantizedTensor(tensor, qparams)
-
-    def set_moved(self, value: str, moved: QuantizedTensor) -> None:
-        """Record what data movement made of a tensor, which is quantized, integer, or (in float) float."""
-        if self.builder.tensors[moved.tensor].dtype == "float32":
-            self.unquantized[value] = moved.tensor
-        else:
-            self.quantized[value] = moved
+        real = self.builder.add(ir.Cast, node, [quantized.tensor], base, "float32", shape)
+        for fn, number in (("sub", float(quantized.zp)), ("mul", quantized.scale)):
+            operands = [real, self.scalar(number, len(shape))]
+            real = self.builder.add(ir.Binary, node, operands, base, "float32", shape, fn=fn)
+        return real
 
     def forget(self, values: Sequence[str]) -> None:
         """Drop what was recorded of ``values``."""
@@ -218,79 +209,18 @@ class Context:
             self.quantized.pop(value, None)
             self.unquantized.pop(value, None)
 
-    # Operators that many rules need
-
-    def requantize(self, node: str, x: QuantizedTensor, to: QParams, base: str) -> str:
-        """An int8 tensor with the qparams ``to``: the same one, or a RESCALE of it."""
-        if x.known_qparams == to:
-            return x.tensor
-        return self.rescale(node, x.tensor, [x.scale / to.scale[0]], base, to, in_zp=x.zp)
-
-    def rescale(
-        self,
-        node: str,
-        tensor: str,
-        factors: Sequence[float],
-        base: str,
-        to: QParams,
-        in_zp: int = 0,
-        axis: int | None = None,
-    ) -> str:
-        """RESCALE to int8 with the qparams ``to``, by one real factor or by one per channel of ``axis``."""
-        multiplier, shift = self.multipliers_and_shifts(factors)
-        return self.builder.add(
-            ir.Rescale, node, [tensor], base, "int8", self.builder.shape(tensor), to,
-            multiplier=multiplier, shift=shift, in_zp=in_zp, out_zp=to.zero_point[0],
-            axis=axis if len(factors) > 1 else None,
-        )  # fmt: skip
-
-    def to_int32(self, node: str, tensor: str, in_zp: int, factor: float = 1.0) -> str:
-        """``(tensor − in_zp)·factor`` as int32."""
-        multiplier, shift = self.multipliers_and_shifts([factor])
-        return self.builder.add(
-            ir.Rescale, node, [tensor], f"{tensor}/wide", "int32", self.builder.shape(tensor),
-            multiplier=multiplier, shift=shift, in_zp=in_zp,
-        )  # fmt: skip
-
-    @staticmethod
-    def multipliers_and_shifts(factors: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Fixed-point form of real factors, for a RESCALE."""
-        try:
-            return rescale.multipliers_and_shifts([float(f) for f in factors])
-        except ValueError as error:
-            raise Unsupported(str(error)) from error
-
-    def reshape(self, node: str, tensor: str, shape: Sequence[int], base: str) -> str:
-        """``tensor`` with other dimensions (itself when they are the same)."""
-        declared = self.builder.tensors[tensor]
-        if declared.dims == tuple(shape):
-            return tensor
-        return self.builder.add(ir.Reshape, node, [tensor], base, declared.dtype, tuple(shape), declared.qparams)
-
     def scalar(self, value: float, rank: int) -> str:
         """A float constant with one element."""
         return self.builder.constant("scalar", np.full((1,) * rank, value, np.float32))
 
-    def float_binary(self, node: str, fn: str, a: str, b: str, base: str) -> str:
-        """A float operator of two tensors of equal rank."""
-        shape = np.broadcast_shapes(self.builder.shape(a), self.builder.shape(b))
-        return self.builder.add(ir.Binary, node, [a, b], base, "float32", shape, fn=fn)
-
-    def quantize_in_tosa(self, node: str, tensor: str, to: QParams, base: str) -> str:
-        """Float to int8 in float TOSA: scale, clamp, round half to even, and only then add the zero point.
-
-        It multiplies by the reciprocal scale where ONNX divides: ties can fall the other way.
-        """
-        shape = self.builder.shape(tensor)
-        zero = to.zero_point[0]
-        steps = self.float_binary(node, "mul", tensor, self.scalar(1 / to.scale[0], len(shape)), f"{base}/steps")
-        low, high = float(to.qtype.qmin - zero), float(to.qtype.qmax - zero)
-        limited = self.builder.add(ir.Clamp, node, [steps], f"{base}/limited", "float32", shape, low=low, high=high)
-        rounded = self.builder.add(ir.Cast, node, [limited], f"{base}/rounded", "int32", shape)
-        offset = self.builder.constant(f"{base}/offset", np.full((1,) * len(shape), zero, np.int32))
-        moved = self.builder.add(ir.Binary, node, [rounded, offset], f"{base}/moved", "int32", shape, fn="add")
-        return self.builder.add(ir.Cast, node, [moved], base, "int8", shape, to)
-
     def _producer(self, value: str) -> str:
         producer = self.graph.producer(value)
         return "" if producer is None else producer.name
+
+
+def multipliers_and_shifts(factors: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Fixed-point form of real factors, for a RESCALE."""
+    try:
+        return rescale.multipliers_and_shifts([float(f) for f in factors])
+    except ValueError as error:
+        raise Unsupported(str(error)) from error

@@ -110,20 +110,22 @@ class Emitter:
             value = value.transpose(order)
         return self.const(value, self.tensors[name].dtype)
 
-    def operator(self, op: str, inputs: Sequence[str], out: str, attribute: str, *args: Any) -> None:
+    def operator(self, op: str, inputs: Sequence[str], out: str, *attributes: Any) -> None:
         """Append a TOSA operator that computes the integer graph's tensor ``out``."""
-        self._written[out] = self._append(op, inputs, self.stored(out), self.tensors[out].dtype, attribute, *args)
+        self._written[out] = self._append(op, inputs, self.stored(out), self.tensors[out].dtype, *attributes)
 
-    def step(self, op: str, inputs: Sequence[str], shape: Shape, dtype: str, attribute: str, *args: Any) -> str:
+    def step(self, op: str, inputs: Sequence[str], shape: Shape, dtype: str, *attributes: Any) -> str:
         """Append a TOSA operator with a result of its own, and return the result's name."""
-        return str(self._append(op, inputs, shape, dtype, attribute, *args).name)
+        return str(self._append(op, inputs, shape, dtype, *attributes).name)
 
-    def _append(self, op: str, inputs: Sequence[str], shape: Shape, dtype: str, attribute: str, *args: Any) -> Any:
+    def _append(self, op: str, inputs: Sequence[str], shape: Shape, dtype: str, *attributes: Any) -> Any:
         out = self.serializer.addIntermediate(list(shape), self._types[dtype])
         self.sources[str(out.name)] = self.source
-        attr = self.ts.TosaSerializerAttribute()
-        getattr(attr, attribute)(*args)
-        self.serializer.addOperator(getattr(self.ts.Op, op), list(inputs), [out.name], attr)
+        attribute = self.ts.TosaSerializerAttribute()
+        # MAX_POOL2D has a MaxPool2dAttribute; only MATMUL has its words written together.
+        name = "MatMul" if op == "MATMUL" else op.title().replace("_", "").replace("2D", "2d")
+        getattr(attribute, f"{name}Attribute")(*attributes)
+        self.serializer.addOperator(getattr(self.ts.Op, op), list(inputs), [out.name], attribute)
         return out
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from inlay.model.graph import Node
 from inlay.tosa import ir
 from inlay.tosa.context import Context
 from inlay.tosa.ir import Executor, IntegerGraph, Interface
 from inlay.tosa.quantized import QuantizedConstant, QuantizedTensor, Unsupported, int8_qparams
 from inlay.tosa.rules import FLOAT_RULES, RULES, Rule
+from inlay.tosa.rules._node import NodeContext
 from inlay.tosa.static_model import StaticModel
 from inlay.types import QParams
 
@@ -115,7 +118,7 @@ class _Walk:
         builder = self.context.builder
         mark = builder.mark()
         try:
-            rule(self.context, node)
+            rule(NodeContext(self.context, node))
             for op in builder.ops[mark:]:
                 limit = self.legality(op, builder.tensors, builder.constants) if op.executor is Executor.TOSA else None
                 if limit:
@@ -152,66 +155,71 @@ class _Walk:
         )
 
 
-def _quantize_linear(context: Context, node: Node) -> None:
-    value, out = node.inputs[0], node.outputs[0]
-    scale, zero = context.scale_and_zero_point(node)
+def _quantize_linear(here: NodeContext) -> None:
+    context, value = here.context, here.node.inputs[0]
+    scale, zero = context.scale_and_zero_point(here.node)
     constant = context.model.constants.get(value)
     if constant is not None:
-        axis = int(node.attributes.get("axis", 1)) if scale.size > 1 else None
-        context.constants[out] = QuantizedConstant.quantize(constant, scale, zero, axis)
+        axis = int(here.attribute("axis", 1)) if scale.size > 1 else None
+        context.constants[here.out] = QuantizedConstant.quantize(constant, scale, zero, axis)
         return
     qparams = int8_qparams(scale, zero)
     unsigned = zero.dtype.name == "uint8"
-    base = f"{out}/int8" if unsigned else out
+    base = f"{here.out}/int8" if unsigned else here.out
     if value in context.constants:
-        context.quantized_input(value)
+        here.quantized_input()
     known = context.quantized.get(value)
-    tensor = (
-        _quantize(context, node, base, qparams)
-        if known is None
-        else context.requantize(node.name, known, qparams, base)
-    )
-    context.quantized[out] = QuantizedTensor(tensor, None, unsigned)
+    tensor = _quantize(here, base, qparams) if known is None else here.requantize(known, qparams, base)
+    context.quantized[here.out] = QuantizedTensor(tensor, None, unsigned)
 
 
-def _quantize(context: Context, node: Node, base: str, qparams: QParams) -> str:
+def _quantize(here: NodeContext, base: str, to: QParams) -> str:
     """A float tensor quantized by whoever has it: a model input by the caller, else by the host, or by float TOSA."""
-    value, builder = node.inputs[0], context.builder
+    context, value = here.context, here.node.inputs[0]
     tensor = context.unquantized[value]
-    executor = Executor.CALLER if value in context.graph.inputs else builder.executor(tensor)
-    if builder.tensors[tensor].shape is None:
+    executor = Executor.CALLER if value in context.graph.inputs else context.builder.executor(tensor)
+    if here.tensor(tensor).shape is None:
         raise Unsupported(f"the shape of its input {value!r} is not known")
     if executor is Executor.TOSA:
-        return context.quantize_in_tosa(node.name, tensor, qparams, base)
-    return builder.add(
-        ir.Quantize, node.name, [tensor], base, "int8", builder.shape(tensor), qparams, executor=executor
-    )
+        return _quantize_in_tosa(here, tensor, to, base)
+    return here.add(ir.Quantize, tensor, "", "int8", qparams=to, base=base, executor=executor)
 
 
-def _dequantize_linear(context: Context, node: Node) -> None:
-    value, out = node.inputs[0], node.outputs[0]
-    scale, zero = context.scale_and_zero_point(node)
+def _quantize_in_tosa(here: NodeContext, tensor: str, to: QParams, base: str) -> str:
+    """Float to int8 in float TOSA: scale, clamp, round half to even, and only then add the zero point.
+
+    It multiplies by the reciprocal scale where ONNX divides: ties can fall the other way.
+    """
+    rank, zero = len(here.shape(tensor)), to.zero_point[0]
+    steps = here.binary("mul", tensor, here.context.scalar(1 / to.scale[0], rank), "steps")
+    low, high = float(to.qtype.qmin - zero), float(to.qtype.qmax - zero)
+    limited = here.add(ir.Clamp, steps, "limited", low=low, high=high)
+    rounded = here.add(ir.Cast, limited, "rounded", "int32")
+    moved = here.binary("add", rounded, here.constant("offset", np.full((1,) * rank, zero, np.int32)), "moved")
+    return here.add(ir.Cast, moved, "", "int8", qparams=to, base=base)
+
+
+def _dequantize_linear(here: NodeContext) -> None:
+    context, value = here.context, here.node.inputs[0]
+    scale, zero = context.scale_and_zero_point(here.node)
     constant = context.model.constants.get(value)
     if constant is None and value in context.constants:
         constant = context.constants[value].values
     if constant is not None:
         if constant.dtype.kind not in "iu":
             raise Unsupported(f"a constant of type {constant.dtype.name} is dequantized")
-        axis = int(node.attributes.get("axis", 1)) if scale.size > 1 else None
-        axis = axis + constant.ndim if axis is not None and axis < 0 else axis
-        context.constants[out] = QuantizedConstant(constant, scale, zero, axis)
+        axis = int(here.attribute("axis", 1)) % constant.ndim if scale.size > 1 else None
+        context.constants[here.out] = QuantizedConstant(constant, scale, zero, axis)
         return
     qparams = int8_qparams(scale, zero)
     tensor = context.int8_tensor(value).tensor
-    declared = context.builder.tensors[tensor]
+    declared = here.tensor(tensor)
     if declared.qparams is None:
         context.builder.tensors[tensor] = replace(declared, qparams=qparams)
     elif declared.qparams != qparams:
         # The model dequantizes with other qparams than it quantized with: the same integers under another name.
-        tensor = context.builder.add(
-            ir.Reshape, node.name, [tensor], f"{tensor}/reread", "int8", declared.dims, qparams
-        )
-    context.set_quantized(out, tensor, qparams)
+        tensor = here.add(ir.Reshape, tensor, "", "int8", qparams=qparams, base=f"{tensor}/reread")
+    context.quantized[here.out] = QuantizedTensor(tensor, qparams)
 
 
 _INTEGER_RULES: Mapping[str, Rule] = {

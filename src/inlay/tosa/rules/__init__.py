@@ -1,54 +1,48 @@
 """How each ONNX operator becomes integer operators: a row in a table here, a function in the file of its family.
 
-To add an operator, write a :data:`Rule` and add its row. Each family may import :mod:`inlay.tosa.context`,
-:mod:`inlay.tosa.ir` and what its name says is shared (``_common``, ``_movement``, ``_products``).
+To add an operator, write a :data:`Rule` and add its row. ``_node`` has what a rule works with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from inlay.model.graph import Node
-from inlay.tosa.context import Context
 from inlay.tosa.rules import (
     activation,
     arithmetic,
-    concat,
     conv,
     floats,
     gemm,
-    pad,
+    movement,
     pool,
-    reduce,
-    reshape,
     resize,
-    slicing,
     softmax,
     table,
 )
+from inlay.tosa.rules._node import NodeContext
 
 __all__ = ["FLOAT_RULES", "RULES", "Rule"]
 
-Rule = Callable[[Context, Node], None]
+Rule = Callable[[NodeContext], None]
 """Adds the node's integer operators and records its outputs; raises Unsupported, with the reason, where it cannot."""
 
 _DATA_MOVEMENT: Mapping[str, Rule] = {
-    "Identity": reshape.identity,
-    "Dropout": reshape.identity,
-    "Reshape": reshape.reshape,
-    "Flatten": reshape.reshape,
-    "Squeeze": reshape.reshape,
-    "Unsqueeze": reshape.reshape,
-    "Transpose": reshape.transpose,
-    "SpaceToDepth": reshape.space_to_depth,
-    "DepthToSpace": reshape.depth_to_space,
-    "Expand": reshape.expand,
-    "Tile": reshape.expand,
-    "Concat": concat.concat,
-    "Split": slicing.split,
-    "Slice": slicing.slice_,
-    "Gather": slicing.gather,
-    "Pad": pad.pad,
+    "Identity": movement.identity,
+    "Dropout": movement.identity,
+    "Reshape": movement.reshape,
+    "Flatten": movement.reshape,
+    "Squeeze": movement.reshape,
+    "Unsqueeze": movement.reshape,
+    "Transpose": movement.transpose,
+    "SpaceToDepth": movement.space_to_depth,
+    "DepthToSpace": movement.depth_to_space,
+    "Expand": movement.expand,
+    "Tile": movement.expand,
+    "Concat": movement.concat,
+    "Split": movement.split,
+    "Slice": movement.slice_,
+    "Gather": movement.gather,
+    "Pad": movement.pad,
 }
 
 RULES: Mapping[str, Rule] = {
@@ -67,11 +61,11 @@ RULES: Mapping[str, Rule] = {
     "Clip": activation.clip,
     "MaxPool": pool.max_pool,
     "AveragePool": pool.average_pool,
-    "GlobalAveragePool": reduce.global_average_pool,
-    "ReduceMean": reduce.reduce_mean,
-    "ReduceSum": reduce.reduce_mean,
-    "ReduceMax": reduce.reduce_extreme,
-    "ReduceMin": reduce.reduce_extreme,
+    "GlobalAveragePool": pool.reduce_mean,
+    "ReduceMean": pool.reduce_mean,
+    "ReduceSum": pool.reduce_mean,
+    "ReduceMax": pool.reduce_extreme,
+    "ReduceMin": pool.reduce_extreme,
     **_DATA_MOVEMENT,
     "Resize": resize.resize,
     "Upsample": resize.resize,

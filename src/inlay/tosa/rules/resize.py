@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from inlay.model.graph import Node
 from inlay.tosa import ir
-from inlay.tosa.context import Context
-from inlay.tosa.ir import Array
+from inlay.tosa.context import multipliers_and_shifts
+from inlay.tosa.ir import Array, Shape
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
-from inlay.tosa.rules._common import set_output
+from inlay.tosa.rules._node import NodeContext
 from inlay.types import QParams
 
 _NUMERATOR_LIMIT = 2048
@@ -27,71 +26,51 @@ _LARGEST_RATIO = 16
 """TOSA 1.0 RESIZE: scaling down is by less than 16, offset and border lie within 16 input steps."""
 
 
-def resize(context: Context, node: Node) -> None:
+def resize(here: NodeContext) -> None:
     """Resize and Upsample of a 4-D tensor's last two axes."""
-    mode = str(node.attributes.get("mode", "nearest"))
+    mode = str(here.attribute("mode", "nearest"))
     if mode not in ("nearest", "linear", "bilinear"):
         raise Unsupported(f"its mode is {mode!r}")
-    if node.attributes.get("antialias", 0):
+    if here.attribute("antialias", 0):
         raise Unsupported("it filters (antialias)")
-    x = context.quantized_input(node.inputs[0])
-    shape, out = context.builder.shape(x.tensor), context.shape(node.outputs[0])
+    x = here.quantized_input()
+    shape, out = here.shape(x.tensor), here.out_shape
     if len(shape) != 4 or shape[:2] != out[:2]:
         raise Unsupported("it resizes other axes than rows and columns of a 4-D tensor")
-    scales = _scales(context, node, shape, out)
-    axes = [_axis(node, mode, shape[2 + i], out[2 + i], scales[i]) for i in range(2)]
+    scales = _scales(here, shape, out)
+    axes = [_axis(here, mode, shape[2 + i], out[2 + i], scales[i]) for i in range(2)]
     (ny, dy, oy, by), (nx, dx, ox, bx) = axes
     attributes: dict[str, Any] = {"scale": (ny, dy, nx, dx), "offset": (oy, ox), "border": (by, bx)}
     if mode == "nearest":
-        tensor = context.builder.add(
-            ir.Resize,
-            node.name,
-            [x.tensor],
-            f"{node.name}/resized",
-            "int8",
-            out,
-            x.qparams,
-            mode="nearest",
-            **attributes,
-        )
-        set_output(context, node, tensor, x.known_qparams)
+        resized = here.add(ir.Resize, x.tensor, "resized", shape=out, mode="nearest", **attributes)
+        here.set_output(resized, x.known_qparams)
         return
-    acc = context.builder.add(
-        ir.Resize, node.name, [x.tensor], f"{node.name}/acc", "int32", out, mode="bilinear", **attributes
-    )
-    to = context.output_qparams(node.outputs[0])
-    set_output(context, node, _mean(context, node, acc, x, to, ny * nx), to)
+    acc = here.add(ir.Resize, x.tensor, "acc", "int32", out, mode="bilinear", **attributes)
+    to = here.output_qparams
+    here.set_output(_mean(here, acc, x, to, ny * nx), to)
 
 
-def _mean(context: Context, node: Node, acc: str, x: QuantizedTensor, to: QParams, weight: int) -> str:
+def _mean(here: NodeContext, acc: str, x: QuantizedTensor, to: QParams, weight: int) -> str:
     """Divide the weighted sum by its weights and requantize it, with one rounding.
 
     The weights of a position always add up to ``weight``, so unchanged qparams need no zero point in between.
     """
     if x.known_qparams == to:
-        multiplier, shift = context.multipliers_and_shifts([1 / weight])
-        return context.builder.add(
-            ir.Rescale, node.name, [acc], f"{node.name}/out", "int8", context.builder.shape(acc), to,
-            multiplier=multiplier, shift=shift,
-        )  # fmt: skip
-    zero = context.builder.constant(f"{node.name}/zero", np.full((1, 1, 1, 1), x.zp * weight, np.int32))
-    centred = context.builder.add(
-        ir.Binary, node.name, [acc, zero], f"{node.name}/centred", "int32", context.builder.shape(acc), fn="sub"
-    )
-    return context.rescale(node.name, centred, [x.scale / (weight * to.scale[0])], f"{node.name}/out", to)
+        multiplier, shift = multipliers_and_shifts([1 / weight])
+        return here.add(ir.Rescale, acc, "out", "int8", qparams=to, multiplier=multiplier, shift=shift)
+    zero = here.constant("zero", np.full((1, 1, 1, 1), x.zp * weight, np.int32))
+    return here.rescale(here.binary("sub", acc, zero, "centred"), [x.scale / (weight * to.scale[0])], to)
 
 
-def _scales(context: Context, node: Node, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[float, float]:
+def _scales(here: NodeContext, shape: Shape, out: Shape) -> tuple[float, float]:
     """The height and width scale that the ONNX formulas use: given ones, else the quotient of the sizes."""
     given = None
-    if node.op_type == "Upsample":
-        given = (
-            np.asarray(node.attributes["scales"]) if "scales" in node.attributes else context.constant_input(node, 1)
-        )
-    elif len(node.inputs) > 2:
-        given = context.constant_input(node, 2)
-    elif context.graph.opset < 11:
-        given = context.constant_input(node, 1)
+    if here.node.op_type == "Upsample" and "scales" in here.node.attributes:
+        given = np.asarray(here.node.attributes["scales"])
+    elif here.node.op_type == "Upsample" or here.context.graph.opset < 11:
+        given = here.constant_input(1)
+    elif len(here.node.inputs) > 2:
+        given = here.constant_input(2)
     if given is not None and given.size == 4:
         return float(given[2]), float(given[3])
     if given is not None and given.size:
@@ -99,11 +78,11 @@ def _scales(context: Context, node: Node, shape: tuple[int, ...], out: tuple[int
     return out[2] / shape[2], out[3] / shape[3]
 
 
-def _axis(node: Node, mode: str, size: int, out: int, scale: float) -> tuple[int, int, int, int]:
+def _axis(here: NodeContext, mode: str, size: int, out: int, scale: float) -> tuple[int, int, int, int]:
     """TOSA's numerator, denominator, offset and border for one axis."""
-    positions = _positions(node, size, out, scale)
+    positions = _positions(here, size, out, scale)
     if mode == "nearest":
-        target: Array = _nearest(node, positions, size)
+        target: Array = _nearest(here, positions, size)
     else:
         target = np.clip(positions, 0, size - 1)
     for n, d, offset in _candidates(size, out, scale):
@@ -121,11 +100,11 @@ def _axis(node: Node, mode: str, size: int, out: int, scale: float) -> tuple[int
     raise Unsupported(f"TOSA has no {mode} resize of {size} to {out} with its coordinates")
 
 
-def _positions(node: Node, size: int, out: int, scale: float) -> Array:
-    """StaticModel position of each output position (ONNX Resize, ``coordinate_transformation_mode``)."""
+def _positions(here: NodeContext, size: int, out: int, scale: float) -> Array:
+    """Source position of each output position (ONNX Resize, ``coordinate_transformation_mode``)."""
     at = np.arange(out, dtype=np.float64)
-    default = "asymmetric" if node.op_type == "Upsample" else "half_pixel"
-    match node.attributes.get("coordinate_transformation_mode", default):
+    default = "asymmetric" if here.node.op_type == "Upsample" else "half_pixel"
+    match here.attribute("coordinate_transformation_mode", default):
         case "asymmetric":
             return at / scale
         case "half_pixel":
@@ -140,9 +119,9 @@ def _positions(node: Node, size: int, out: int, scale: float) -> Array:
             raise Unsupported(f"its coordinates are {other!r}")
 
 
-def _nearest(node: Node, positions: Array, size: int) -> Array:
-    default = "floor" if node.op_type == "Upsample" else "round_prefer_floor"
-    match node.attributes.get("nearest_mode", default):
+def _nearest(here: NodeContext, positions: Array, size: int) -> Array:
+    default = "floor" if here.node.op_type == "Upsample" else "round_prefer_floor"
+    match here.attribute("nearest_mode", default):
         case "floor":
             chosen = np.floor(positions)
         case "ceil":
