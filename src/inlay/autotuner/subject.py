@@ -26,6 +26,7 @@ from inlay.model.reference import Session
 from inlay.model.store import embed_weights
 from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Capabilities
@@ -71,7 +72,8 @@ class Subject:
         )
         self.samples_kind = self._samples.kind
         self.sha256 = file.sha256
-        self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder)
+        extraction = take_apart(file, self._samples.feeds, folder)
+        self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder, extraction=extraction)
 
     @property
     def graph(self) -> Graph:

@@ -16,9 +16,10 @@ from inlay.model.load import ModelFile
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore
+from inlay.prepare.take_apart import take_apart
 from inlay.quant.calibrator import observe_shapes
 from inlay.quant.emit import Emitter
-from inlay.quant.extract import Extraction, extract, is_quantized
+from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
 from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
 from inlay.space.recipe import Recipe
@@ -26,7 +27,6 @@ from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units, placement_from_labels
 from inlay.targets.base import Capabilities
-from inlay.targets.registry import known_rewrites
 from inlay.types import Placement, PortRewrite
 
 
@@ -95,6 +95,7 @@ def prepare(
     folder: Path,
     nodes: Sequence[str] = (),
     recipe: Recipe | None = None,
+    extraction: Extraction | None = None,
 ) -> PreparedModel:
     """Normalize and index a model.
 
@@ -105,12 +106,13 @@ def prepare(
         folder: for scratch files; must stay as long as the result is used.
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
         recipe: rules of the user; units that these keep in float are left alone.
+        extraction: the parts of a Q/DQ model, where they were found on more samples than ``feed`` already.
 
     Raises:
-        ModelError: the model does not run.
+        ModelError: the model does not run, or its Q/DQ nodes cannot be taken out without changing it.
         UsageError: a glob or a rule of the recipe matches no node.
     """
-    extraction = extract(file.model, known_rewrites()) if is_quantized(file.model) else None
+    extraction = extraction or take_apart(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
     scratch = WeightStore(_fresh(folder, "normalize"))
     try:

@@ -11,9 +11,9 @@ from inlay.errors import UsageError
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile, load
 from inlay.prepare.model import PreparedModel
-from inlay.quant.extract import Extraction, Leftover, extract, is_quantized, transfer
+from inlay.prepare.take_apart import Feed, take_apart
+from inlay.quant.extract import Extraction, Leftover, is_quantized, transfer
 from inlay.targets.base import Artifact
-from inlay.targets.registry import known_rewrites
 from inlay.types import Placement, QParams, QType
 
 
@@ -34,13 +34,23 @@ class ImportedQDQ:
     missing: tuple[Leftover, ...]
 
 
-def import_qdq(prepared: PreparedModel, baseline: ModelFile | None) -> ImportedQDQ:
-    """Import the placement of the model itself, where it came quantized, and that of the Q/DQ baseline, where given."""
+def import_qdq(prepared: PreparedModel, baseline: ModelFile | None, feeds: Sequence[Feed], folder: Path) -> ImportedQDQ:
+    """Import the placement of the model itself, where it came quantized, and that of the Q/DQ baseline, where given.
+
+    Args:
+        prepared: the model.
+        baseline: the same function with Q/DQ nodes.
+        feeds: samples to take the baseline apart with.
+        folder: for scratch files.
+
+    Raises:
+        ModelError: the baseline does not run, or its Q/DQ nodes cannot be taken out without changing it.
+    """
     extractions: dict[str, Extraction] = {}
     if prepared.extraction is not None:
         extractions["input-qdq"] = prepared.extraction
-    if baseline is not None:
-        extractions["qdq-baseline"] = extract(baseline.model, known_rewrites())
+    if baseline is not None and (taken := take_apart(baseline, feeds, folder)) is not None:
+        extractions["qdq-baseline"] = taken
     placements: list[tuple[str, Placement]] = []
     qparams: dict[tuple[str, QType], QParams] = {}
     missing: list[Leftover] = []

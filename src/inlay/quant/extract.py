@@ -3,13 +3,14 @@
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
 becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites (:mod:`inlay.quant.rewrite`) are
 undone first. What remains is the float model. Whatever does not have one of these forms (a Q whose result is read by an
-integer operator, an integer graph input) is left in place and listed with its reason.
+integer operator, an integer graph input) is left in place and listed with its reason. In a model of other origin a pair
+leaves its saturation behind (:mod:`inlay.quant.saturation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from inlay.model.passes.names import fix_names
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize
 from inlay.quant.rewrite import Rewrite
+from inlay.quant.saturation import Form, Saturation, Saturations, settle
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 
 _DEPTH_TO_SPACE = "DepthToSpace"
@@ -52,12 +54,25 @@ class Extraction:
         placement: the ports that read quantized values, by the model's node names.
         qparams: by value name (of the float model) and type; biases have none, theirs follow from the others.
         leftovers: Q and DQ nodes that could not be taken out.
+        saturations: what of the pairs is still in ``model``.
     """
 
     model: ir.Model
     placement: Placement
     qparams: Mapping[tuple[str, QType], QParams]
     leftovers: tuple[Leftover, ...]
+    saturations: tuple[Saturation, ...] = ()
+
+    def settled(self, forms: Mapping[str, Form]) -> Extraction:
+        """With the saturations in ``forms``, by node, and without the others; changes ``model``."""
+        gone = settle(self.model.graph, self.saturations, forms)
+        qparams: dict[tuple[str, QType], QParams] = {}
+        for (value, qtype), params in self.qparams.items():
+            while value in gone:
+                value = gone[value]
+            qparams.setdefault((value, qtype), params)
+        kept = (replace(s, form=forms[s.node]) for s in self.saturations if s.node in forms)
+        return replace(self, qparams=qparams, saturations=tuple(kept))
 
 
 def is_quantized(model: ir.Model) -> bool:
@@ -80,7 +95,7 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
     qparams: dict[tuple[str, QType], QParams] = {}
     leftovers: list[Leftover] = []
     outputs = {id(v): i for i, v in enumerate(graph.outputs)}
-    rectified: dict[str, ir.Value] = {}
+    saturations = Saturations(graph)
     for node in list(graph):
         if node.op_type != DEQUANTIZE:
             continue
@@ -89,13 +104,14 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
             leftovers.append(Leftover(str(node.name), found))
             continue
         source, params = found
+        source.type = source.type or ir.TensorType(ir.DataType.FLOAT)  # as the scale's, which the operator asks for
         read = node.outputs[0]
-        if not ours and not all(use.node.op_type in ("Relu", "Clip") for use in read.uses()):
-            source = _rectified(source, params, graph, rectified)
         ports = [Port(str(use.node.name), use.idx) for use in read.uses() if use.node.graph is graph]
         if len(ports) != len(read.uses()):
             leftovers.append(Leftover(str(node.name), "a subgraph reads it"))
             continue
+        if not ours:
+            source = saturations.of(source, read, params)
         if read.is_graph_output():
             position = outputs[id(read)]
             if source.is_graph_output() or source.producer() is None:
@@ -121,34 +137,13 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
         if n.op_type in (QUANTIZE, DEQUANTIZE) and str(n.name) not in left
     ]
     placement = Placement(sites.items(), (r for r in selected if r.port in sites))
-    return Extraction(copy, placement, qparams, tuple(leftovers))
+    return Extraction(copy, placement, qparams, tuple(leftovers), saturations.made)
 
 
 def _undo(graph: ir.Graph, rewrites: Sequence[Rewrite[Any]]) -> frozenset[PortRewrite]:
     """Undo ``rewrites``, the last one first; where a selectable one had been applied."""
     undone = [(rewrite, tuple(rewrite.undo(graph))) for rewrite in reversed(rewrites)]
     return frozenset(PortRewrite(port, r.name) for r, ports in undone if r.selectable for port in ports)
-
-
-_MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
-
-
-def _rectified(source: ir.Value, params: QParams, graph: ir.Graph, made: dict[str, ir.Value]) -> ir.Value:
-    """``source`` followed by a Relu where its Q implies one.
-
-    Some quantizers drop a Relu whose Q clips at zero anyway (zero point equal to qmin). Without the Q the float model
-    would lack the activation. Putting it back changes no quantized value, since DQ(Q(x)) equals DQ(Q(relu(x))) there.
-    """
-    producer = source.producer()
-    clips = all(z == params.qtype.qmin for z in params.zero_point)
-    if producer is None or producer.op_type not in _MAY_BE_NEGATIVE or not clips or params.qtype is QType.INT32:
-        return source
-    name = str(source.name)
-    if name not in made:
-        output = ir.Value(name=f"{name}_relu", type=source.type, shape=source.shape)
-        graph.insert_after(producer, ir.Node("", "Relu", [source], outputs=[output], name=f"{name}_relu"))
-        made[name] = output
-    return made[name]
 
 
 def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:

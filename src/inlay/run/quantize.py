@@ -20,6 +20,7 @@ from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
+from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
 from inlay.space.recipe import Recipe
@@ -78,7 +79,8 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
             reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
-        prepared = prepare(file, Capabilities.of(create(spec)), samples.feeds[0], work)
+        extraction = take_apart(file, samples.feeds, work)
+        prepared = prepare(file, Capabilities.of(create(spec)), samples.feeds[0], work, extraction=extraction)
         resolved = resolve(rules, prepared.graph, prepared.units, prepared.rules)
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)

@@ -15,8 +15,9 @@ from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
+from inlay.prepare.take_apart import take_apart
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION
+from inlay.run.facts import CALIBRATION, SATURATIONS
 from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Measured
@@ -100,7 +101,8 @@ def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> 
         raise JournalError(f"{journal.path} was written by an older version, which did not keep what is needed")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        prepared = prepare(file, Capabilities.of(create(known.spec)), feed, work)
+        extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS))
+        prepared = prepare(file, Capabilities.of(create(known.spec)), feed, work, extraction=extraction)
         table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
         candidates = CandidateWriter(prepared, table, known.digest, known.target)
         made = candidates.deliver(placement, work / out.name)

@@ -22,13 +22,14 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
+from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric
 from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, Unlimited
 from inlay.run.calibration import Calibration
 from inlay.run.confirm import Confirmation, Confirmed, Unseen
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import BASELINE_NS
+from inlay.run.facts import BASELINE_NS, SATURATIONS
 from inlay.run.inputs import RunInputs
 from inlay.run.notes import compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
@@ -169,9 +170,12 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.progress.stage("normalize and index the model")
     target = Capabilities.of(create(config.target))
-    feed = parts.calibration.feeds[0]
-    prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe)
-    imported = import_qdq(prepared, inputs.qdq_baseline)
+    feeds = parts.calibration.feeds
+    extraction = take_apart(inputs.file, feeds, session.work, session.journal.fact(SATURATIONS))
+    if extraction is not None:
+        session.journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
+    prepared = prepare(inputs.file, target, feeds[0], session.work, config.nodes, config.recipe, extraction)
+    imported = import_qdq(prepared, inputs.qdq_baseline, feeds, session.work)
     units, samples = len(prepared.selectable), len(parts.calibration)
     session.progress.stage(f"calibrate {units} units on {samples} samples")
     calibration = Calibration(config, parts, session.worker, session.journal, session.progress, session.lab.clock)

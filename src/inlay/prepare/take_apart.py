@@ -1,0 +1,127 @@
+"""Q/DQ files taken apart: the float model inside, checked by numbers before anything is built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from inlay.errors import ModelError, TargetError
+from inlay.model.graph import build_graph
+from inlay.model.load import ModelFile
+from inlay.model.reference import Session, with_outputs
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.quant.emit import Emitter
+from inlay.quant.extract import Extraction, extract, is_quantized, transfer
+from inlay.quant.qparams import QParamsTable
+from inlay.quant.saturation import Form, reached
+from inlay.space.rules import Rules
+from inlay.targets.registry import known_rewrites
+from inlay.types import QType
+
+Feed = Mapping[str, np.ndarray]
+
+FEEDS = 8
+"""Samples that show where pairs saturate: a range that a model really uses up is reached in most of them."""
+
+VALUES_AT_ONCE = 32
+"""Values that one session computes to see what saturates: they are in memory together for one sample."""
+
+SAME_DB = 30.0
+"""Least SQNR between a Q/DQ file and what is written from its parts.
+
+Both round at the same places, so they differ only where a value lies on a rounding edge and float sums differ in their
+last bit: a few elements by one step, above 40 dB on the models tried. A lost activation costs 10 dB and more.
+"""
+
+
+def take_apart(
+    file: ModelFile, feeds: Sequence[Feed], folder: Path, forms: Mapping[str, Form] | None = None
+) -> Extraction | None:
+    """The float model in a Q/DQ file of any origin, with its placement and qparams; None for a float model.
+
+    Args:
+        file: the model.
+        feeds: samples, at least one: they show where pairs saturate, and the first one checks the result.
+        folder: for scratch files.
+        forms: of the saturations that stay, where known from an earlier call.
+
+    Raises:
+        ModelError: the file does not run, or the parts do not compute what the file computes.
+    """
+    if not is_quantized(file.model):
+        return None
+    found = extract(file.model, known_rewrites())
+    folder = folder / "apart"
+    folder.mkdir(exist_ok=True)
+    store = WeightStore(folder)
+    try:
+        if forms is None:
+            values = sorted({s.value for s in found.saturations})
+            proto = externalize_weights(found.model, store)
+            forms = reached(found.saturations, _computed(proto, store, values, feeds[:FEEDS]))
+        found = found.settled(forms)
+        graph = build_graph(found.model)
+        moved = transfer(found, graph, graph)
+        table = QParamsTable(graph, Rules(QType.UINT8, ops={}), {}, moved.qparams)
+        written = Emitter(found.model, graph, store).emit(moved.placement, table)
+        difference = _first_difference(externalize_weights(file.model, store), written, store, feeds[0])
+    except TargetError as error:
+        raise ModelError(f"{file.path} does not run: {error}") from error
+    finally:
+        store.path.unlink(missing_ok=True)
+    if difference:
+        raise ModelError(f"{file.path}: its Q/DQ nodes cannot be taken over, {difference}")
+    return found
+
+
+def _computed(
+    proto: onnx.ModelProto, store: WeightStore, values: Sequence[str], feeds: Sequence[Feed]
+) -> Iterator[Mapping[str, np.ndarray]]:
+    given = {i.name for i in proto.graph.input}
+    computed = [v for v in values if v not in given]
+    for feed in feeds:
+        yield {v: feed[v] for v in values if v in given}
+    for start in range(0, len(computed), VALUES_AT_ONCE):
+        session = Session(with_outputs(proto, computed[start : start + VALUES_AT_ONCE]), store)
+        for feed in feeds:
+            yield session.run(feed)
+
+
+def _first_difference(given: onnx.ModelProto, written: onnx.ModelProto, store: WeightStore, feed: Feed) -> str:
+    """The first value in which ``written`` differs from ``given``; empty where the outputs agree."""
+    outputs = [o.name for o in given.graph.output]
+    if not _differing(given, written, outputs, store, feed):
+        return ""
+    ours = {v for n in written.graph.node for v in n.output}
+    shared = [v for n in given.graph.node for v in n.output if v in ours]
+    for start in range(0, len(shared), VALUES_AT_ONCE):
+        for value, db in _differing(given, written, shared[start : start + VALUES_AT_ONCE], store, feed).items():
+            return f"the first value that differs is {value} ({db:.1f} dB)"
+    return f"output {outputs[0]} differs"
+
+
+def _differing(
+    given: onnx.ModelProto, written: onnx.ModelProto, values: Sequence[str], store: WeightStore, feed: Feed
+) -> dict[str, float]:
+    """SQNR of those of ``values`` that differ, in their order."""
+    wanted = Session(with_outputs(given, values), store, fuse_qdq=False).run(feed)
+    got = Session(with_outputs(written, values), store, fuse_qdq=False).run(feed)
+    found = {v: _sqnr_db(wanted[v], got[v]) for v in values}
+    return {v: db for v, db in found.items() if db < SAME_DB}
+
+
+def _sqnr_db(want: np.ndarray, got: np.ndarray) -> float:
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return -np.inf
+    same = (want == got) | ((want != want) & (got != got))
+    if want.dtype.kind != "f":
+        return np.inf if np.mean(same) > 1.0 - 10 ** (-SAME_DB / 10) else 0.0
+    w, g = want[~same].astype(np.float64), got[~same].astype(np.float64)
+    noise = float(np.square(w - g).sum())
+    signal = float(np.square(want[np.isfinite(want)], dtype=np.float64).sum())
+    if not np.isfinite(noise):
+        return -np.inf
+    return float(10 * np.log10(signal / noise)) if noise and signal else (np.inf if not noise else -np.inf)

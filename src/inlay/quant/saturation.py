@@ -1,0 +1,198 @@
+"""The saturation of Q/DQ pairs as operators of the float model.
+
+A pair clips its value to what its integers represent. Quantizers rely on that: they drop a Relu or Clip that the range
+of the quantized type implies. In a model of other origin the saturation is therefore part of the function, and a pair
+that is taken out leaves a Clip in its place. Most values never reach the ends of their range; :func:`settle` removes
+those Clips again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.model.passes.steps import constant_of
+from inlay.quant.observers import Range
+from inlay.quant.qparams import covered
+from inlay.types import QParams, QType
+
+_MAY_BE_NEGATIVE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "BatchNormalization"})
+
+Form = Literal["Relu", "Clip"]
+"""What a saturation is in the float model."""
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """A Clip or Relu in the place of a Q/DQ pair.
+
+    Attributes:
+        node: its name.
+        value: what it reads.
+        bounds: the least and the largest value that the pair's integers represent.
+        step: the pair's scale.
+        ends: whether the lower and the upper bound matter: not where every reader clips as much.
+        rectifies: the operator before it makes negative values, and the pair none: a Relu was dropped here.
+        form: what stands there now.
+    """
+
+    node: str
+    value: str
+    bounds: Range
+    step: float
+    ends: tuple[bool, bool]
+    rectifies: bool
+    form: Form = "Clip"
+
+
+class Saturations:
+    """Puts Clips into ``graph`` in the place of pairs, one for each value, range and need of its readers."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._taken = {str(v.name) for n in graph.all_nodes() for v in (*n.inputs, *n.outputs) if v is not None}
+        self._taken |= {str(n.name) for n in graph.all_nodes()} | set(graph.initializers)
+        self._made: dict[tuple[str, Range, tuple[bool, bool]], tuple[Saturation, ir.Value]] = {}
+
+    @property
+    def made(self) -> tuple[Saturation, ...]:
+        """All of them so far."""
+        return tuple(saturation for saturation, _ in self._made.values())
+
+    def of(self, source: ir.Value, read: ir.Value, params: QParams) -> ir.Value:
+        """``source`` clipped to what ``params`` represent; itself where all readers of ``read`` clip as much."""
+        if (
+            ir.convenience.get_const_tensor(source) is not None
+            or params.axis is not None
+            or params.qtype is QType.INT32
+        ):
+            return source
+        bounds = covered(params)
+        limits = [_limits(use.node) for use in read.uses()]
+        if read.is_graph_output() or not limits:
+            limits.append(_NO_LIMITS)
+        ends = any(r.low < bounds.low for r in limits), any(r.high > bounds.high for r in limits)
+        if not any(ends):
+            return source
+        key = (str(source.name), bounds, ends)
+        if key not in self._made:
+            producer = source.producer()
+            name = self._free(f"{source.name}_saturated")
+            clip = self._clip(name, source, bounds)
+            if producer is None:
+                self._graph.insert_before(self._graph[0], clip)
+            else:
+                self._graph.insert_after(producer, clip)
+            negative = producer is not None and producer.op_type in _MAY_BE_NEGATIVE
+            rectifies = ends[0] and bounds.low == 0.0 and negative
+            saturation = Saturation(name, str(source.name), bounds, params.scale[0], ends, rectifies)
+            self._made[key] = saturation, clip.outputs[0]
+        return self._made[key][1]
+
+    def _clip(self, name: str, source: ir.Value, bounds: Range) -> ir.Node:
+        output = ir.Value(name=name, type=source.type, shape=source.shape)
+        if self._graph.opset_imports.get("", 11) < 11:  # the bounds were attributes before
+            ends = [ir.AttrFloat32("min", bounds.low), ir.AttrFloat32("max", bounds.high)]
+            return ir.Node("", "Clip", [source], ends, outputs=[output], name=name)
+        inputs = [source]
+        for end, bound in (("low", bounds.low), ("high", bounds.high)):
+            tensor = ir.tensor(np.float32(bound), name=self._free(f"{name}_{end}"))
+            value = ir.Value(name=tensor.name, shape=ir.Shape(()), type=ir.TensorType(tensor.dtype), const_value=tensor)
+            self._graph.register_initializer(value)
+            inputs.append(value)
+        return ir.Node("", "Clip", inputs, outputs=[output], name=name)
+
+    def _free(self, wish: str) -> str:
+        name, n = wish, 1
+        while name in self._taken:
+            n += 1
+            name = f"{wish}_{n}"
+        self._taken.add(name)
+        return name
+
+
+_NO_LIMITS = Range(-np.inf, np.inf)
+
+
+def _limits(node: ir.Node) -> Range:
+    """What ``node`` clips its input to."""
+    if node.op_type == "Relu":
+        return Range(0.0, np.inf)
+    if node.op_type != "Clip":
+        return _NO_LIMITS
+    limits = [-np.inf, np.inf]
+    for i, attribute in enumerate(("min", "max")):
+        array = constant_of(node.inputs[i + 1]) if i + 1 < len(node.inputs) else None
+        if array is not None:
+            limits[i] = float(array.reshape(-1)[0])
+        elif attribute in node.attributes:
+            limits[i] = node.attributes[attribute].as_float()
+    return Range(*limits)
+
+
+def reached(saturations: Sequence[Saturation], arrays: Iterable[Mapping[str, np.ndarray]]) -> dict[str, Form]:
+    """What has to stay of ``saturations``, by node; those that change nothing are not listed.
+
+    A saturation stays where clipping changes the value by more than the pair's own rounding does (``step**2 / 12``, the
+    variance of a uniform error), and where a Relu was dropped.
+
+    Args:
+        saturations: in a model.
+        arrays: what that model computes of :attr:`Saturation.value` on samples, in parts of any size.
+    """
+    excess = {s.node: np.zeros(2) for s in saturations}
+    counts = dict.fromkeys(excess, 0)
+    for values in arrays:
+        for s in (s for s in saturations if s.value in values):
+            x = values[s.value].astype(np.float64)
+            x = x[np.isfinite(x)]
+            beyond = np.maximum(s.bounds.low - x, 0.0), np.maximum(x - s.bounds.high, 0.0)
+            excess[s.node] += [np.square(b).sum() for b in beyond]
+            counts[s.node] += x.size
+    forms: dict[str, Form] = {}
+    for s in saturations:
+        low, high = (excess[s.node] > s.step**2 / 12 * counts[s.node]) & s.ends
+        if low or high or s.rectifies:
+            forms[s.node] = "Relu" if s.bounds.low == 0.0 and not high else "Clip"
+    return forms
+
+
+def settle(graph: ir.Graph, saturations: Sequence[Saturation], forms: Mapping[str, Form]) -> dict[str, str]:
+    """Give each saturation in ``graph`` its form, and remove those that have none.
+
+    Returns:
+        For each value that is gone the one that took its place.
+    """
+    nodes = {str(n.name): n for n in graph}
+    gone: dict[str, str] = {}
+    for s in saturations:
+        clip = nodes[s.node]
+        source, output = clip.inputs[0], clip.outputs[0]
+        assert source is not None
+        if s.node in forms:
+            if forms[s.node] == "Relu":
+                _replace(graph, clip, ir.Node("", "Relu", [source], name=s.node).outputs[0])
+        elif not output.is_graph_output():
+            gone[str(output.name)] = str(source.name)
+            output.replace_all_uses_with(source)
+            graph.remove(clip, safe=True)
+        elif not source.is_graph_output() and source.producer() is not None:
+            gone[str(source.name)] = str(output.name)
+            source.name, source.type, source.shape = output.name, output.type, output.shape
+            output.replace_all_uses_with(source, replace_graph_outputs=True)
+            graph.remove(clip, safe=True)
+    return gone
+
+
+def _replace(graph: ir.Graph, clip: ir.Node, result: ir.Value) -> None:
+    """Put ``result`` and its producer in the place of ``clip`` and what it writes."""
+    old, node = clip.outputs[0], result.producer()
+    assert node is not None
+    graph.insert_before(clip, node)
+    old.replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove(clip, safe=True)
+    result.name, result.type, result.shape = old.name, old.type, old.shape

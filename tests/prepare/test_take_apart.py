@@ -1,0 +1,174 @@
+"""What a Q/DQ pair clips is part of the model: it survives when the pair is taken out, and numbers prove it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from inlay.errors import ModelError
+from inlay.model.load import load
+from inlay.prepare import take_apart as module
+from inlay.prepare.take_apart import take_apart
+from inlay.quant.extract import Extraction, extract
+from inlay.testing import run_reference
+from inlay.types import QType
+
+Feeds = list[dict[str, np.ndarray]]
+
+
+def _pair(x: str, name: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("QuantizeLinear", [x, f"{name}_s", f"{name}_z"], [f"{name}_q"], f"{name}_Q"),
+        helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", f"{name}_z"], [name], f"{name}_DQ"),
+    ]
+
+
+def _chain(
+    folder: Path, params: list[tuple[float, int]], dtype: type = np.uint8, readers: str = "Tanh", opset: int = 17
+) -> Path:
+    """``x`` through MatMuls by random matrices, each result through a pair with the given scale and zero point.
+
+    ``readers`` names an operator behind every pair.
+    """
+    rng = np.random.default_rng(0)
+    nodes, tensors, value = [], [], "x"
+    for i, (scale, zero) in enumerate(params):
+        tensors += [
+            numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), f"w{i}"),
+            numpy_helper.from_array(np.array(scale, np.float32), f"p{i}_s"),
+            numpy_helper.from_array(np.array(zero, dtype), f"p{i}_z"),
+        ]
+        nodes += [helper.make_node("MatMul", [value, f"w{i}"], [f"m{i}"], f"matmul{i}"), *_pair(f"m{i}", f"p{i}")]
+        nodes.append(helper.make_node(readers, [f"p{i}"], [f"r{i}"], f"reader{i}"))
+        value = f"r{i}"
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("MatMul", [value, "w0"], ["y"], "last")],
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        tensors,
+    )
+    path = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    return path
+
+
+def _feeds(count: int = 3) -> Feeds:
+    rng = np.random.default_rng(1)
+    return [{"x": rng.normal(size=(4, 8)).astype(np.float32)} for _ in range(count)]
+
+
+def _apart(path: Path, feeds: Feeds, folder: Path) -> Extraction:
+    found = take_apart(load(path), feeds, folder)
+    assert found is not None
+    return found
+
+
+def _distance(path: Path, found: Extraction, feeds: Feeds) -> float:
+    """Largest difference of the outputs, in standard deviations of the given file's."""
+    worst = 0.0
+    for feed in feeds:
+        want = run_reference(path, feed)["y"]
+        got = run_reference(onnx.load_from_string(_bytes(found)), feed)["y"]
+        worst = max(worst, float(np.abs(want - got).max() / want.std()))
+    return worst
+
+
+def _bytes(found: Extraction) -> bytes:
+    import onnx_ir as ir
+
+    return bytes(ir.to_proto(found.model).SerializeToString())
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+@pytest.mark.parametrize(
+    ("dtype", "zero", "kept"),
+    [(np.uint8, 0, "Clip"), (np.int8, -128, "Clip"), (np.uint8, 128, "Clip"), (np.int8, 0, "Clip")],
+)
+def test_a_clip_that_a_pair_implied_comes_back(tmp_path: Path, opset: int, dtype: type, zero: int, kept: str) -> None:
+    """Ranges that most values exceed: taking the pairs out without their saturation gives another function."""
+    path = _chain(tmp_path, [(0.004, zero), (0.004, zero)], dtype, opset=opset)
+    feeds = _feeds()
+    found = _apart(path, feeds, tmp_path)
+    assert [s.form for s in found.saturations] == [kept, kept]
+    assert _distance(path, found, feeds) < 0.05
+    stripped = found.settled({})  # the control
+    assert _distance(path, stripped, feeds) > 0.3
+
+
+def test_a_relu_that_a_pair_implied_comes_back(tmp_path: Path) -> None:
+    path = _chain(tmp_path, [(0.1, 0), (0.05, 0)])
+    found = _apart(path, _feeds(), tmp_path)
+    assert [s.form for s in found.saturations] == ["Relu", "Relu"]
+    assert _distance(path, found, _feeds()) < 0.2
+    assert [n.op_type for n in found.model.graph].count("Relu") == 2
+
+
+def test_ranges_that_no_value_leaves_put_nothing_in(tmp_path: Path) -> None:
+    path = _chain(tmp_path, [(0.2, 128), (0.1, 128)])
+    found = _apart(path, _feeds(), tmp_path)
+    assert found.saturations == ()
+    assert {n.op_type for n in found.model.graph} == {"MatMul", "Tanh"}
+    assert set(found.qparams) == {("m0", QType.UINT8), ("m1", QType.UINT8)}
+
+
+def test_readers_that_clip_as_much_need_no_help(tmp_path: Path) -> None:
+    """A pair before a Relu may saturate below zero: that changes nothing."""
+    found = _apart(_chain(tmp_path, [(0.1, 0)], readers="Relu"), _feeds(), tmp_path)
+    assert found.saturations == ()
+    assert [n.op_type for n in found.model.graph] == ["MatMul", "Relu", "MatMul"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.002, 0.2), st.integers(0, 255)), min_size=1, max_size=3),
+    st.sampled_from(["Tanh", "Relu", "Neg"]),
+)
+def test_the_parts_compute_what_the_file_computes(
+    tmp_path_factory: pytest.TempPathFactory, params: list[tuple[float, int]], readers: str
+) -> None:
+    """Whatever the ranges: the float model differs from the file by the rounding of its pairs and no more."""
+    folder = tmp_path_factory.mktemp("apart")
+    path = _chain(folder, params, readers=readers)
+    feeds = _feeds()
+    found = _apart(path, feeds, folder)
+    coarse = sum(scale for scale, _ in params)
+    for feed in feeds:
+        want = run_reference(path, feed)["y"]
+        got = run_reference(onnx.load_from_string(_bytes(found)), feed)["y"]
+        # each pair adds at most half a step, and what its saturation cuts off up to a step's noise; random 8x8 matrices
+        # amplify the error of one element at most by their norm, which is below 8
+        assert np.abs(want - got).max() <= 8.0 ** len(params) * 8.0 * coarse
+
+
+def test_what_differs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a saturation lost on the way, the model is refused, with the first value that differs."""
+    path = _chain(tmp_path, [(0.2, 128), (0.004, 128), (0.1, 128)])
+
+    def forgetful(*arguments: object) -> Extraction:
+        found = extract(*arguments)  # type: ignore[arg-type]
+        wider = replace(found.qparams["m1_saturated", QType.UINT8], scale=(0.2,))
+        return replace(found, qparams={**found.qparams, ("m1_saturated", QType.UINT8): wider})
+
+    monkeypatch.setattr(module, "extract", forgetful)
+    with pytest.raises(ModelError, match="first value that differs is r1 "):
+        take_apart(load(path), _feeds(), tmp_path)
+
+
+def test_forms_of_an_earlier_call_are_taken_as_they_are(tmp_path: Path) -> None:
+    """So that a later command writes the same model from one sample, or from none that saturates."""
+    path = _chain(tmp_path, [(0.004, 128), (0.1, 128)])
+    first = _apart(path, _feeds(), tmp_path)
+    quiet = [{"x": np.zeros((4, 8), np.float32)}]
+    again = take_apart(load(path), quiet, tmp_path, {s.node: s.form for s in first.saturations})
+    assert again is not None
+    assert _bytes(again) == _bytes(first)
+    alone = _apart(path, quiet, tmp_path)
+    assert _bytes(alone) != _bytes(first), "the control: from these samples alone another model comes out"
