@@ -245,3 +245,20 @@ def test_random_samples_bind_dimensions() -> None:
     assert set(np.unique(found.feeds[0]["ids"])) <= {0, 1}
     with pytest.raises(UsageError, match=r"--bind height=N"):
         random_samples([DYNAMIC], {"batch": 2}, rng, 1)
+
+
+def test_an_input_of_any_size_is_not_filled_with_random_numbers() -> None:
+    with pytest.raises(UsageError, match=r"input x: float32 \[1, 1099511627776\] is larger than 4 GiB"):
+        random_samples([InputSpec("x", np.dtype(np.float32), (1, 2**40))], {}, np.random.default_rng(0), 1)
+
+
+def test_scalar_inputs_are_fed_as_scalars(tmp_path: Path) -> None:
+    scalar = InputSpec("scale", np.dtype(np.float32), ())
+    (random,) = random_samples([scalar], {}, np.random.default_rng(0), 1).feeds
+    for found in (
+        read_samples([random], [scalar]),
+        read_samples([{"scale": np.array(2.0)}], [scalar]),
+        read_samples(save(tmp_path / "a.npz", scale=np.ones(3, np.float32)), [scalar]),
+    ):
+        assert {f["scale"].shape for f in found.feeds} == {()}
+        assert {f["scale"].dtype for f in found.feeds} == {np.dtype(np.float32)}

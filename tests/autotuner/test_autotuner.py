@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from inlay.autotuner import (
@@ -21,8 +22,10 @@ from inlay.autotuner import (
 from inlay.errors import JournalError, UsageError
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore
+from inlay.testing import Builder
 from inlay.types import Port, QType
 from tests.support.branches import branches
+from tests.support.runtime import check_and_load
 
 FAST = Config(schemes_per_region=8, confirmations=0)
 
@@ -316,3 +319,25 @@ def test_restriction_to_nodes() -> None:
 def _ports(tuner: QDQAutotuner, region: Region) -> set[Port]:
     space = tuner._core.space
     return {p for ports in space.tables[region.id].values() for p in ports}
+
+
+def test_a_model_with_dynamic_dimensions() -> None:
+    """Their sizes come from samples, or are given."""
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", ("N", 3, "H", "H")), 8, relu=True))
+    model = b.model()
+    with pytest.raises(UsageError, match="dynamic dimension H"):
+        QDQAutotuner(model)
+    samples = [{"x": np.zeros((2, 3, 16, 16), np.float32)}]
+    for made in (QDQAutotuner(model, bind={"H": 16}), QDQAutotuner(model, samples=samples)):
+        made.initialize(FAST)
+        made.submit(10.0)
+        profile(made, made.regions[0], lambda data: 10.0 - 0.1 * pairs(data))
+        assert pairs(made.export_onnx()) > 0
+
+
+def test_a_model_in_memory_whose_weights_are_in_a_file(tmp_path: Path) -> None:
+    ir.save(ir.from_proto(branches()), tmp_path / "model.onnx", external_data="weights.bin", size_threshold_bytes=0)
+    made = QDQAutotuner(ir.load(tmp_path / "model.onnx"))
+    made.initialize(FAST)
+    check_and_load(onnx.load_from_string(made.export_onnx()))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from inlay.errors import ModelError
 from inlay.model.load import load
-from inlay.testing import residual_model
+from inlay.testing import Builder, residual_model
 
 
 def external(folder: Path, location: str = "weights.bin", name: str = "model.onnx") -> tuple[Path, onnx.ModelProto]:
@@ -128,3 +131,117 @@ def test_links_that_lead_outside(tmp_path: Path) -> None:
     (inner / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(ModelError, match="outside the model's folder"):
         load(path)
+
+
+@pytest.mark.parametrize("location", ["nul\0character", "x" * 5000, "circle/weights.bin"])
+def test_external_data_at_what_is_no_path(location: str, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    model = residual_model()
+    tensor = max(model.graph.initializer, key=lambda t: len(t.raw_data))
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"weight|missing|no path"):
+        load(tmp_path / "model.onnx")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="not a regular file"):
+        load(tmp_path / "model.onnx")
+
+
+def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
+    wanted = residual_model()
+    for seed in range(5):
+        model = residual_model()
+        order = np.random.default_rng(seed).permutation(len(wanted.graph.node))
+        del model.graph.node[:]
+        model.graph.node.extend(wanted.graph.node[i] for i in order)
+        onnx.save(model, tmp_path / "model.onnx")
+        onnx.checker.check_model(ir.to_proto(load(tmp_path / "model.onnx").model))
+
+
+def test_an_order_that_runs_is_kept(tmp_path: Path) -> None:
+    b = Builder()
+    x = b.input("x", (1, 4))
+    for i in (3, 1, 4, 2):
+        b.output(b.node(f"n{i}", "Relu", [x]))
+    onnx.save(b.model(), tmp_path / "model.onnx")
+    assert [n.name for n in load(tmp_path / "model.onnx").model.graph] == ["n3", "n1", "n4", "n2"]
+
+
+def test_nodes_that_a_body_reads_come_before_it(tmp_path: Path) -> None:
+    """The body of an If reads the outer ``late``, which stands behind it in the file."""
+    out = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4]) for n in ("t", "e")]
+    body = [
+        helper.make_graph([helper.make_node(op, ["late"], [o.name])], op, [], [o])
+        for op, o in zip(("Relu", "Neg"), out, strict=True)
+    ]
+    nodes = [
+        helper.make_node("If", ["flag"], ["y"], "choose", then_branch=body[0], else_branch=body[1]),
+        helper.make_node("Abs", ["x"], ["late"], "abs"),
+    ]
+    x, flag = (
+        helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4]),
+        helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []),
+    )
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4])
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x, flag], [y])), tmp_path / "model.onnx")
+    assert [n.op_type for n in load(tmp_path / "model.onnx").model.graph] == ["Abs", "If"]
+
+
+def test_a_cycle_is_named(tmp_path: Path) -> None:
+    model = residual_model()
+    by_name = {n.name: n for n in model.graph.node}
+    by_name["stem"].input[0] = by_name["add"].output[0]
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"form a cycle: .*stem.*-> ") as caught:
+        load(tmp_path / "model.onnx")
+    assert "\n" not in str(caught.value)
+    assert "head" not in str(caught.value)
+
+
+def reshaping_model() -> onnx.ModelProto:
+    """A model whose shapes and axes are initializers."""
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 32, relu=True)
+    x = b.node("flat", "Reshape", [x, b.constant("shape", np.array([1, 32, 64]))])
+    b.output(b.node("mean", "ReduceSum", [x, b.constant("axes", np.array([2]))], keepdims=0))
+    return b.model()
+
+
+@pytest.mark.parametrize("threshold", [0, 100, 1 << 20])
+def test_small_external_tensors_are_read_in(threshold: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    ir.save(ir.from_proto(reshaping_model()), path, external_data="data.bin", size_threshold_bytes=threshold)
+    file = load(path)
+    whole = {t.name: t for t in reshaping_model().graph.initializer}
+    tensors = {name: v.const_value for name, v in file.model.graph.initializers.items()}
+    assert {n for n, t in tensors.items() if isinstance(t, ir.ExternalTensor)} == (
+        set() if threshold == 1 << 20 else {"conv_weight"}
+    )
+    for name, tensor in tensors.items():
+        assert tensor is not None
+        np.testing.assert_array_equal(tensor.numpy(), numpy_helper.to_array(whole[name]))
+
+
+def test_external_tensors_of_bodies_and_constants_are_read_in(tmp_path: Path) -> None:
+    """Only initializers of the main graph are kept in a file of their own; a runtime reads the rest with the model."""
+    numbers = np.arange(1024, dtype=np.float32)
+    (tmp_path / "data.bin").write_bytes(numbers.tobytes())
+    tensor = onnx.TensorProto(name="c", data_type=1, dims=[1024], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="data.bin")
+    b = Builder()
+    b.output(b.node("add", "Add", [b.input("x", (1024,)), b.node("constant", "Identity", [b.constant("k", numbers)])]))
+    model = b.model()
+    node = next(n for n in model.graph.node if n.name == "constant")
+    node.op_type = "Constant"
+    del node.input[:]
+    node.attribute.append(helper.make_attribute("value", tensor))
+    onnx.save(model, tmp_path / "model.onnx")
+    (constant,) = (n for n in load(tmp_path / "model.onnx").model.graph if n.op_type == "Constant")
+    held = constant.attributes["value"].as_tensor()
+    assert not isinstance(held, ir.ExternalTensor)
+    np.testing.assert_array_equal(held.numpy(), numbers)

@@ -46,6 +46,7 @@ class Subject:
         source: path of a model, or a model in memory.
         target: what the target runs, and how it wants models written.
         samples: inputs to calibrate with, as ``--data`` takes them; without any, random ones.
+        bind: sizes of dynamic dimensions by symbol, for random samples.
         seed: of the random samples.
 
     Attributes:
@@ -59,7 +60,12 @@ class Subject:
     """
 
     def __init__(
-        self, source: Source, target: Capabilities, samples: SampleSource | None = None, seed: int = 0
+        self,
+        source: Source,
+        target: Capabilities,
+        samples: SampleSource | None = None,
+        bind: Mapping[str, int] | None = None,
+        seed: int = 0,
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="inlay-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -68,7 +74,7 @@ class Subject:
         rng = np.random.default_rng(seed)
         self._samples: Samples
         self._samples = (
-            random_samples(specs, {}, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
+            random_samples(specs, bind or {}, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
         )
         self.samples_kind = self._samples.kind
         self.sha256 = file.sha256
@@ -115,7 +121,7 @@ def _read(source: Source, folder: Path) -> ModelFile:
         raise ModelError(f"a path, an onnx.ModelProto or an onnx_ir.Model is needed, not {type(source).__name__}")
     path = folder / "source.onnx"
     if isinstance(source, ir.Model):
-        ir.save(source, path)
+        ir.save(source, path, external_data="source.data")  # what is external elsewhere is copied
     else:
         path.write_bytes(source.SerializeToString(deterministic=True))
     return load(path)

@@ -38,16 +38,25 @@ class QDQAutotuner:
         rules: what the target runs in low precision; ONNX Runtime on this machine's CPU by default.
         samples: inputs to calibrate with, as ``--data`` takes them, or an iterable of feeds. Without any, random ones
             are used: latencies are real then, outputs are not.
+        bind: sizes of dynamic dimensions by symbol, for random samples; 1 for a batch without one.
 
     Raises:
         ModelError: the model cannot be read.
         DataError: the samples do not fit it.
+        UsageError: without samples, a dynamic dimension has no size.
     """
 
-    def __init__(self, model: Source, *, rules: Rules | None = None, samples: SampleSource | None = None) -> None:
+    def __init__(
+        self,
+        model: Source,
+        *,
+        rules: Rules | None = None,
+        samples: SampleSource | None = None,
+        bind: Mapping[str, int] | None = None,
+    ) -> None:
         target = Capabilities(rules) if rules is not None else Capabilities.of(create(TargetSpec(DEFAULT_TARGET)))
         self._rules = target.rules
-        self._subject = Subject(model, target, samples)
+        self._subject = Subject(model, target, samples, bind)
         self._evolve: Evolve | None = None
         self._search: PatternSearch | None = None  # of the pattern that is being profiled
         self._state = TunerState()

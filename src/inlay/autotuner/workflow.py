@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from inlay.autotuner.subject import SampleSource, Source
@@ -25,6 +25,7 @@ def region_pattern_autotuning_workflow(
     nodes: Iterable[str] | None = None,
     rules: Rules | None = None,
     samples: SampleSource | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> QDQAutotuner:
     """Tune a model with a latency function of your own.
 
@@ -43,6 +44,7 @@ def region_pattern_autotuning_workflow(
         nodes: globs over node names that restrict the search.
         rules: the target's table.
         samples: inputs to calibrate with.
+        bind: sizes of dynamic dimensions by symbol.
 
     Returns:
         The tuner, with its incumbent.
@@ -50,7 +52,7 @@ def region_pattern_autotuning_workflow(
     out = Path(output_dir)
     out.mkdir(parents=True, exist_ok=True)
     state = Path(state_file) if state_file is not None else out / "state.yaml"
-    tuner = QDQAutotuner(model, rules=rules, samples=samples)
+    tuner = QDQAutotuner(model, rules=rules, samples=samples, bind=bind)
     tuner.initialize(config, pattern_cache_file, nodes)
     if state.exists():
         tuner.load_state(state)

@@ -215,4 +215,4 @@ def _fitting(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
             raise DataError(f"{where}: input {spec} got {array.dtype.name}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(f"{where}: input {spec.name} holds NaN or infinite numbers")
-    return np.ascontiguousarray(array, dtype=spec.dtype)
+    return np.asarray(array, spec.dtype, order="C")  # ascontiguousarray would make a scalar an array of one number

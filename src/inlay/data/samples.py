@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.errors import ModelError, UsageError
+
+MAX_RANDOM_BYTES = 1 << 32
+"""Bytes of one random input at most. A model can ask for any size; real inputs are far smaller."""
 
 Feed = dict[str, np.ndarray]
 """One array per model input, by name."""
@@ -109,7 +113,8 @@ def random_samples(
         count: number of samples.
 
     Raises:
-        UsageError: a dynamic dimension other than the first has no size, or an input is neither float nor integer.
+        UsageError: a dynamic dimension other than the first has no size, an input is neither float nor integer, or it
+            is larger than ``MAX_RANDOM_BYTES``.
     """
     feeds = []
     for _ in range(count):
@@ -169,4 +174,6 @@ def _bound(spec: InputSpec, bind: Mapping[str, int]) -> tuple[int, ...]:
                 f"input {spec.name} has the dynamic dimension {dim}: give --bind {dim}=N, or --data with real samples"
             )
         shape.append(dim if isinstance(dim, int) else bind.get(dim, 1))
+    if math.prod(shape) * spec.dtype.itemsize > MAX_RANDOM_BYTES:
+        raise UsageError(f"input {spec} is larger than {MAX_RANDOM_BYTES >> 30} GiB: give --data with real samples")
     return tuple(shape)

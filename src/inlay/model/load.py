@@ -1,6 +1,8 @@
 """Load a model file: parse it, check that its external data stays inside its folder, and compute its digest.
 
-Model files are data: nothing in them is executed, and no path in them is followed out of the model's own folder.
+Model files are data: nothing in them is executed, and no path in them is followed out of the model's own folder. Two
+things that runtimes accept are put right where they are read, since they change no value: nodes out of topological
+order are sorted, and small tensors in external data are read in.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from inlay.errors import ModelError
+from inlay.errors import InlayError, ModelError
+from inlay.model.store import INLINE_BYTES
 
 _CHUNK = 1 << 20  # bytes read at a time for a digest
+_CYCLE_NODES = 8  # of a cycle that a message names
+_TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the errors raised here say the same in one line
 
@@ -49,38 +56,101 @@ def load(path: str | Path) -> ModelFile:
     """Load the model at ``path``.
 
     Raises:
-        ModelError: there is no such file, it is not an ONNX model, or its external data is missing, too short, or
-            outside its folder.
+        ModelError: there is no such file, it is not an ONNX model, its nodes form a cycle, or its external data is
+            missing, too short or outside its folder.
     """
     path = Path(path)
     if path.is_dir():
         raise ModelError(f"{path} is a folder: give the .onnx file in it")
     if not path.is_file():
-        raise ModelError(f"{path}: no such file")
+        raise ModelError(f"{path}: " + ("not a regular file" if path.exists() else "no such file"))
     if path.stat().st_size == 0:
         raise ModelError(f"{path} is empty: it is not an ONNX model")
     try:
         model = ir.load(path)
+        return _checked(path, model)
+    except InlayError:
+        raise
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
         raise ModelError(f"{path} is not an ONNX model, or is cut short: {error}") from error
-    except Exception as error:  # the deserializer raises many types on malformed fields
+    except Exception as error:  # malformed fields make the deserializer, and what reads them, raise many types
         raise ModelError(f"{path} is not a well-formed ONNX model: {type(error).__name__}: {error}") from error
+
+
+def _checked(path: Path, model: ir.Model) -> ModelFile:
     if model.graph.num_nodes() == 0 and not model.graph.outputs:
         raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
     if not model.graph.outputs:
         raise ModelError(f"{path}: the model has no outputs")
+    _sort(path, model)
     _free_negative_dimensions(model)
     external = tuple(_external_files(path, model))
+    _read_in(model)
     return ModelFile(
         path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
     )
 
 
+def _sort(path: Path, model: ir.Model) -> None:
+    """Bring the nodes of every graph into topological order; an order that is one already stays as it is."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        seen: set[ir.Node] = set()
+        for node in graph.all_nodes():
+            if any(v is not None and (p := v.producer()) is not None and p not in seen for v in node.inputs):
+                break
+            seen.add(node)
+        else:
+            continue
+        try:
+            graph.sort()
+        except ValueError as error:
+            raise ModelError(f"{path}: no order runs its nodes, they form a cycle: {_cycle(graph)}") from error
+
+
+def _cycle(graph: ir.Graph) -> str:
+    """A cycle of ``graph``, as text."""
+    sorter: TopologicalSorter[ir.Node] = TopologicalSorter()
+    for node in graph.all_nodes():
+        inside = (n for attr in node.attributes.values() if attr.type is ir.AttributeType.GRAPH for n in attr.value)
+        sorter.add(node, *inside, *(p for v in node.inputs if v is not None and (p := v.producer()) is not None))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        names = [n.name or n.op_type for n in error.args[1]]
+        return " -> ".join([*names[:_CYCLE_NODES], "..."] if len(names) > _CYCLE_NODES else names)
+    return "through a subgraph"
+
+
+def _read_in(model: ir.Model) -> None:
+    """Read external data in where it must be at hand.
+
+    That is in small tensors, which shapes and axes depend on, and wherever it is no initializer of the main graph:
+    these alone are kept in a file for all candidates.
+    """
+    for graph in _graphs(model):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and (graph is not model.graph or tensor.nbytes < INLINE_BYTES):
+                value.const_value = _in_memory(tensor)
+        for node in graph:
+            for attr in [a for a in node.attributes.values() if a.type in _TENSORS]:
+                if attr.type is ir.AttributeType.TENSOR:
+                    node.attributes[attr.name] = ir.AttrTensor(attr.name, _in_memory(attr.value))
+                else:
+                    node.attributes[attr.name] = ir.AttrTensors(attr.name, [_in_memory(t) for t in attr.value])
+
+
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.Tensor(np.array(tensor.numpy()), tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name)
+
+
 def _free_negative_dimensions(model: ir.Model) -> None:
     """Replace negative dimensions: older exporters write an unknown dimension as -1, and runtimes accept it."""
-    for graph in model.graphs():
+    for graph in _graphs(model):
         computed = (v for node in graph for v in node.outputs)
         for value in (*graph.inputs, *computed):
             if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
@@ -93,13 +163,21 @@ def _external_files(path: Path, model: ir.Model) -> Iterator[Path]:
     for name, tensor in _tensors(model):
         if not isinstance(tensor, ir.ExternalTensor):
             continue
-        file = (folder / tensor.location).resolve()
+        try:
+            file = (folder / tensor.location).resolve()
+            is_file = file.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, with a null character, a circle of links
+            raise ModelError(f"{path}: tensor {name} points to {tensor.location}, which is no path: {error}") from error
         if not file.is_relative_to(folder):
             raise ModelError(f"{path}: tensor {name} points to {tensor.location}, outside the model's folder")
-        if not file.is_file():
+        if not is_file:
             raise ModelError(f"{path}: the external data file {tensor.location} of tensor {name} is missing")
         end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
-        if end > file.stat().st_size or (tensor.length is not None and tensor.length < tensor.nbytes):
+        if (
+            (tensor.offset or 0) < 0
+            or end > file.stat().st_size
+            or (tensor.length is not None and tensor.length < tensor.nbytes)
+        ):
             raise ModelError(f"{path}: external data file {tensor.location} is too short for tensor {name}")
         if file not in seen:
             seen.add(file)
@@ -107,14 +185,22 @@ def _external_files(path: Path, model: ir.Model) -> Iterator[Path]:
 
 
 def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    for graph in model.graphs():
+    for graph in _graphs(model):
         for name, value in graph.initializers.items():
             if value.const_value is not None:
                 yield name, value.const_value
         for node in graph:
             for attr in node.attributes.values():
-                if attr.type is ir.AttributeType.TENSOR:
-                    yield f"{node.op_type}.{attr.name}", attr.value
+                if attr.type in _TENSORS:
+                    for tensor in [attr.value] if attr.type is ir.AttributeType.TENSOR else attr.value:
+                        yield f"{node.op_type}.{attr.name}", tensor
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Every graph of ``model``: the main one, the bodies of functions, and the subgraphs of both."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield graph
+        yield from graph.subgraphs()
 
 
 def _sha256(paths: list[Path]) -> str:
