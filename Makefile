@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 LOCK := requirements/dev.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench docs lock clean
+BUDGET ?= 1h
+.PHONY: help setup demo test fuzz lint format bench docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -27,6 +28,9 @@ demo: $(STAMP)  ## tune the digits example within three minutes
 
 test: $(STAMP)  ## run every test
 	$(BIN)/python -m pytest
+
+fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
+	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

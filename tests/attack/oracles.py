@@ -1,0 +1,129 @@
+"""What must be true of every command, whatever it was given."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.attack.case import TRACE, Case
+from tests.attack.loadable import REPORT
+from tests.attack.sandbox import Ended
+
+LONGEST_LINE = 4000
+"""Characters of an error message. A longer one is not the clear line that was promised."""
+
+_OTHERS = ("work/inlay-out", "tmp/.ses")
+"""Where ``tune`` writes when it is not told, and what ONNX Runtime leaves wherever it is imported."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+_PROGRESS = re.compile(r"\[ *\d+\.\d s\] ")
+_FRAME = re.compile(r'File "(?:[^"]*/)?((?:inlay|onnx_ir|onnx|numpy|yaml|typer|rich)/[^"]*)", line (\d+), in (\S+)')
+_OWN = ("stdout", "stderr", "case.json", "finding.txt", "stdout.txt", "stderr.txt", REPORT, TRACE)
+
+Snapshot = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken promise.
+
+    Attributes:
+        what: which one.
+        where: what tells this finding from others of its sort.
+        detail: for people.
+    """
+
+    what: str
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.where}"
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Everything that a command must leave alone, with digests."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name.split("/")[0] in ("out", "cache", *_OWN) or name.startswith(_OTHERS):
+            continue
+        if path.is_symlink():
+            found[name] = f"-> {path.readlink()}"
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "other"
+    return found
+
+
+def findings(case: Case, folder: Path, before: Snapshot, ended: Ended) -> list[Finding]:
+    """Every promise that the command broke."""
+    out, err = ((folder / name).read_bytes() for name in ("stdout", "stderr"))
+    command = " ".join(a for a in case.argv[:2] if "@" not in a and not a.startswith("-"))
+    found = _end(command, ended, err)
+    if not ended.reason:  # what this program killed could not clean up
+        found += _files(folder, before, command)
+    if ended.code is not None and ended.code >= 0 and not any(f.what == "traceback" for f in found):
+        found += _text(case, command, ended.code, out, err)
+    return found
+
+
+def _end(command: str, ended: Ended, err: bytes) -> list[Finding]:
+    text = err.decode(errors="replace")
+    found = []
+    if ended.reason:
+        measure = f"{ended.seconds:.0f} s, {ended.cpu_s:.0f} s of CPU, {ended.rss_mb:.0f} MB"
+        found.append(Finding(ended.reason, command, measure))
+    elif ended.code is not None and ended.code < 0:
+        found.append(Finding("crash", f"{command} by signal {-ended.code}", text[-500:]))
+    if "Traceback (most recent call last)" in text:
+        frames = _FRAME.findall(text)
+        place = next((f"{p}:{n} {w}" for p, n, w in reversed(frames) if p.startswith("inlay/")), "")
+        error = next((line for line in reversed(text.splitlines()) if line and not line.startswith(" ")), "")
+        found.append(Finding("traceback", f"{error.partition(':')[0][-60:]} at {place}", error[:300]))
+    if ended.orphans:
+        found.append(Finding("orphan", command, f"{ended.orphans} processes outlived the command"))
+    return found
+
+
+def _text(case: Case, command: str, code: int, out: bytes, err: bytes) -> list[Finding]:
+    found = []
+    if code not in (0, 1, 2):
+        found.append(Finding("exit code", f"{command} {code}", err.decode(errors="replace")[-300:]))
+    codec = "ascii" if case.encoding.startswith("ascii") else "utf8"
+    texts = {name: raw.decode(codec, errors="replace") for name, raw in (("stdout", out), ("stderr", err))}
+    for name, text in texts.items():
+        if match := _CONTROL.search(text):
+            line = next(t for t in text.split("\n") if _CONTROL.search(t))
+            found.append(Finding("control character", f"{command} {name}", f"{match.group()!r} in {line[:200]!r}"))
+    lines = [line for line in texts["stderr"].split("\n") if line and not _PROGRESS.match(line)]
+    wanted = int(code != 0)
+    if [line.startswith("inlay: ") for line in lines] != [True] * wanted:
+        sort = "no message" if not lines else next((ln for ln in lines if not ln.startswith("inlay: ")), "two")
+        shape = re.sub(r"0x[0-9a-f]+|\d+", "N", sort)[:80]
+        found.append(Finding("not one clear line", f"{command} {code}: {shape}", "\n".join(lines)[:600]))
+    elif lines and len(lines[0]) > LONGEST_LINE:
+        found.append(Finding("endless message", command, f"{len(lines[0])} characters: {lines[0][:200]}"))
+    return found
+
+
+def _files(folder: Path, before: Snapshot, command: str) -> list[Finding]:
+    found = []
+    after = snapshot(folder)
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name):
+            top = name.split("/")[0]
+            what = "left-over file" if top == "tmp" else "changed" if name in before else "written outside"
+            shape = re.sub(r"[0-9a-z_]{8}(?=$|/|\.)", "*", name)
+            found.append(Finding(what, f"{command} {shape}", name))
+            break
+    hidden = [p.name for p in (folder / "out").glob(".*") if p.name != ".gitignore"]
+    if hidden:
+        found.append(Finding("left-over file", f"{command} out/{hidden[0][:8]}", ", ".join(hidden)))
+    for name, what in ((REPORT, "unusable output"), (TRACE, "code executed")):
+        if (folder / name).exists():
+            text = (folder / name).read_text(encoding="utf8")
+            found.append(Finding(what, f"{command} {text[:70]}", text))
+    return found

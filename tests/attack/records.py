@@ -1,0 +1,123 @@
+"""Cases about what runs leave behind: journals, results, and the cost database."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from tests.attack.case import Case
+from tests.attack.choices import Choices
+from tests.attack.damage import changed, damaged, odd
+from tests.attack.protos import TEXTS
+from tests.attack.seeds import MODEL, TUNE, Seeds
+
+
+def journal(choose: Choices, seeds: Seeds, folder: Path) -> Case:
+    """The journal of a finished run: flipped bytes, zeroed pages, other tables, columns, values, JSON."""
+    _finished(seeds, folder)
+    path = folder / "out" / "run.sqlite"
+    action = choose.below(5)
+    if action == 0:
+        path.write_bytes(damaged(path.read_bytes(), choose))
+    elif action == 1:
+        raw = bytearray(path.read_bytes())
+        page = 4096 * choose.below(max(1, len(raw) // 4096))
+        raw[page : page + 4096] = choose.among((bytes(4096), b"\xff" * 4096))
+        path.write_bytes(raw)
+    else:
+        _change_rows(path, choose)
+    if choose.one_in(10):
+        (folder / "out" / f"run.sqlite-{choose.among(('wal', 'shm', 'journal'))}").write_bytes(choose.bytes(200))
+    return Case("journal", _reader(choose), real=choose.one_in(300))
+
+
+def _reader(choose: Choices) -> tuple[str, ...]:
+    """A command that reads what a run wrote."""
+    run = ("tune", MODEL, "-o", "@/out", "--data", "@/given/samples.npz", *TUNE)
+    wish = choose.among((("--fastest",), ("--min-sqnr", "10"), ("--max-drop", "1%")))
+    return choose.weighted(((6, ("select", "@/out", *wish)), (3, run)))
+
+
+def _finished(seeds: Seeds, folder: Path) -> None:
+    for name in ("model", "given", "out"):
+        shutil.copytree(seeds.run / name, folder / name, dirs_exist_ok=True)
+    result = folder / "out" / "result.json"
+    held = result.read_text(encoding="utf8")
+    result.write_text(held.replace(str(seeds.run), str(folder)), encoding="utf8")
+
+
+def _change_rows(path: Path, choose: Choices) -> None:
+    with sqlite3.connect(path) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        table = choose.among(tables)
+        columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+        rows = [rowid for (rowid,) in db.execute(f"SELECT rowid FROM {table}")]
+        action = choose.below(8)
+        try:
+            if action == 0:
+                db.execute(f"DROP TABLE {table}")
+            elif action == 1:
+                db.execute(f"DELETE FROM {table}")
+            elif action == 2:
+                db.execute(f"ALTER TABLE {table} RENAME COLUMN {choose.among(columns)} TO other")
+            elif action == 3:
+                db.execute(f"DROP TABLE {table}")
+                db.execute(f"CREATE TABLE {table} (a, b)")
+            elif rows:
+                column, row = choose.among(columns), choose.among(rows)
+                (held,) = db.execute(f"SELECT {column} FROM {table} WHERE rowid = ?", (row,)).fetchone()
+                db.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (_value(held, choose), row))
+        except (sqlite3.Error, OverflowError):
+            pass  # the schema refuses it: another case will do
+    db.close()
+
+
+def _value(held: Any, choose: Choices) -> Any:
+    if isinstance(held, bytes):
+        return damaged(held, choose)
+    if isinstance(held, str):
+        try:
+            plain = json.loads(held)
+        except ValueError:
+            return choose.among((*TEXTS, None))
+        if choose.one_in(3):
+            return damaged(held.encode(), choose).decode(errors="replace")
+        return json.dumps(changed(plain, choose), default=str)
+    value = odd(choose)
+    return value if not isinstance(value, int) or abs(value) < 2**63 else None
+
+
+def result(choose: Choices, seeds: Seeds, folder: Path) -> Case:
+    """``result.json`` of a finished run, or the cost database of its target."""
+    _finished(seeds, folder)
+    if choose.one_in(4):
+        _spoil_costs(choose, seeds, folder)
+        run = ("tune", MODEL, "-o", "@/out/new", "--data", "@/given/samples.npz", *TUNE, "--strategy", "guided")
+        return Case("result", run)
+    path = folder / "out" / "result.json"
+    if choose.one_in(3):
+        path.write_bytes(damaged(path.read_bytes(), choose))
+    else:
+        spoilt = json.loads(path.read_text(encoding="utf8"))
+        for _ in range(1 + choose.below(3)):
+            if choose.one_in(2) and isinstance(spoilt, dict) and "model" in spoilt:
+                spoilt["model"] = changed(spoilt["model"], choose)
+            else:
+                spoilt = changed(spoilt, choose)
+        path.write_text(json.dumps(spoilt, default=str), encoding="utf8")
+    return Case("result", ("select", "@/out", "--fastest"))
+
+
+def _spoil_costs(choose: Choices, seeds: Seeds, folder: Path) -> None:
+    shutil.copytree(seeds.run / "cache", folder / "cache", dirs_exist_ok=True)
+    for path in (folder / "cache").rglob("*.json"):
+        if choose.one_in(3):
+            path.write_bytes(damaged(path.read_bytes(), choose))
+        else:
+            spoilt = json.loads(path.read_text(encoding="utf8"))
+            for _ in range(1 + choose.below(3)):
+                spoilt["costs"] = changed(spoilt.get("costs"), choose)
+            path.write_text(json.dumps(spoilt, default=str), encoding="utf8")
