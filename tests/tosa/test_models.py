@@ -8,10 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.tosa import oracle
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
-from tests.tosa.comparison import assert_equal, exact_weight_limit, host_by_ort, output_steps, run_ort
+from tests.tosa.comparison import assert_equal, by_oracle, exact_weight_limit, host_by_ort, output_steps, run_ort
 from tests.tosa.models import light, load, quantize, random_feeds
 
 MODELS = ("mnist", "ultraface_rfb320_simplified", "fastestdet")
@@ -44,7 +43,7 @@ def compare(model: onnx.ModelProto, qtype: str) -> None:
     assert not lowered.not_lowered
     assert [p.kind for p in lowered.partitions] == ["tosa"]
     ours = LoweredRunner(lowered).run(feed)
-    assert_equal(ours, oracle.outputs(lowered.graph, feed, host=host_by_ort(lowered)))
+    assert_equal(ours, by_oracle(lowered.graph, feed, host_by_ort(lowered)))
     # ONNX Runtime rounds ties to even, TOSA up, and its float and integer kernels differ from each other as well; later
     # layers propagate such a step. So: within two steps of its integer kernels or, where the two kinds of kernels lie
     # farther apart, within that distance; and within that distance and one step of its float kernels.

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.tosa import ir, oracle
+from inlay.tosa import ir
 from inlay.tosa.lowering import lower
 from inlay.tosa.reference import LoweredRunner
-from tests.tosa.comparison import run_ort, three_ways
+from tests.tosa.comparison import by_oracle, run_ort, three_ways
 from tests.tosa.nets import Net, normal_feed, random_weights
 
 SCALE = 0.003929885104298592  # the scale of the published defect
@@ -91,7 +91,7 @@ def test_a_dropped_clamp_is_caught(zp: int) -> None:
             kept.append(replace(op, inputs=inputs))
     broken = replace(lowered.graph, ops=tuple(kept))
     right = LoweredRunner(lowered).run(normal_feed(model, 3))[0]
-    wrong = oracle.outputs(broken, normal_feed(model, 3))[0]
+    wrong = by_oracle(broken, normal_feed(model, 3))[0]
     steps = np.abs(wrong - run_ort(model, normal_feed(model, 3))[0]).max() / SCALE
     if zp == -128:
         np.testing.assert_array_equal(wrong, right)  # saturation does the activation's work

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,3 @@ class Emitter:
         getattr(attribute, f"{name}Attribute")(*attributes)
         self.serializer.addOperator(getattr(self.ts.Op, op), list(inputs), [out.name], attribute)
         return out
-
-
-EmitFunction = Callable[[Emitter, Any], None]

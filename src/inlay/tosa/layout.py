@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scipy.cluster.hierarchy import DisjointSet
+
 from inlay.tosa import ir
 from inlay.tosa.ir import Op, Shape, Tensor
 
@@ -62,19 +64,19 @@ class _Edge:
 def assign_layouts(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable[str]) -> dict[str, Layout]:
     """A layout for every tensor that ``ops`` read or write; constants are stored as their consumer needs them."""
     constant = set(constants)
-    groups = _Groups()
+    groups: DisjointSet[str] = DisjointSet()
     required: dict[str, set[Layout]] = defaultdict(set)
     edges = []
     for op in ops:
         live = [n for n in (*op.inputs, *op.outputs) if n not in constant]
         for name in live:
-            groups.find(name)
+            groups.add(name)
         if isinstance(op, (ir.Reshape, ir.Transpose)):
             edges.append(_Edge(op, op.inputs[0], op.out))
             continue
         for first, second in itertools.pairwise(live):
             if not isinstance(op, ir.MatMul):
-                groups.join(first, second)
+                groups.merge(first, second)
         layout = _required_layout(op, tensors)
         if layout is not None:
             for name in live:
@@ -84,9 +86,9 @@ def assign_layouts(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: 
         # One group never has two different requirements: each is the only layout that its rank's channel operators
         # take, and matrix products have groups of their own behind a Reshape.
         for layout in choices:
-            fixed.setdefault(groups.find(name), layout)
+            fixed.setdefault(groups[name], layout)
     chosen = _improve(groups, fixed, edges, tensors)
-    return {name: chosen[groups.find(name)] for name in groups.members()}
+    return {name: chosen[groups[name]] for name in groups}
 
 
 def _required_layout(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
@@ -104,14 +106,14 @@ def _required_layout(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
 
 
 def _improve(
-    groups: _Groups, fixed: Mapping[str, Layout], edges: Sequence[_Edge], tensors: Mapping[str, Tensor]
+    groups: DisjointSet[str], fixed: Mapping[str, Layout], edges: Sequence[_Edge], tensors: Mapping[str, Tensor]
 ) -> dict[str, Layout]:
     chosen = dict(fixed)
     touching: dict[str, list[_Edge]] = defaultdict(list)
     for edge in edges:
-        for name in {groups.find(edge.source), groups.find(edge.target)}:
+        for name in {groups[edge.source], groups[edge.target]}:
             touching[name].append(edge)
-    free = [g for g in groups.roots() if g not in fixed]
+    free = [n for n in groups if groups[n] == n and n not in fixed]
     for _ in range(_SWEEPS):
         changed = False
         for group in free:
@@ -129,12 +131,12 @@ def _cost(
     layout: Layout,
     edges: Sequence[_Edge],
     chosen: Mapping[str, Layout],
-    groups: _Groups,
+    groups: DisjointSet[str],
     tensors: Mapping[str, Tensor],
 ) -> int:
     total = 0
     for edge in edges:
-        source, target = groups.find(edge.source), groups.find(edge.target)
+        source, target = groups[edge.source], groups[edge.target]
         a = layout if source == group else chosen.get(source)
         b = layout if target == group else chosen.get(target)
         if a is not None and b is not None and not moves_no_bytes(edge.op, tensors, a, b):
@@ -193,27 +195,3 @@ def _factors(a: Shape, b: Shape) -> tuple[list[list[int]] | None, list[list[int]
         parts_b[j].append(count)
         count += 1
     return parts_a, parts_b
-
-
-class _Groups:
-    """Union-find over tensor names."""
-
-    def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        parent = self._parent.setdefault(name, name)
-        while parent != self._parent[parent]:
-            self._parent[parent] = self._parent[self._parent[parent]]
-            parent = self._parent[parent]
-        self._parent[name] = parent
-        return parent
-
-    def join(self, a: str, b: str) -> None:
-        self._parent[self.find(b)] = self.find(a)
-
-    def members(self) -> list[str]:
-        return list(self._parent)
-
-    def roots(self) -> list[str]:
-        return [n for n in self._parent if self.find(n) == n]

@@ -6,14 +6,14 @@ an error, never wrapped. Formulas: TOSA 1.0 specification, pseudocode of each op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from inlay.errors import RunFailed
 from inlay.tosa import ir, rescale
-from inlay.tosa.ir import Array, Executor, IntegerGraph, Op, Tensor
+from inlay.tosa.ir import Array, Executor, Op, Tensor
 from inlay.types import QParams
 
 Tensors = Mapping[str, Tensor]
@@ -30,42 +30,14 @@ def dequantize(values: Array, qparams: QParams) -> Array:
     return ((values.astype(np.int32) - qparams.zero_point[0]).astype(np.float32)) * np.float32(qparams.scale[0])
 
 
-def run(
-    graph: IntegerGraph,
-    feed: Mapping[str, Array],
-    host: Callable[[ir.Host, Sequence[Array]], Sequence[Array]] | None = None,
-) -> dict[str, Array]:
-    """Every tensor of ``graph`` for one set of inputs.
-
-    Args:
-        graph: the integer graph.
-        feed: an array for each model input, as the ONNX model takes them.
-        host: computes host nodes; without it a graph that has one is an error.
-
-    Returns:
-        Arrays by tensor name.
+def compute(ops: Iterable[Op], values: dict[str, Array], tensors: Tensors) -> None:
+    """Compute ``ops`` in turn, from and into ``values`` by tensor name.
 
     Raises:
-        RunFailed: an accumulator overflows int32, or there are host nodes and no ``host``.
+        RunFailed: an accumulator overflows int32.
     """
-    values: dict[str, Array] = dict(graph.constants)
-    for interface in graph.inputs:
-        values[interface.tensor] = np.asarray(feed[interface.name])
-    for op in graph.ops:
-        args = [values[name] if name else np.empty(0) for name in op.inputs]
-        if isinstance(op, ir.Host):
-            if host is None:
-                raise RunFailed(f"{op.source} stays on the host, and no host is given")
-            values.update(zip(op.outputs, host(op, args), strict=True))
-        else:
-            values[op.out] = evaluate(op, args, graph.tensors)
-    return values
-
-
-def outputs(graph: IntegerGraph, feed: Mapping[str, Array], **options: Any) -> list[Array]:
-    """The model's outputs, in order (see :func:`run`)."""
-    values = run(graph, feed, **options)
-    return [values[i.tensor] for i in graph.outputs]
+    for op in ops:
+        values[op.out] = evaluate(op, [values[name] for name in op.inputs], tensors)
 
 
 def evaluate(op: Op, args: Sequence[Array], tensors: Tensors) -> Array:
@@ -253,7 +225,6 @@ _UNARY: Mapping[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "reciprocal": lambda x: 1 / x,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
     "abs": np.abs,
     "negate": np.negative,
     "ceil": np.ceil,

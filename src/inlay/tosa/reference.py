@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from inlay.errors import DataError, RunFailed
@@ -13,7 +14,7 @@ from inlay.tosa import ir, oracle
 from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.extras import require
 from inlay.tosa.ir import Array, Executor
-from inlay.tosa.lowering import Lowered, Partition
+from inlay.tosa.lowering import Lowered
 from inlay.tosa.serialize import TosaBinary
 
 
@@ -58,28 +59,17 @@ class LoweredRunner:
 
     Args:
         lowered: the model.
-        threads: of ONNX Runtime, for the host partitions.
         in_numpy: compute TOSA partitions by :mod:`inlay.tosa.oracle`, about ten times as fast as the reference
             model. Integers agree bit for bit; floats (profile ``INT+FP``) may differ in their last bits.
+
+    Raises:
+        RunFailed: ONNX Runtime refuses a host partition.
     """
 
-    def __init__(self, lowered: Lowered, threads: int = 1, in_numpy: bool = False) -> None:
+    def __init__(self, lowered: Lowered, in_numpy: bool = False) -> None:
         self.lowered = lowered
         self.in_numpy = in_numpy
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        self._sessions: list[ort.InferenceSession | None] = []
-        for part in lowered.partitions:
-            if part.host is None:
-                self._sessions.append(None)
-                continue
-            try:
-                self._sessions.append(
-                    ort.InferenceSession(part.host.SerializeToString(), options, providers=["CPUExecutionProvider"])
-                )
-            except Exception as error:  # ONNX Runtime's own exceptions share no base class
-                raise RunFailed(f"ONNX Runtime refuses a host partition: {error}") from error
+        self._sessions = [None if part.host is None else _session(part.host) for part in lowered.partitions]
 
     def run(self, feed: Mapping[str, Array]) -> list[Array]:
         """The model's outputs, in order, for one set of inputs as the ONNX model takes them.
@@ -92,35 +82,21 @@ class LoweredRunner:
         values: dict[str, Array] = dict(graph.constants)
         for interface in graph.inputs:
             values[interface.tensor] = self._input(interface, feed)
-        for op in graph.ops:
-            if op.executor is Executor.CALLER and isinstance(op, ir.Quantize):
-                values[op.out] = oracle.evaluate(op, [values[op.inputs[0]]], graph.tensors)
+        by_caller = [op for op in graph.ops if op.executor is Executor.CALLER]
+        oracle.compute([op for op in by_caller if isinstance(op, ir.Quantize)], values, graph.tensors)
         for part, session in zip(self.lowered.partitions, self._sessions, strict=True):
-            inputs, outputs = part.subgraph.inputs, part.subgraph.outputs
-            args = [values[n] for n in inputs]
-            results: Sequence[Array]
-            if part.tosa is not None:
-                results = self._in_numpy(part, args) if self.in_numpy else run_tosa(part.tosa, args)
+            inputs = {name: values[name] for name in part.subgraph.inputs}
+            if session is not None:
+                results = _run(session, part.subgraph.outputs, inputs)
+            elif part.tosa is not None and not self.in_numpy:
+                results = run_tosa(part.tosa, list(inputs.values()))
             else:
-                assert session is not None
-                try:
-                    results = session.run(
-                        list(part.subgraph.outputs), dict(zip(part.subgraph.inputs, args, strict=True))
-                    )
-                except Exception as error:  # ONNX Runtime's own exceptions share no base class
-                    raise RunFailed(f"ONNX Runtime on a host partition: {error}") from error
-            values.update(zip(outputs, results, strict=True))
-        for op in graph.ops:
-            if op.executor is Executor.CALLER and isinstance(op, ir.Dequantize):
-                values[op.out] = oracle.evaluate(op, [values[op.inputs[0]]], graph.tensors)
+                inner = {**graph.constants, **inputs}
+                oracle.compute(part.subgraph.ops, inner, graph.tensors)
+                results = [inner[name] for name in part.subgraph.outputs]
+            values.update(zip(part.subgraph.outputs, results, strict=True))
+        oracle.compute([op for op in by_caller if isinstance(op, ir.Dequantize)], values, graph.tensors)
         return [values[i.tensor] for i in graph.outputs]
-
-    def _in_numpy(self, part: Partition, args: Sequence[Array]) -> list[Array]:
-        graph = self.lowered.graph
-        values = {**graph.constants, **dict(zip(part.subgraph.inputs, args, strict=True))}
-        for op in part.subgraph.ops:
-            values[op.out] = oracle.evaluate(op, [values[n] for n in op.inputs], graph.tensors)
-        return [values[n] for n in part.subgraph.outputs]
 
     def _input(self, interface: ir.Interface, feed: Mapping[str, Array]) -> Array:
         if interface.name not in feed:
@@ -133,3 +109,20 @@ class LoweredRunner:
                 f"the model takes {interface.dtype}{list(shape or ())}"
             )
         return value
+
+
+def _session(host: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(host.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        raise RunFailed(f"ONNX Runtime refuses a host partition: {error}") from error
+
+
+def _run(session: ort.InferenceSession, outputs: Sequence[str], inputs: Mapping[str, Array]) -> list[Array]:
+    try:
+        return list(session.run(list(outputs), dict(inputs)))
+    except Exception as error:  # as above
+        raise RunFailed(f"ONNX Runtime on a host partition: {error}") from error

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from inlay.tosa import ir
 from inlay.tosa.ir import IntegerGraph, Op, Tensor
 from inlay.tosa.layout import is_trivial
-from inlay.tosa.lowering import Lowered, Partition
+from inlay.tosa.lowering import Partition
 
 
 @dataclass(frozen=True)
@@ -59,37 +61,17 @@ _MOVEMENTS = frozenset(
         "Resize", "Upsample", "Expand", "Tile", "Identity", "DepthToSpace", "SpaceToDepth",
     }
 )  # fmt: skip
-_ITEM_BYTES = {
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "float16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-    "bool": 1,
-}
-
-
-@dataclass(frozen=True)
-class HostCycles:
-    """Estimated host cycles of one operator."""
-
-    node: str
-    op_type: str
-    cycles: float
 
 
 def _size(tensor: Tensor) -> int:
     return 0 if tensor.shape is None else math.prod(tensor.shape)
 
 
-def operator(graph: IntegerGraph, op: Op) -> HostCycles:
-    """Estimate of one operator on the host."""
+def operator(graph: IntegerGraph, op: Op) -> tuple[str, float]:
+    """Kind of one operator on the host, and its estimated cycles."""
     out = sum(_size(graph.tensors[n]) for n in op.outputs)
     if not isinstance(op, ir.Host):
-        return HostCycles(op.source, type(op).__name__, HOST.node_call + HOST.conversion * out)
+        return type(op).__name__, HOST.node_call + HOST.conversion * out
     kind = op.node.op_type
     if kind in _PRODUCTS:
         work = HOST.product * out * _depth(graph, op)
@@ -103,7 +85,7 @@ def operator(graph: IntegerGraph, op: Op) -> HostCycles:
     else:
         # Unknown operators (reductions, sorts, custom ones) count what they read as well.
         work = HOST.elementwise * (out + sum(_size(graph.tensors[n]) for n in op.inputs if n))
-    return HostCycles(op.source, kind, HOST.node_call + work)
+    return kind, HOST.node_call + work
 
 
 def _depth(graph: IntegerGraph, op: ir.Host) -> float:
@@ -116,13 +98,13 @@ def _depth(graph: IntegerGraph, op: ir.Host) -> float:
     return float(math.prod(w.shape[1:])) if op.node.op_type == "Conv" else float(w.shape[0] * math.prod(w.shape[2:]))
 
 
-def crossing(graph: IntegerGraph, part: Partition, lowered: Lowered) -> float:
+def crossing(graph: IntegerGraph, part: Partition) -> float:
     """Estimated cycles of calling the NPU for a partition and moving tensors there and back.
 
     The model's own inputs and outputs are not charged.
     """
     assert part.tosa is not None
-    outside = {i.tensor for i in (*lowered.graph.inputs, *lowered.graph.outputs)}
+    outside = {i.tensor for i in (*graph.inputs, *graph.outputs)}
     for op in graph.ops:
         if op.executor is ir.Executor.CALLER:
             outside.update((*op.inputs, *op.outputs))
@@ -131,7 +113,7 @@ def crossing(graph: IntegerGraph, part: Partition, lowered: Lowered) -> float:
         if stored.tensor in outside:
             continue
         size = math.prod(stored.shape)
-        cycles += HOST.crossing_byte * size * _ITEM_BYTES.get(stored.dtype, 4)
+        cycles += HOST.crossing_byte * size * np.dtype(stored.dtype).itemsize
         if not is_trivial(stored.permutation, graph.tensors[stored.tensor].dims):
             cycles += HOST.permuted * size
     return cycles

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -52,23 +51,16 @@ class Cost:
         return self.cycles / self.clock_hz * 1e9
 
 
-def compile_partitions(
-    model: onnx.ModelProto, accelerator: Accelerator, on_host: Mapping[str, str] | None = None
-) -> tuple[Lowered, Cost]:
-    """Lower for ``accelerator``, compile, and estimate the cost.
+def compile_partitions(model: onnx.ModelProto, accelerator: Accelerator) -> tuple[Lowered, Cost]:
+    """Lower a Q/DQ model for ``accelerator``, compile, and estimate the cost.
 
     Nodes that Vela rejects although the table of limits allows them are found one by one and stay on the host.
-
-    Args:
-        model: a Q/DQ model.
-        accelerator: the NPU.
-        on_host: names of nodes that stay on the host in any case, with the reason.
 
     Raises:
         CompileFailed: Vela rejects a partition as a whole but none of its operators.
         ModelError: the model is not valid.
     """
-    kept = dict(on_host or {})
+    kept: dict[str, str] = {}
     for _ in range(_ROUNDS):
         lowered = lower(model, "INT", legality=legality_for(ACCELERATORS[accelerator.name][0]), on_host=kept)
         estimates: list[Estimate | None] = []
@@ -117,12 +109,12 @@ def _cost(lowered: Lowered, estimates: list[Estimate | None], accelerator: Accel
     for index, (part, estimate) in enumerate(zip(lowered.partitions, estimates, strict=True)):
         if estimate is None or part.tosa is None:
             for op in part.subgraph.ops:
-                item = host_cost.operator(lowered.graph, op)
-                host += item.cycles
-                kernels.append(KernelTime(item.node, item.op_type, item.cycles / clock * 1e9, "float32", (item.node,)))
+                kind, cycles = host_cost.operator(lowered.graph, op)
+                host += cycles
+                kernels.append(KernelTime(op.source, kind, cycles / clock * 1e9, "float32", (op.source,)))
             continue
         npu += estimate.cycles
-        call = host_cost.crossing(lowered.graph, part, lowered)
+        call = host_cost.crossing(lowered.graph, part)
         crossing += call
         kernels.extend(_npu_kernels(part.tosa, estimate, clock))
         kernels.append(KernelTime(f"npu call {index}", "call", call / clock * 1e9, "", ()))

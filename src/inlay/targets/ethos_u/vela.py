@@ -1,4 +1,4 @@
-"""Vela in memory: one TOSA flatbuffer in, estimated cycles out (total, per layer, per memory).
+"""Vela in memory: one TOSA flatbuffer in, estimated cycles out, in total and per layer.
 
 All figures are Vela's estimates, deterministic within one version of it and not comparable across versions.
 """
@@ -75,18 +75,10 @@ class Estimate:
 
     Attributes:
         cycles: NPU cycles of one inference.
-        npu_cycles: of these, cycles of computing.
-        macs: multiply-accumulates.
-        memory_cycles: access cycles by memory.
-        peak_bytes: peak use by memory.
         layers: cycles per NPU operator, in order.
     """
 
     cycles: float
-    npu_cycles: float
-    macs: int
-    memory_cycles: Mapping[str, float]
-    peak_bytes: Mapping[str, int]
     layers: tuple[LayerCycles, ...]
 
 
@@ -152,22 +144,7 @@ def compile_raw(flatbuffer: bytes, accelerator: Accelerator) -> Any:
 def estimate(flatbuffer: bytes, accelerator: Accelerator) -> Estimate:
     """Compile a TOSA flatbuffer in memory and read Vela's performance report. Raises as :func:`compile_raw`."""
     compiled = compile_raw(flatbuffer, accelerator)
-    report = compiled.perf_report
-    return Estimate(
-        cycles=float(report.totalCycles),
-        npu_cycles=float(report.npuCycles),
-        macs=int(report.macCount),
-        memory_cycles={str(m.memoryName): float(m.totalAccessCycles) for m in _values(report.memories)},
-        peak_bytes={str(m.memoryName): int(m.peakUsage) for m in _values(report.memories)},
-        layers=_layers(compiled.opt_database),
-    )
-
-
-def _values(table: Any) -> list[Any]:
-    return list(table.values()) if hasattr(table, "values") else list(table)
-
-
-def _layers(database: Any) -> tuple[LayerCycles, ...]:
-    table = database.tables["perf"]
+    table = compiled.opt_database.tables["perf"]
     name, op, cycles = (table.header.index(c) for c in ("name", "operator", "op_cycles"))
-    return tuple(LayerCycles(str(row[name]), str(row[op]), float(row[cycles])) for row in table.data)
+    layers = tuple(LayerCycles(str(row[name]), str(row[op]), float(row[cycles])) for row in table.data)
+    return Estimate(float(compiled.perf_report.totalCycles), layers)
