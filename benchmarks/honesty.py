@@ -147,7 +147,7 @@ def samples(seed: int = 0, count: int = 12) -> Samples:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(network(), path)
-        found = random_samples(input_specs(load(path).model), {}, np.random.default_rng(seed), count)
+        found = random_samples(input_specs(load(path).model), np.random.default_rng(seed), count)
     return replace(found, kind="npz")
 
 

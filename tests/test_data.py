@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from inlay.data import InputSpec, Samples, load_function, random_samples, read_labels, read_samples, split
+from inlay.data import InputSpec, Samples, bound, load_function, random_samples, read_labels, read_samples, split
 from inlay.errors import DataError, InlayError, UsageError
 
 X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 4))
@@ -71,6 +71,13 @@ def test_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "def feeds():\n    return ({'x': np.zeros((1, 3, 4, 4), np.float32)} for _ in range(2))\n"
         "def stacked():\n    return {'x': np.zeros((5, 3, 4, 4), np.float32)}\n"
         "number = 3\n"
+        "def raises():\n    return {}['nothing']\n"
+        "def raises_late():\n    yield {'x': np.zeros((1, 3, 4, 4), np.float32)}\n    raise OSError('disk')\n"
+        "def gives_number():\n    return 5\n"
+        "def gives_numbers():\n    return [5]\n"
+        "def ragged():\n    return {'x': [[1], [1, 2]]}\n"
+        "def other_keys():\n    return [{1: np.zeros(3)}]\n"
+        "def wants_argument(x):\n    return []\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -83,6 +90,42 @@ def test_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ):
         with pytest.raises(UsageError, match=message):
             load_function(text, "--data")
+    for name, message in (
+        ("raises", r"samples_of_mine:raises failed: KeyError: 'nothing' \(.*samples_of_mine.py, line 8\)"),
+        ("raises_late", "OSError: disk"),
+        ("gives_number", "gave int instead of a mapping"),
+        ("gives_numbers", "gave int instead of a mapping"),
+        ("ragged", "ValueError"),
+        ("other_keys", "no array for the model's input x.*it has 1 instead"),
+        ("wants_argument", "TypeError.*argument"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_samples(f"samples_of_mine:{name}", [X])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit(3)", "importing a_module failed: SystemExit: 3"),
+        ("1 / 0", r"ZeroDivisionError: .*a_module.py, line 1\)"),
+        ("def f(:", "SyntaxError"),
+        ("import not_installed_here", "there is no module not_installed_here"),
+    ],
+)
+def test_modules_that_cannot_be_imported(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_module.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "a_module", raising=False)
+    with pytest.raises(UsageError, match=message):
+        load_function("a_module:f", "--metric")
+
+
+@pytest.mark.parametrize("text", [":f", "a..b:f", ".a:f", "math:", "math:no", "\udcff:f", "math\0:f"])
+def test_names_that_are_no_functions(text: str) -> None:
+    with pytest.raises(UsageError, match="--data"):
+        load_function(text, "--data")
 
 
 def test_feeds_given_directly() -> None:
@@ -240,21 +283,21 @@ def test_too_few_samples_are_not_called_verified(count: int) -> None:
 
 def test_random_samples_bind_dimensions() -> None:
     rng = np.random.default_rng(0)
-    found = random_samples([DYNAMIC, IDS], {"height": 7}, rng, 2)
+    found = random_samples(bound([DYNAMIC, IDS], {"height": 7}), rng, 2)
     assert found.feeds[0]["x"].shape == (1, 3, 7, 4)
     assert set(np.unique(found.feeds[0]["ids"])) <= {0, 1}
     with pytest.raises(UsageError, match=r"--bind height=N"):
-        random_samples([DYNAMIC], {"batch": 2}, rng, 1)
+        random_samples(bound([DYNAMIC], {"batch": 2}), rng, 1)
 
 
 def test_an_input_of_any_size_is_not_filled_with_random_numbers() -> None:
     with pytest.raises(UsageError, match=r"input x: float32 \[1, 1099511627776\] is larger than 4 GiB"):
-        random_samples([InputSpec("x", np.dtype(np.float32), (1, 2**40))], {}, np.random.default_rng(0), 1)
+        random_samples([InputSpec("x", np.dtype(np.float32), (1, 2**40))], np.random.default_rng(0), 1)
 
 
 def test_scalar_inputs_are_fed_as_scalars(tmp_path: Path) -> None:
     scalar = InputSpec("scale", np.dtype(np.float32), ())
-    (random,) = random_samples([scalar], {}, np.random.default_rng(0), 1).feeds
+    (random,) = random_samples([scalar], np.random.default_rng(0), 1).feeds
     for found in (
         read_samples([random], [scalar]),
         read_samples([{"scale": np.array(2.0)}], [scalar]),
@@ -262,3 +305,21 @@ def test_scalar_inputs_are_fed_as_scalars(tmp_path: Path) -> None:
     ):
         assert {f["scale"].shape for f in found.feeds} == {()}
         assert {f["scale"].dtype for f in found.feeds} == {np.dtype(np.float32)}
+
+
+def test_sizes_hold_for_given_samples_too() -> None:
+    two = read_samples([{"x": images(2)}], bound([DYNAMIC], {"batch": 2}))
+    assert two.feeds[0]["x"].shape == (2, 3, 4, 4)
+    with pytest.raises(DataError, match=r"x: float32 \[batch, 3, 9, 4\] got shape \[1, 3, 4, 4\]"):
+        read_samples([{"x": images(1)}], bound([DYNAMIC], {"height": 9}))
+    for specs, known in (([DYNAMIC], "they have batch, height"), ([X], "all of theirs are fixed")):
+        with pytest.raises(UsageError, match=f"--bind width=3: no input has the dynamic dimension width; {known}"):
+            bound(specs, {"width": 3})
+
+
+def test_stacked_samples_come_in_batches_of_the_bound_size(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", x=images(7))
+    specs = bound([DYNAMIC], {"batch": 3})
+    assert [f["x"].shape[0] for f in read_samples(path, specs).feeds] == [3, 3]
+    with pytest.raises(DataError, match="takes 9 rows at once, the array has 7"):
+        read_samples(path, bound([DYNAMIC], {"batch": 9}))

@@ -13,8 +13,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from inlay.version import __version__
-
 if TYPE_CHECKING:
     from inlay.api import bench, list_targets, quantize, regions, select, tune
     from inlay.autotuner import (
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
     from inlay.types import Placement, Port, QParams, QType
+    from inlay.version import __version__
 
 __all__ = [
     "ChildRegionInputInsertionPoint",
@@ -67,6 +66,7 @@ _HOMES = {
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
+    "inlay.version": ("__version__",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

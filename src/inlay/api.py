@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
-from inlay.data import Samples, input_specs, random_samples, read_labels, read_samples, save_feed
+from inlay.data import InputSpec, Samples, bound, input_specs, random_samples, read_labels, read_samples, save_feed
 from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.client import Worker
@@ -27,6 +27,7 @@ from inlay.prepare.options import (
     DEFAULT_BUDGET_S,
     DEFAULT_MIN_SQNR_DB,
     STRATEGIES,
+    check_sqnr,
     documented,
     parse_bind,
     parse_duration,
@@ -96,6 +97,8 @@ def tune(
     if labels is not None:
         if samples is None:
             raise UsageError("--labels without --data: labels belong to samples")
+        if metric in (None, "sqnr"):
+            raise UsageError("--labels without --metric: only a metric looks at labels")
         array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
         samples = replace(samples, labels=array)
     function = find_metric(metric, None if samples is None else samples.labels)
@@ -226,7 +229,7 @@ def select(
     """
     if fastest == (max_drop is not None or min_sqnr is not None):
         raise UsageError("give --max-drop, --min-sqnr, or --fastest")
-    wish = _run_select.Wish(min_sqnr, None if max_drop is None else parse_share(str(max_drop)))
+    wish = _run_select.Wish(check_sqnr(min_sqnr), None if max_drop is None else parse_share(str(max_drop)))
     return _run_select.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
 
 
@@ -283,7 +286,11 @@ def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
         return target
     if target not in available():
         raise UsageError(f"--target {target}: there is no such target; installed are {', '.join(available())}")
-    return TargetSpec(target, {"threads": threads} if takes_option(target, "threads") else {})
+    if takes_option(target, "threads"):
+        return TargetSpec(target, {"threads": threads})
+    if threads != 1:
+        raise UsageError(f"--threads {threads}: target {target} has no threads to choose")
+    return TargetSpec(target)
 
 
 def _paths(*given: object) -> list[str | Path]:
@@ -297,6 +304,7 @@ class _Given:
 
     file: ModelFile
     samples: Samples | None
+    specs: Sequence[InputSpec]
     sizes: Mapping[str, int]
 
     @classmethod
@@ -305,17 +313,18 @@ class _Given:
 
     @classmethod
     def of(cls, file: ModelFile, data: DataSource, bind: Sizes) -> _Given:
-        specs, sizes = input_specs(file.model), parse_bind(bind)
-        return cls(file, None if data is None else read_samples(data, specs), sizes)
+        sizes = parse_bind(bind)
+        specs = bound(input_specs(file.model), sizes)
+        return cls(file, None if data is None else read_samples(data, specs), specs, sizes)
 
     def samples_or_random(self, rng: np.random.Generator, count: int) -> Samples:
-        return self.samples or random_samples(input_specs(self.file.model), self.sizes, rng, count)
+        return self.samples or random_samples(self.specs, rng, count)
 
 
 def _seconds(budget: str | float | None) -> float | None:
     if budget is None or budget == "none":
         return None
-    return parse_duration(budget) if isinstance(budget, str) else float(budget)
+    return parse_duration(budget if isinstance(budget, str) else f"{budget:f}")
 
 
 def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | None, no_bound: bool) -> Bound:
@@ -329,7 +338,7 @@ def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | N
     drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else 0.01
     if named is None and min_sqnr is None:
         min_sqnr = DEFAULT_MIN_SQNR_DB
-    return Bound(min_sqnr, named, drop)
+    return Bound(check_sqnr(min_sqnr), named, drop)
 
 
 def _loadable(worker: Worker, artifacts: Sequence[Artifact]) -> None:

@@ -105,3 +105,13 @@ def test_interrupts_end_with_130(
     code, _, err = run("tune", save(residual_model()), "-o", tmp_path / "out")
     assert code == 130
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("module", ["numpy", "random", "ml_dtypes", "json"])
+def test_the_working_directory_is_data(module: str, save: SaveModel, tmp_path: Path) -> None:
+    """A module beside a downloaded model is not imported, by the command as little as by its workers."""
+    (tmp_path / f"{module}.py").write_text("open('executed', 'w')\nraise SystemExit(9)\n")
+    command = [sys.executable, "-m", "inlay", "bench", *[str(save(small_model()))] * 2, "--target", "null"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "executed").exists()

@@ -195,3 +195,12 @@ def test_a_batch_of_zero(run: RunCommand, save: SaveModel, tmp_path: Path) -> No
     assert "Traceback" not in err
     if code:
         assert len(err.strip().splitlines()) == 1
+
+
+def test_inputs_with_the_names_of_parameters(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """``numpy.savez`` takes names as keywords, and has some of its own."""
+    b = Builder()
+    x, y = (b.input(name, (1, 3, 8, 8)) for name in ("file", "allow_pickle"))
+    b.output(b.conv("conv", b.node("args", "Add", [x, y]), 4))
+    code, _, err = run("tune", save(b.model()), "-o", tmp_path / "out", *FAST)
+    assert code == 0, err

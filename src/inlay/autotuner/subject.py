@@ -18,7 +18,7 @@ from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import InProcess, TableScorer
 from inlay.calibrate.tables import observe, table_from
-from inlay.data import Samples, input_specs, random_samples, read_samples
+from inlay.data import Samples, bound, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile, load
@@ -46,7 +46,7 @@ class Subject:
         source: path of a model, or a model in memory.
         target: what the target runs, and how it wants models written.
         samples: inputs to calibrate with, as ``--data`` takes them; without any, random ones.
-        bind: sizes of dynamic dimensions by symbol, for random samples.
+        bind: sizes of dynamic dimensions by symbol.
         seed: of the random samples.
 
     Attributes:
@@ -70,12 +70,10 @@ class Subject:
         folder = Path(tempfile.mkdtemp(prefix="inlay-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         file = _read(source, folder)
-        specs = input_specs(file.model)
+        specs = bound(input_specs(file.model), bind or {})
         rng = np.random.default_rng(seed)
         self._samples: Samples
-        self._samples = (
-            random_samples(specs, bind or {}, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
-        )
+        self._samples = random_samples(specs, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
         self.samples_kind = self._samples.kind
         self.sha256 = file.sha256
         extraction = take_apart(file, self._samples.feeds, folder)

@@ -38,7 +38,7 @@ class QDQAutotuner:
         rules: what the target runs in low precision; ONNX Runtime on this machine's CPU by default.
         samples: inputs to calibrate with, as ``--data`` takes them, or an iterable of feeds. Without any, random ones
             are used: latencies are real then, outputs are not.
-        bind: sizes of dynamic dimensions by symbol, for random samples; 1 for a batch without one.
+        bind: sizes of dynamic dimensions by symbol; 1 for a batch without one where there are no samples.
 
     Raises:
         ModelError: the model cannot be read.

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
-import zipfile
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import onnx
 
+from inlay.data.archives import read_arrays, read_tensor
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.errors import DataError, UsageError
+
+_MOST_SAMPLES = 1_000_000
+"""A run uses some thousands; a million rows as arrays of their own take about 0.2 GB."""
 
 
 def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs: Sequence[InputSpec]) -> Samples:
@@ -29,7 +33,7 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
         DataError: there are no samples, or they do not fit the inputs; the message names the input.
     """
     if not isinstance(source, (str, Path)):
-        return _checked([dict(f) for f in source], "feeds", "given feeds", specs)
+        return _checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
     text = str(source)
     path = Path(text)
     if path.is_dir():
@@ -39,10 +43,14 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
             raise DataError(f"--data {text}: no such file")
         return _checked(_rows(_arrays(path, specs), specs, text), "npz", text, specs)
     if ":" in text and not path.exists():
-        feeds = load_function(text, "--data")()
-        if isinstance(feeds, Mapping):
-            feeds = _rows({k: np.asarray(v) for k, v in feeds.items()}, specs, text)
-        return _checked([{k: np.asarray(v) for k, v in f.items()} for f in feeds], "function", text, specs)
+        function = load_function(text, "--data")
+        try:
+            feeds = _feeds(function(), specs, text)
+        except DataError:
+            raise
+        except Exception as error:  # the user's own code
+            raise DataError(f"--data {text} failed: {_blame(error)}") from error
+        return _checked(feeds, "function", text, specs)
     raise DataError(f"--data {text}: give a .npz file, a folder of .npz/.npy/test_data_set_*, or module:function")
 
 
@@ -55,28 +63,20 @@ def read_labels(source: str | Path, count: int) -> np.ndarray:
     path = Path(source)
     if not path.is_file():
         raise DataError(f"--labels {path}: no such file")
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                if len(archive.files) != 1:
-                    raise DataError(f"--labels {path}: holds arrays {', '.join(archive.files)}; give a file with one")
-                labels = archive[archive.files[0]]
-        elif path.suffix == ".npy":
-            labels = np.asarray(np.load(path, allow_pickle=False))
-        else:
+    if path.suffix in (".npz", ".npy"):
+        arrays = read_arrays(path)
+        if len(arrays) != 1:
+            raise DataError(f"--labels {path}: holds arrays {', '.join(arrays)}; give a file with one")
+        (labels,) = arrays.values()
+    else:
+        try:
             labels = np.loadtxt(path, dtype=np.int64, ndmin=1)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"--labels {path} cannot be read: {error}") from error
+        except (ValueError, ArithmeticError, OSError) as error:
+            raise DataError(f"--labels {path} cannot be read: {error}") from error
     if labels.ndim == 0 or len(labels) != count:
         held = "one number" if labels.ndim == 0 else f"{len(labels)} labels"
         raise DataError(f"--labels {path}: {held}, but --data has {count} samples")
-    return np.asarray(labels)
-
-
-def save_feed(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name as ``.npz``; any name is allowed."""
-    with path.open("wb") as file:
-        np.savez(file, **cast(Any, arrays))  # numpy's stubs take names for options in some versions
+    return labels
 
 
 def load_function(text: str, option: str) -> Callable[..., Any]:
@@ -87,35 +87,52 @@ def load_function(text: str, option: str) -> Callable[..., Any]:
         option: the command-line option, for messages.
 
     Raises:
-        UsageError: there is no such module or function.
+        UsageError: there is no such module or function, or importing it fails.
     """
     module_name, _, name = text.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        function = getattr(importlib.import_module(module_name), name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UsageError(f"{option} {text}: there is no module {error.name}") from error
-    except AttributeError as error:
-        raise UsageError(f"{option} {text}: module {module_name} has no {name}") from error
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise UsageError(f"{option} {text}: importing {module_name} failed: {_blame(error)}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        raise UsageError(f"{option} {text}: module {module_name} has no {name}")
     if not callable(function):
         raise UsageError(f"{option} {text}: {name} is not a function")
     return function  # type: ignore[no-any-return]
 
 
+def _blame(error: BaseException) -> str:
+    """What went wrong in the user's own code, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _feeds(given: object, specs: Sequence[InputSpec], where: str) -> list[Feed]:
+    """Feeds from what a function or a caller gave: feeds one by one, or one mapping of stacked arrays."""
+    if isinstance(given, Mapping):
+        return _rows({str(k): np.asarray(v) for k, v in given.items()}, specs, where)
+    feeds: list[Feed] = []
+    for feed in itertools.islice(given, _MOST_SAMPLES) if isinstance(given, Iterable) else (given,):
+        if not isinstance(feed, Mapping):
+            raise DataError(f"{where}: gave {type(feed).__name__} instead of a mapping of arrays by input name")
+        feeds.append({str(k): np.asarray(v) for k, v in feed.items()})
+    return feeds
+
+
 def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as file:  # numpy leaves a broken archive open
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                if len(specs) != 1:
-                    names = ", ".join(s.name for s in specs)
-                    raise DataError(f"{path} holds one array, but the model has the inputs {names}: give a .npz")
-                return {specs[0].name: loaded}
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+    arrays = read_arrays(path)
+    if "" in arrays and path.suffix == ".npy":
+        if len(specs) != 1:
+            names = ", ".join(s.name for s in specs)
+            raise DataError(f"{path} holds one array, but the model has the inputs {names}: give a .npz")
+        return {specs[0].name: arrays[""]}
+    return arrays
 
 
 def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str) -> list[Feed]:
@@ -124,6 +141,8 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
     columns = {}
     for spec in specs:
         array = arrays[spec.name]
+        if array.ndim and len(array) > _MOST_SAMPLES:
+            raise DataError(f"{where}: {len(array)} rows for input {spec.name}; give at most {_MOST_SAMPLES}")
         rank = None if spec.dims is None else len(spec.dims)
         if rank is not None and array.ndim == rank + 1:
             columns[spec.name] = list(array)
@@ -132,6 +151,8 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
             if rank == 0 or array.ndim == 0:
                 raise DataError(f"{where}: input {spec} is a scalar: give an array of one number per sample")
             whole = len(array) // max(batch, 1)
+            if len(array) and not whole:
+                raise DataError(f"{where}: input {spec} takes {batch} rows at once, the array has {len(array)}")
             columns[spec.name] = [array[i * batch : (i + 1) * batch] for i in range(whole)]
         else:
             raise DataError(f"{where}: input {spec} expects rank {rank}, the array has shape {list(array.shape)}")
@@ -163,13 +184,12 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
 
 def _test_data_set(folder: Path, specs: Sequence[InputSpec]) -> Feed:
     feed: Feed = {}
-    for i, file in enumerate(sorted(folder.glob("input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))):
-        try:
-            proto = onnx.TensorProto.FromString(file.read_bytes())
-            name = proto.name if any(s.name == proto.name for s in specs) else specs[i].name
-            feed[name] = onnx.numpy_helper.to_array(proto)
-        except Exception as error:  # protobuf and numpy each raise their own
-            raise DataError(f"{file} cannot be read: {error}") from error
+    numbered = {p.stem.removeprefix("input_"): p for p in folder.glob("input_*.pb")}
+    for number in sorted((n for n in numbered if n.isdecimal()), key=int):
+        name, array = read_tensor(numbered[number])
+        if not any(s.name == name for s in specs) and int(number) < len(specs):
+            name = specs[int(number)].name
+        feed[name] = array
     return feed
 
 

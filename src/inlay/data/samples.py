@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,14 +101,24 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
     return tuple(specs)
 
 
-def random_samples(
-    specs: Sequence[InputSpec], bind: Mapping[str, int], rng: np.random.Generator, count: int
-) -> Samples:
+def bound(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
+    """The inputs with sizes for dynamic dimensions, by symbol. Raises UsageError where no input has such a symbol."""
+    symbols = {d for s in specs for d in s.dims or () if isinstance(d, str)}
+    for name in sizes:
+        if name not in symbols:
+            known = f"they have {', '.join(sorted(symbols))}" if symbols else "all of theirs are fixed"
+            raise UsageError(f"--bind {name}={sizes[name]}: no input has the dynamic dimension {name}; {known}")
+    return tuple(
+        s if s.dims is None else replace(s, dims=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in s.dims))
+        for s in specs
+    )
+
+
+def random_samples(specs: Sequence[InputSpec], rng: np.random.Generator, count: int) -> Samples:
     """Random inputs: standard normal for floats; 0 or 1 for integers and booleans.
 
     Args:
-        specs: the model's inputs.
-        bind: sizes of dynamic dimensions, by symbol; 1 for an unbound first dimension (the batch).
+        specs: the inputs; an unknown first dimension (the batch) is 1.
         rng: source of the values.
         count: number of samples.
 
@@ -120,7 +130,7 @@ def random_samples(
     for _ in range(count):
         feed: Feed = {}
         for spec in specs:
-            shape = _bound(spec, bind)
+            shape = _static(spec)
             if spec.dtype.kind == "f":
                 feed[spec.name] = rng.standard_normal(shape).astype(spec.dtype)
             elif spec.dtype.kind in "iub":
@@ -164,16 +174,16 @@ def evenly_spaced(indices: list[int], most: int) -> list[int]:
     return [indices[int(i)] for i in np.linspace(0, len(indices) - 1, min(len(indices), most))]
 
 
-def _bound(spec: InputSpec, bind: Mapping[str, int]) -> tuple[int, ...]:
+def _static(spec: InputSpec) -> tuple[int, ...]:
     if spec.dims is None:
         raise UsageError(f"input {spec.name} has no known shape: give --data")
     shape = []
     for i, dim in enumerate(spec.dims):
-        if isinstance(dim, str) and dim not in bind and i > 0:
+        if isinstance(dim, str) and i > 0:
             raise UsageError(
                 f"input {spec.name} has the dynamic dimension {dim}: give --bind {dim}=N, or --data with real samples"
             )
-        shape.append(dim if isinstance(dim, int) else bind.get(dim, 1))
+        shape.append(dim if isinstance(dim, int) else 1)
     if math.prod(shape) * spec.dtype.itemsize > MAX_RANDOM_BYTES:
         raise UsageError(f"input {spec} is larger than {MAX_RANDOM_BYTES >> 30} GiB: give --data with real samples")
     return tuple(shape)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from inlay.data import load_feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure import policy
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
@@ -126,10 +127,9 @@ class Worker:
         try:
             self._ask("run", key=artifact.digest, feeds=[str(f) for f in feeds], out=str(out))
             results: list[dict[str, np.ndarray]] = [{} for _ in feeds]
-            with np.load(out, allow_pickle=False) as archive:
-                for key in archive.files:
-                    index, _, name = key.partition("/")
-                    results[int(index)][name] = archive[key]
+            for key, array in load_feed(out).items():
+                index, _, name = key.partition("/")
+                results[int(index)][name] = array
         finally:
             out.unlink(missing_ok=True)
         return results

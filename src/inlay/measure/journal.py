@@ -18,10 +18,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from inlay.data import load_feed, save_feed
 from inlay.errors import JournalError
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
 from inlay.types import Placement
@@ -235,7 +236,7 @@ class Journal:
     def record_feed(self, name: str, feed: Mapping[str, np.ndarray]) -> None:
         """Record one sample: writing a candidate again normalizes the model with its shapes."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **cast(Any, feed))  # numpy's stubs take names for options in some versions
+        save_feed(buffer, feed, compressed=True)
         self._write("INSERT OR IGNORE INTO feeds VALUES (?, ?)", (name, buffer.getvalue()))
 
     def feed(self, name: str) -> dict[str, np.ndarray] | None:
@@ -244,8 +245,7 @@ class Journal:
             row = self._db.execute("SELECT npz FROM feeds WHERE name = ?", (name,)).fetchone()
             if row is None:
                 return None
-            with np.load(io.BytesIO(row[0]), allow_pickle=False) as archive:
-                return {key: archive[key] for key in archive.files}
+            return load_feed(io.BytesIO(row[0]))
 
     def record_seconds(self) -> None:
         """Record how long this session has taken, where nothing else is recorded for a while."""

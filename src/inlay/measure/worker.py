@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.data import save_feed
+from inlay.data import load_feed, save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure import policy
 from inlay.measure.blocks import run_block, slot_repeats
@@ -114,8 +114,7 @@ class Service:
 
     def _feed(self, path: str) -> Feed:
         if path not in self._feeds:
-            with np.load(path, allow_pickle=False) as archive:
-                feed = {name: archive[name] for name in archive.files}
+            feed = load_feed(Path(path))
             if len(self._feeds) >= policy.RESIDENT_FEEDS:
                 return feed
             self._feeds[path] = feed

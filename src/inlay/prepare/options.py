@@ -8,6 +8,7 @@ those functions (:mod:`inlay.cli.options`), and :func:`documented` their docstri
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from inlay.errors import UsageError
+from inlay.quant.accuracy import EXACT_DB
 
 DEFAULT_MIN_SQNR_DB = 20.0
 """Bound where neither a metric nor a bound is given: noise of 1 % of the signal's power."""
 DEFAULT_BUDGET_S = 120.0
 """Seconds of search where no budget is given."""
+_LARGEST_SIZE = 2**31 - 1  # runtimes index with 32 bits in places
+_LONGEST_SIZE = 12  # more digits than the largest size has; Python refuses to read thousands
 STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
 
 T = TypeVar("T")
@@ -152,9 +156,10 @@ def parse_duration(text: str) -> float:
     """Seconds from ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
     factors = {"h": 3600.0, "m": 60.0, "s": 1.0, "": 1.0}
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms]?)", text.strip())
-    if not parts or "".join(n + u for n, u in parts) != text.strip():
+    seconds = sum(float(n) * factors[u] for n, u in parts)
+    if not parts or "".join(n + u for n, u in parts) != text.strip() or not math.isfinite(seconds):
         raise UsageError(f"--budget {text}: give a duration such as 90s, 10m or 1h30m")
-    return sum(float(n) * factors[u] for n, u in parts)
+    return seconds
 
 
 def parse_share(text: str) -> float:
@@ -165,18 +170,25 @@ def parse_share(text: str) -> float:
     except ValueError:
         raise UsageError(f"--max-drop {text}: give a number such as 0.005, or a share such as 0.5%") from None
     if not 0.0 <= value < float("inf"):
-        raise UsageError(f"--max-drop {text}: it must not be negative")
+        raise UsageError(f"--max-drop {text}: it must be a number, and not negative")
     return value
+
+
+def check_sqnr(least: float | None) -> float | None:
+    """A bound on the SQNR in dB, if it bounds anything and can be kept. Raises UsageError."""
+    if least is not None and not -EXACT_DB < least <= EXACT_DB:
+        raise UsageError(f"--min-sqnr {least:g}: give decibels above {-EXACT_DB:g} and up to {EXACT_DB:g}")
+    return least
 
 
 def parse_bind(sizes: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
     """Sizes by dimension, from a mapping or from ``name=N`` entries. Raises UsageError."""
-    if isinstance(sizes, Mapping):
-        return dict(sizes)
-    bound = {}
-    for entry in sizes:
-        name, equals, number = entry.rpartition("=")
-        if not equals or not name or not number.isdigit() or int(number) < 1:
-            raise UsageError(f"--bind {entry}: give name=N with a whole number of at least 1")
-        bound[name] = int(number)
+    entries = [f"{n}={size}" for n, size in sizes.items()] if isinstance(sizes, Mapping) else sizes
+    bound: dict[str, int] = {}
+    for entry in entries:
+        name, _, number = entry.rpartition("=")
+        if not name or not number.isdecimal() or not 1 <= (size := int(number[:_LONGEST_SIZE])) <= _LARGEST_SIZE:
+            raise UsageError(f"--bind {entry}: give name=N with a whole number from 1 to {_LARGEST_SIZE}")
+        if bound.setdefault(name, size) != size:
+            raise UsageError(f"--bind {entry}: {name} is {bound[name]} already")
     return bound

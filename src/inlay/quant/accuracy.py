@@ -82,6 +82,15 @@ class Judge:
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
         self.float_metric = None if metric is None else _value(metric, reference, self._labels)
 
+    def refuse_idle_bound(self) -> None:
+        """Raise UsageError where a metric that is not negative would have to fall below 0 to break the constraint."""
+        most, value = self._bound.max_drop, self.float_metric
+        if most is not None and value is not None and 0.0 <= value <= most:
+            raise UsageError(
+                f"--max-drop {most:g} bounds nothing: the float model's {self._bound.metric} is {value:g}; "
+                "give less, or check the labels"
+            )
+
     def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
         """Accuracy of a model from its ``outputs`` on the same samples."""
         errors, margin = self._errors(outputs)

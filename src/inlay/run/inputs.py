@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, Split, input_specs, random_samples, split
+from inlay.data import Samples, Split, bound, input_specs, random_samples, split
+from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
 from inlay.quant.accuracy import Metric
+from inlay.quant.extract import is_quantized
 from inlay.version import __version__
 
 RANDOM_SAMPLES = 8
@@ -67,8 +69,10 @@ class RunInputs:
         """
         specs = input_specs(file.model)
         baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
+        if config.keep_qparams and baseline is None and not is_quantized(file.model):
+            raise UsageError("--keep-qparams: there is no Q/DQ model to keep them from")
         if samples is None:
-            samples = random_samples(specs, config.bind, rng, RANDOM_SAMPLES)
+            samples = random_samples(bound(specs, config.bind), rng, RANDOM_SAMPLES)
         given = (*file.files, *(() if baseline is None else baseline.files))
         refuse_overwriting([out / name for name in OUTPUTS], given)
         parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)

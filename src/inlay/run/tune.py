@@ -145,7 +145,9 @@ def _run_given(session: Session) -> _Given:
         reference = worker.run(file, feeds)
     except TargetError as error:
         raise ModelError(f"{inputs.file.path} does not run on {inputs.config.target.name}: {error}") from error
-    return _Given(file, feeds, Judge(reference, inputs.parts.selection, inputs.config.bound, inputs.metric))
+    judge = Judge(reference, inputs.parts.selection, inputs.config.bound, inputs.metric)
+    judge.refuse_idle_bound()
+    return _Given(file, feeds, judge)
 
 
 # --- prepare and calibrate -----------------------------------------------------------------------------------------

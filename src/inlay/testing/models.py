@@ -14,7 +14,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from inlay.calibrate.tables import observe, table_from
-from inlay.data import Samples, input_specs, random_samples
+from inlay.data import Samples, bound, input_specs, random_samples
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
@@ -210,7 +210,7 @@ def large_image_model(seed: int = 0) -> onnx.ModelProto:
 def random_feed(model: onnx.ModelProto | Path, seed: int = 0, bind: Mapping[str, int] | None = None) -> Feed:
     """One set of random inputs: standard normal for floats; 0 or 1 for integers and booleans."""
     loaded = ir.load(model) if isinstance(model, Path) else ir.from_proto(model)
-    return random_samples(input_specs(loaded), bind or {}, np.random.default_rng(seed), 1).feeds[0]
+    return random_samples(bound(input_specs(loaded), bind or {}), np.random.default_rng(seed), 1).feeds[0]
 
 
 def run_reference(model: onnx.ModelProto | Path, feed: Feed) -> dict[str, np.ndarray]:

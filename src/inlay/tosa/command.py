@@ -56,7 +56,7 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
     if output.suffix != ".tosa":
         raise UsageError(f"the output must end in .tosa, not {output.name!r}")
     if not model.is_file():
-        raise UsageError(f"there is no model {model}")
+        raise ModelError(f"{model}: no such file")
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}")
     try:
@@ -72,6 +72,10 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:
     """The batch defaults to 1; any other dynamic dimension needs ``bind``, because a flatbuffer has static shapes."""
     constants = {t.name for t in model.graph.initializer}
+    symbols = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
+    for name in bind:
+        if name not in symbols:
+            raise UsageError(f"--bind {name}={bind[name]}: no input has the dynamic dimension {name}")
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             known = dim.HasField("dim_value") and dim.dim_value > 0

@@ -1,0 +1,127 @@
+"""Arrays in files: the bytes come from strangers, so nothing in them is executed, and they say at most what they weigh.
+
+Pickles are refused. An archive is unpacked only if it declares a size in proportion to that of its file, and an array
+only if its shape and type give as many bytes as there are.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from inlay.errors import DataError
+
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 100
+"""A larger archive may unpack to so many times its size. Images and sound compress two- to tenfold; a zip bomb, by a
+thousand. What is refused by mistake can be saved uncompressed."""
+_NAMES = "inlay names"  # the member that lists the names of all others: those of members are not free
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays in a ``.npz`` file by name, or the one in a ``.npy`` file under the name ``""``.
+
+    Raises:
+        DataError: it cannot be read, is damaged, or unpacks to much more than it weighs.
+    """
+    try:
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                return {"": _array(file, path.stat().st_size)}
+            with zipfile.ZipFile(file) as archive:
+                return _members(archive, path.stat().st_size)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # zipfile, its decompressors and numpy each raise many types on damaged bytes
+        raise DataError(f"{path} cannot be read: {error or type(error).__name__}") from error
+
+
+def read_tensor(path: Path) -> tuple[str, np.ndarray]:
+    """Name and content of an ONNX ``TensorProto`` file.
+
+    Raises:
+        DataError: it is none, or its content is in another file.
+    """
+    try:
+        proto = onnx.TensorProto.FromString(path.read_bytes())
+        if proto.data_location == onnx.TensorProto.EXTERNAL:
+            raise ValueError("its content is in another file")
+        return proto.name, numpy_helper.to_array(proto)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # protobuf and numpy each raise their own
+        raise DataError(f"{path} cannot be read: {error or type(error).__name__}") from error
+
+
+def save_feed(file: Path | IO[bytes], arrays: Mapping[str, np.ndarray], compressed: bool = False) -> None:
+    """Write arrays under any names, for :func:`load_feed`. Raises DataError where an array holds no numbers."""
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise DataError(f"{name} holds text or objects: only numbers can be fed and compared")
+    save: Any = np.savez_compressed if compressed else np.savez  # numpy's stubs take names for options in some versions
+    names = {_NAMES: np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)}
+    if isinstance(file, Path):
+        with file.open("wb") as opened:  # numpy would append a suffix
+            save(opened, *arrays.values(), **names)
+    else:
+        save(file, *arrays.values(), **names)
+
+
+def load_feed(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
+    """What :func:`save_feed` wrote, or any other archive."""
+    with np.load(file, allow_pickle=False) as archive:
+        if _NAMES not in archive.files:
+            return {name: archive[name] for name in archive.files}
+        names = json.loads(archive[_NAMES].tobytes())
+        return {name: archive[f"arr_{i}"] for i, name in enumerate(names)}
+
+
+def _members(archive: zipfile.ZipFile, weight: int) -> dict[str, np.ndarray]:
+    members = archive.infolist()
+    total = sum(m.file_size for m in members)
+    if total > max(_MOST_BYTES, _MOST_TIMES * weight):
+        raise ValueError(f"its {weight} bytes unpack to {total}: save it without compression")
+    arrays: dict[str, np.ndarray] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename:
+            raise ValueError(f"its member {name} is not a .npy file")
+        if name in arrays:
+            raise ValueError(f"it holds {name} twice")
+        if member.flag_bits & 1:
+            raise ValueError(f"its member {member.filename} is encrypted")
+        with archive.open(member) as file:
+            arrays[name] = _array(file, member.file_size)
+    return arrays
+
+
+def _array(file: IO[bytes], size: int) -> np.ndarray:
+    """The array in an open ``.npy`` file of ``size`` bytes."""
+    form: Any = np.lib.format  # its functions have no types
+    version = form.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it has format version {version}")
+    shape, by_column, dtype = (
+        form.read_array_header_1_0(file) if version == (1, 0) else form.read_array_header_2_0(file)
+    )
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded")
+    count = 1
+    for length in shape:
+        count *= length
+    left = size - file.tell()
+    if count * dtype.itemsize != left:
+        raise ValueError(f"an array of shape {list(shape)} and type {dtype} cannot have {left} bytes")
+    if not left and shape and shape[0]:
+        raise ValueError(f"an array of shape {list(shape)} holds nothing")
+    content = bytearray(file.read(left))  # which grows with the file, not with what its header says
+    if len(content) != left:
+        raise ValueError("it is cut short")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if by_column else "C")
