@@ -156,7 +156,7 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", x=np.concatenate([f["x"] for f in samples(model)]))
     out = tmp_path / "out"
     options = ["--data", str(tmp_path / "samples.npz"), "--target", "null", "--min-sqnr", "10"]
-    command = [sys.executable, "-m", "inlay", "tune", str(path), "-o", str(out), *options, "--max-measurements", "12"]
+    command = [sys.executable, "-m", "inlay", "tune", str(path), "-o", str(out), *options, "--max-measurements", "16"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr is not None
     with process.stderr as lines:
@@ -169,10 +169,10 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
     assert len(finished) >= 3
     assert not (out / "result.json").exists()
     assert not (out / "model.onnx").exists()
-    result, data = tune(path, out, data=str(tmp_path / "samples.npz"))
+    result, data = tune(path, out, data=str(tmp_path / "samples.npz"), max_measurements=16)
     assert data["search"]["replayed"] >= 3
     assert _trials(out)[: len(finished)] == finished
-    whole, _ = tune(path, tmp_path / "whole", data=str(tmp_path / "samples.npz"))
+    whole, _ = tune(path, tmp_path / "whole", data=str(tmp_path / "samples.npz"), max_measurements=16)
     assert result.model_path.read_bytes() == whole.model_path.read_bytes()
     written = ["model.onnx", "pattern_cache.yaml", "recipe.yaml", "result.json", "run.sqlite"]
     assert sorted(p.name for p in out.iterdir()) == written

@@ -9,8 +9,17 @@ import onnx
 from inlay.targets.base import Target
 from inlay.targets.null import NullTarget
 from inlay.targets.onnxruntime.target import OrtCpuTarget
-from inlay.testing import TargetTestCase
+from inlay.testing import Builder, TargetTestCase
 from tests.support.float_rewrite_models import float_rewrite_models
+
+
+def transposed_between_convs() -> onnx.ModelProto:
+    """A ConvTranspose that stays in float, between convolutions that do not."""
+    b = Builder()
+    y = b.conv("first", b.input("x", (1, 3, 8, 8)), 6)
+    weight = b.constant("weight", b.rng.standard_normal((6, 6, 3, 3)))
+    b.output(b.conv("last", b.node("enlarge", "ConvTranspose", [y, weight]), 4))
+    return b.model()
 
 
 class TestNull(TargetTestCase):
@@ -26,6 +35,9 @@ class TestNoisyNull(TargetTestCase):
 class TestOrtCpu(TargetTestCase):
     def target(self) -> Target:
         return OrtCpuTarget()
+
+    def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
+        return {**super().rewrite_models(), "float transposed convolution": transposed_between_convs()}
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         return float_rewrite_models()

@@ -21,6 +21,7 @@ from inlay.tosa.lowering import lower
 from inlay.tosa.partition import split
 from inlay.tosa.reference import LoweredRunner, run_tosa
 from inlay.tosa.serialize import TosaBinary
+from tests.support.runtime import optimized
 from tests.tosa.comparison import run_ort
 from tests.tosa.nets import Net, random_weights
 
@@ -194,3 +195,21 @@ def test_nothing_but_another_name_is_an_error(tmp_path: Path) -> None:
 def test_unknown_profile() -> None:
     with pytest.raises(UsageError, match="INT"):
         lower(mixed(0, 1)[0], "FP")
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_the_host_computes_in_float_what_is_not_quantized(opset: int, tmp_path: Path) -> None:
+    """The runtime of a host partition, with default options, quantizes no weight of its own accord."""
+    rng = np.random.default_rng(0)
+    n = Net(opset=opset)
+    y = n.qdq(n.input([1, 4, 6, 6]), 0.05, 5)
+    y = n.qdq(n.op("Conv", [y, n.weight(random_weights(rng, 4, 4, 3, 3), 0.004)], pads=[1] * 4), 0.05, 5)
+    weight = n.const(rng.standard_normal((4, 4, 3, 3)).astype(np.float32))
+    y = n.qdq(n.op("Relu", [n.op("Conv", [y, weight], pads=[1] * 4)]), 0.05, -128)
+    n.output(n.qdq(n.op("Conv", [y, n.weight(random_weights(rng, 4, 4, 3, 3), 0.004)]), 0.05, 5))
+    model = n.model()
+    (host,) = (p.host for p in lower(model).partitions if p.host is not None and "Conv" in str(p.host))
+    onnx.checker.check_model(host)
+    made = optimized(host, tmp_path)
+    assert not [t.name for t in made.graph.initializer if len(t.dims) == 4 and t.data_type != onnx.TensorProto.FLOAT]
+    assert [t for t in optimized(model, tmp_path).graph.initializer if t.data_type == onnx.TensorProto.INT8]

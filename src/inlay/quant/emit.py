@@ -271,16 +271,16 @@ class Emitter:
         return self._free(f"{value}_float")
 
     def _free(self, wish: str) -> str:
-        return _free(wish, self._values)
+        return free_name(wish, self._values)
 
     def _new_name(self, wish: str) -> str:
-        return _free(wish, self._names)
+        return free_name(wish, self._names)
 
     def _free_node(self, site: _Site, op_type: str) -> str:
-        return _free(f"{site.prefix}_{op_type}", self._node_names)
+        return free_name(f"{site.prefix}_{op_type}", self._node_names)
 
 
-def _free(wish: str, taken: set[str]) -> str:
+def free_name(wish: str, taken: set[str]) -> str:
     """``wish``, with a number appended where the base model has that name. The same in every candidate."""
     name, n = wish, 1
     while name in taken:

@@ -3,7 +3,7 @@
 Two things that runtimes do make one label follow from others:
 
 1. *Fusion.* An operator whose inputs all come from DQ and whose output goes to Q is run in low precision, as if it had
-   been labeled, provided that it has no weight or that the target quantizes weights by itself.
+   been labeled, provided that it has no weight.
 2. *Moving Q and DQ.* The target moves a DQ down, or a Q up, through an operator that only rearranges elements. One
    side is enough then, unless other readers of the value on the other side disagree. A Q that was moved is no longer
    shared with other readers of the value, so nothing follows from it where there are several.
@@ -42,8 +42,8 @@ class Fusion(NamedTuple):
 class Propagation:
     """What follows from the labels of neighbors, by the target's rules.
 
-    Only a *candidate* can follow: a selectable unit whose inputs are all values (a constant among them needs a Q of its
-    own), and whose weight, if any, the target quantizes by itself.
+    Only a *candidate* can follow: a selectable unit without a weight whose inputs are all values (a constant among them
+    needs a Q of its own).
 
     Args:
         units: every unit, in topological order.
@@ -79,12 +79,7 @@ class Propagation:
 
     def _is_candidate(self, i: int, unit: Unit) -> bool:
         all_values = len(self._reads.get(i, ())) == len(unit.activations) > 0
-        weighted = bool(unit.weights or unit.biases)
-        return (
-            all_values
-            and i in self._writes
-            and (not weighted or (unit.rule is not None and unit.rule.quantizes_float_weight))
-        )
+        return all_values and i in self._writes and not (unit.weights or unit.biases)
 
     def propagate(self, labels: np.ndarray) -> np.ndarray:
         """What runs in low precision when ``labels`` are stated: the labeled units and those that follow; (units,)."""

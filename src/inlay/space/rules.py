@@ -35,8 +35,6 @@ class OpRule:
         moves_data: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
         propagates_qdq: the target moves a DQ from its input to its output, and a Q from its output to its input: it
             runs in low precision as soon as its producer or all of its consumers do.
-        quantizes_float_weight: between DQ and Q the target quantizes a float weight by itself, with its own, coarser
-            qparams.
         slowdown_after_float: its time in low precision after a float unit over that after an integer unit, roughly
             (its fast integer kernel needs a layout that only integer units produce); a prior until profiles correct it.
     conditions: further checks of the very node, each naming its reason.
@@ -50,7 +48,6 @@ class OpRule:
     output: Needs = Needs.QUANTIZED
     moves_data: bool = False
     propagates_qdq: bool = False
-    quantizes_float_weight: bool = False
     slowdown_after_float: float = 1.0
     conditions: tuple[Condition, ...] = ()
     source: str = ""

@@ -175,10 +175,18 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
         source = producer.get(node.input[0]) if node.input else None
         return source is not None and source.op_type == _DQ
 
+    def float_weight(node: onnx.NodeProto) -> bool:
+        slot = OPS[node.op_type].weight
+        return slot is not None and len(node.input) > slot and node.input[slot] not in producer
+
     low = {
         n.name
         for n in graph.node
-        if n.op_type in OPS and reads_dq(n) and after(n) and all(r.op_type == _Q for r in after(n))
+        if n.op_type in OPS
+        and reads_dq(n)
+        and not float_weight(n)
+        and after(n)
+        and all(r.op_type == _Q for r in after(n))
     }
 
     def cost(node: onnx.NodeProto) -> float:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.quant.emit import free_name
+from inlay.quant.keep_float import keep_float
 from inlay.tosa import ir
 from inlay.tosa.ir import Array, IntegerGraph, Op
 from inlay.tosa.partition import Subgraph
@@ -28,6 +31,9 @@ def host_model(graph: IntegerGraph, subgraph: Subgraph, static: StaticModel) -> 
         [_value(graph, n) for n in subgraph.outputs],
         [numpy_helper.from_array(v, n) for n, v in constants.items()],
     )
+    names = {*graph.tensors, *constants, *(n.name for n in nodes)}
+    opset = next((o.version for o in static.opsets if o.domain in ("", "ai.onnx")), 0)
+    keep_float(proto, partial(free_name, taken=names), opset)
     model = helper.make_model(proto, opset_imports=static.opsets, ir_version=static.ir_version)
     model.functions.extend(static.functions)
     return model

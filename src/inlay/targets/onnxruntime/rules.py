@@ -73,9 +73,7 @@ def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
 
 
 _ROWS: Iterable[OpRule] = (
-    _compute(
-        "Conv", weight=1, bias=2, quantizes_float_weight=True, conditions=(_constant_weight, _bias_is_channel_vector)
-    ),
+    _compute("Conv", weight=1, bias=2, conditions=(_constant_weight, _bias_is_channel_vector)),
     # written as Conv and DepthToSpace (`rewrites/transposed_conv.py`); the operator itself has no integer kernel
     _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, _bias_is_channel_vector)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),

@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
 
-__all__ = ["NonzeroZeroPoint", "RowTiling", "SpaceToDepth", "TransposedConv", "rewrites_for"]
+__all__ = ["FloatWeight", "NonzeroZeroPoint", "RowTiling", "SpaceToDepth", "TransposedConv", "rewrites_for"]
 
 
 def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
     """The rewrites, given the activations that the runtime fuses into the operator before them.
 
-    Row tiling reads the zero points that the first rewrite sets, and leaves alone what SpaceToDepth takes. The latter
-    comes last because it lets several nodes read one value's integers.
+    Undoing the first one looks for QuantizeLinear nodes, so it comes after the undoing of the others. Row tiling reads
+    the zero points that NonzeroZeroPoint sets, and leaves alone what SpaceToDepth takes. The latter comes last because
+    it lets several nodes read one value's integers.
     """
     fused = frozenset(absorbed)
     blocked = SpaceToDepth()
-    return (NonzeroZeroPoint(), TransposedConv(fused), RowTiling(fused, blocked), blocked)
+    return (FloatWeight(), NonzeroZeroPoint(), TransposedConv(fused), RowTiling(fused, blocked), blocked)
