@@ -14,7 +14,17 @@ from typing import Annotated
 
 import numpy as np
 
-from inlay.data import InputSpec, Samples, bound, input_specs, random_samples, read_labels, read_samples, save_feed
+from inlay.data import (
+    InputSpec,
+    Samples,
+    bound,
+    files_of,
+    input_specs,
+    random_samples,
+    read_labels,
+    read_samples,
+    save_feed,
+)
 from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.client import Worker
@@ -121,7 +131,7 @@ def tune(
     )
     if strategy not in STRATEGIES:
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
-    refuse_overwriting([Path(out) / name for name in OUTPUTS], _paths(data, labels, recipe))
+    refuse_overwriting([Path(out) / name for name in OUTPUTS], _files(data, labels, recipe))
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
     return _run_tune.tune(given.file, out, samples, config, function, restart, progress)
@@ -208,7 +218,7 @@ def quantize(
     spec = _spec(target, 1)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
-    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_paths(data, recipe)])
+    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_files(data, recipe)])
     return _run_quantize.quantize(given.file, Path(out), spec, samples, rules)
 
 
@@ -293,9 +303,8 @@ def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
     return TargetSpec(target)
 
 
-def _paths(*given: object) -> list[str | Path]:
-    """Those of ``given`` that may be paths; what is not one does not exist as a file."""
-    return [p for p in given if isinstance(p, (str, Path))]
+def _files(*given: object) -> list[Path]:
+    return [path for source in given for path in files_of(source)]
 
 
 @dataclass(frozen=True, eq=False)

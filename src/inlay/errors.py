@@ -4,6 +4,7 @@
 
     InlayError                 what, where (node, file, option), what to do: one line
     ├── UsageError             the call itself is off                        (exit code 2)
+    ├── NoSuchFile             a recipe, cache or state that is not there; models and samples have their own errors
     ├── ModelError             the model file or graph cannot be worked on
     ├── DataError              samples or labels do not fit the model
     ├── TargetError            the runtime refused or failed; carries the stage
@@ -29,6 +30,10 @@ class UsageError(InlayError):
     """An option or argument is wrong."""
 
     exit_code = 2
+
+
+class NoSuchFile(InlayError):
+    """A file that the call names does not exist."""
 
 
 class ModelError(InlayError):

@@ -152,6 +152,8 @@ class Placement:
     def from_json(cls, data: Iterable[Sequence[str | int]]) -> Placement:
         """The placement that gave ``data``. Raises ValueError where none did."""
         rows = [(Port(str(node), int(slot)), QType(qtype), names) for node, slot, qtype, *names in data]
+        if any(port.slot < 0 for port, _, _ in rows):
+            raise ValueError("a slot is negative")
         strange = next((n for _, _, names in rows for n in names if not isinstance(n, str) or not n), None)
         if strange is not None:
             raise ValueError(f"{strange!r} is no name of a rewrite")

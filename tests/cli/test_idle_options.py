@@ -48,7 +48,7 @@ def test_sizes_that_are_not_those_of_the_samples(command: tuple[str, ...], run: 
         (TUNE, ["--min-sqnr", "nan"], "--min-sqnr nan"),
         (TUNE, ["--min-sqnr", "inf"], "--min-sqnr inf"),
         (TUNE, ["--min-sqnr", "-inf"], "--min-sqnr -inf"),
-        (TUNE, ["--min-sqnr", "1e9"], "--min-sqnr 1e+09"),
+        (TUNE, ["--min-sqnr", "-1e9"], "--min-sqnr -1e+09"),
         (SELECT, ["--min-sqnr", "nan"], "--min-sqnr nan"),
         (SELECT, ["--max-drop", "nan"], "--max-drop nan"),
         (SELECT, ["--max-drop", "9" * 400], "--max-drop"),

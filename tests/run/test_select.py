@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +15,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
-from inlay.errors import JournalError, UsageError
+from inlay.errors import InlayError, JournalError, UsageError
 from inlay.model.load import file_sha256
 from inlay.run.cost_database import CostDatabase
 from inlay.run.result import pareto
 from inlay.targets.base import Fingerprint
+
+MEASURED = (
+    '{"kind": "Measured", "latency": {"ns": 1.0, "speedup": {"value": 1.0, "low": 1.0, "high": 1.0}, "blocks": 3},'
+    ' "accuracy": {"feasible": true, "sqnr_db": 1.0, "outputs": []}}'
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +73,60 @@ def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
         inlay.select(run)
     with pytest.raises(JournalError, match=r"no readable result\.json"):
         inlay.select(tmp_path, fastest=True)
+    assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "[]", "{", "null", '{"model": 5}', '{"model": {}}', '{"model": {"path": 5, "sha256": "a"}}',
+     '{"model": {"path": [], "sha256": "a"}}', "[" * 100_000, '{"model": {"path": ' + "9" * 5000 + "}}"],
+)  # fmt: skip
+def test_an_odd_result(text: str, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text(text)
+    with pytest.raises(JournalError, match=r"no readable result\.json"):
+        inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", fastest=True)
+    assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("trials", "outcome", '{"kind": "Nothing"}'),
+        ("trials", "outcome", "[]"),
+        ("trials", "outcome", "{"),
+        ("trials", "outcome", '{"kind": "Measured", "latency": 5, "accuracy": {}}'),
+        ("trials", "outcome", MEASURED.replace("1.0", '"fast"')),
+        ("trials", "outcome", MEASURED.replace("1.0", "NaN")),
+        ("trials", "outcome", MEASURED.replace("1.0", "null")),
+        ("trials", "outcome", MEASURED.replace("true", "[]")),
+        ("trials", "outcome", MEASURED.replace("[]", "[5]")),
+        ("trials", "versus", "[1, 2]"),
+        ("trials", "versus", '["a", 2, 3]'),
+        ("placements", "ports", '[["c0", 0]]'),
+        ("placements", "ports", '[["c0", -1, "int8"]]'),
+        ("placements", "ports", '[["c0", 99, "int8"]]'),
+        ("placements", "ports", '[["nothing", 0, "int8"]]'),
+        ("placements", "ports", '[["c0", 1e999, "int8"]]'),
+        ("placements", "ports", '[["c0", 0, "int9"]]'),
+        ("feeds", "npz", b"PK damaged"),
+        ("facts", "value", "{}"),
+        ("facts", "value", "5"),
+        ("facts", "value", "[" * 100_000),
+        ("facts", "value", '{"digest": 5, "target": 5, "spec": {"name": []}, "table": []}'),
+        ("facts", "value", '{"digest": "", "target": "", "spec": {"name": "null"}, "table": {}}'),
+        ("facts", "value", '{"digest": "", "target": "", "spec": {"name": "null"}, "table": {"ranges": {"x": ["a"]}}}'),
+    ],
+)
+def test_a_damaged_row(table: str, column: str, value: object, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    where = "WHERE key = 'calibration'" if table == "facts" else ""
+    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "run.sqlite")) as db:
+        changed = db.execute(f"UPDATE {table} SET {column} = ? {where}", (value,)).rowcount
+        db.commit()
+    assert changed > 0
+    with pytest.raises(InlayError):
+        inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", fastest=True)
     assert not (tmp_path / "no.onnx").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ import yaml
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
 from inlay.model.graph import Graph
-from inlay.regions.cache import PatternCache, read_yaml
+from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.types import Placement
+from inlay.yaml_file import read_yaml
 
 FORMAT = "inlay_autotuner_state"
 VERSION = 1
@@ -60,6 +62,7 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
 
     Raises:
         JournalError: it belongs to another model.
+        NoSuchFile: there is no such file.
         UsageError: it cannot be read, or is not a saved state.
     """
     data = read_yaml(path)
@@ -81,13 +84,13 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
             placement,
             PatternCache.from_data(data["cache"], str(path)),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _milliseconds(number: object) -> float | None:
     if number is None:
         return None
-    if not isinstance(number, (int, float)) or not number > 0:
+    if not isinstance(number, (int, float)) or not 0 < number < math.inf:
         raise ValueError(f"{number!r} is not a latency")
     return float(number)

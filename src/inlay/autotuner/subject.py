@@ -18,7 +18,7 @@ from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import InProcess, TableScorer
 from inlay.calibrate.tables import observe, table_from
-from inlay.data import Samples, bound, input_specs, random_samples, read_samples
+from inlay.data import Samples, bound, files_of, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile, load
@@ -52,6 +52,7 @@ class Subject:
     Attributes:
         sha256: of the model file; a model in memory is written to a scratch file first.
         samples_kind: ``random`` when no samples were given; the outputs then mean nothing.
+        files: the model and the samples, as far as they are files.
         prepared: the normalized model.
 
     Raises:
@@ -76,6 +77,7 @@ class Subject:
         self._samples = random_samples(specs, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
         self.samples_kind = self._samples.kind
         self.sha256 = file.sha256
+        self.files = (*file.files, *files_of(samples))
         extraction = take_apart(file, self._samples.feeds, folder)
         self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder, extraction=extraction)
 

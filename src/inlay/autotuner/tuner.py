@@ -17,6 +17,7 @@ from inlay.autotuner.state import SchemeRecord, TunerState
 from inlay.autotuner.state_file import SavedState, read_state, write_state
 from inlay.autotuner.subject import SampleSource, Source, Subject
 from inlay.errors import UsageError
+from inlay.files import refuse_overwriting, replacing
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve, PatternSearch
@@ -210,11 +211,14 @@ class QDQAutotuner:
     def _write(self, placement: Placement, path: str | Path | None) -> bytes:
         data = bytes(self._subject.emit(placement).SerializeToString())
         if path is not None:
-            try:
-                Path(path).write_bytes(data)
-            except OSError as error:
-                raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+            self.refuse_overwriting(path)
+            with replacing(Path(path), UsageError) as fresh:
+                fresh.write_bytes(data)
         return data
+
+    def refuse_overwriting(self, *paths: str | Path) -> None:
+        """Raise UsageError where one of ``paths`` is the model or a file of samples."""
+        refuse_overwriting(map(Path, paths), self._subject.files)
 
     def submit(self, latency_ms: float, success: bool = True) -> None:
         """Report a latency: first the float model's, then each generated scheme's.
@@ -275,6 +279,7 @@ class QDQAutotuner:
             UsageError: it cannot be written.
         """
         core = self._core
+        self.refuse_overwriting(path)
         write_state(
             Path(path),
             SavedState(

@@ -53,12 +53,13 @@ def region_pattern_autotuning_workflow(
     out.mkdir(parents=True, exist_ok=True)
     state = Path(state_file) if state_file is not None else out / "state.yaml"
     tuner = QDQAutotuner(model, rules=rules, samples=samples, bind=bind)
+    candidate = out / "candidate.onnx"
+    tuner.refuse_overwriting(candidate, out / "model.onnx", state, out / "pattern_cache.yaml")
     tuner.initialize(config, pattern_cache_file, nodes)
     if state.exists():
         tuner.load_state(state)
     if qdq_baseline is not None:
         tuner.import_insertion_points(qdq_baseline)
-    candidate = out / "candidate.onnx"
     if tuner.baseline_latency_ms is None:
         tuner.export_onnx(candidate, insert_qdq=False)
         tuner.submit(measure(candidate))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ app = typer.Typer(
 CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 """Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
 
+_LONGEST = 1000  # characters of an error: libraries repeat whole graphs in theirs
 _UNEXPECTED = "this is a fault of inlay itself: please report it"
 
 
@@ -180,6 +182,8 @@ def _progress(quiet: bool) -> Progress:
 def main() -> None:
     """Entry point: 0 fine, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line on standard error."""
     tolerate_encoding()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries, for their callers; an error is one line
     sys.exit(run(lambda: app(standalone_mode=False)))
 
 
@@ -214,5 +218,8 @@ def run(command: Callable[[], object]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"inlay: {plain(' '.join(message.split()))}", file=sys.stderr)
+    line = plain(" ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+    print(f"inlay: {line}", file=sys.stderr)
     return code

@@ -5,7 +5,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 """
 
 from inlay.data.archives import load_feed, save_feed
-from inlay.data.reading import load_function, read_labels, read_samples
+from inlay.data.reading import files_of, load_function, read_labels, read_samples
 from inlay.data.samples import (
     Feed,
     InputSpec,
@@ -25,6 +25,7 @@ __all__ = [
     "Split",
     "bound",
     "evenly_spaced",
+    "files_of",
     "input_specs",
     "load_feed",
     "load_function",

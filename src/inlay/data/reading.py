@@ -17,6 +17,7 @@ from inlay.data.archives import read_arrays, read_tensor
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.errors import DataError, UsageError
 
+_FORMS = ("*.npz", "*.npy", "test_data_set_*/input_*.pb")
 _MOST_SAMPLES = 1_000_000
 """A run uses some thousands; a million rows as arrays of their own take about 0.2 GB."""
 
@@ -160,6 +161,14 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
     if len(set(counts.values())) > 1:
         raise DataError(f"{where}: the inputs have different numbers of samples: {counts}")
     return [{name: rows[i] for name, rows in columns.items()} for i in range(min(counts.values(), default=0))]
+
+
+def files_of(source: object) -> list[Path]:
+    """The files that samples are read from; none where ``source`` is not a path."""
+    if not isinstance(source, (str, Path)):
+        return []
+    path = Path(source)
+    return [path] if path.is_file() else [p for form in _FORMS for p in path.glob(form)]
 
 
 def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:

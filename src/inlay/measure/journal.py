@@ -16,15 +16,15 @@ import sqlite3
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from inlay.data import load_feed, save_feed
 from inlay.errors import JournalError
-from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
+from inlay.trial import Failed, Infeasible, Interval, Measured, Outcome
 from inlay.types import Placement
 
 _APPLICATION = 0x496E6C79  # "Inly", in the header of the file: tells a journal from any other database
@@ -315,18 +315,23 @@ _RECORD = "candidate, origin, placement, outcome, accepted, versus"
 
 
 def _record(candidate: str, origin: str, placement: str, outcome: str, accepted: int, versus: str | None) -> Record:
-    interval = None if versus is None else Interval(*json.loads(versus))
-    return Record(candidate, origin, placement, _outcome(json.loads(outcome)), bool(accepted), interval)
+    data = json.loads(outcome)
+    found: Outcome = _made(_OUTCOMES[data.pop("kind")], data)
+    interval = None if versus is None else Interval(*(_made(float, bound) for bound in json.loads(versus)))
+    return Record(candidate, origin, placement, found, bool(accepted), interval)
 
 
-def _outcome(data: dict[str, Any]) -> Outcome:
-    kind = data.pop("kind")
-    if kind == "Failed":
-        return Failed(**data)
-    accuracy = data["accuracy"]
-    accuracy["outputs"] = tuple(OutputError(**o) for o in accuracy["outputs"])
-    if kind == "Infeasible":
-        return Infeasible(Accuracy(**accuracy), data.get("equal_to", ""))
-    latency = data["latency"]
-    latency["speedup"] = Interval(**latency["speedup"])
-    return Measured(Latency(**latency), Accuracy(**accuracy), data.get("equal_to", ""))
+_OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in (Measured, Infeasible, Failed)}
+
+
+def _made(kind: Any, data: Any) -> Any:
+    """A frozen value, or a part of one, of its type from plain data. Raises TypeError or KeyError where it is none."""
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: _made(hints[name], part) for name, part in dict(data).items()})  # type: ignore[operator]
+    if get_origin(kind) is tuple:
+        return tuple(_made(get_args(kind)[0], part) for part in data)
+    kinds = get_args(kind) or (kind,)
+    if not isinstance(data, (*kinds, int) if float in kinds else kinds) or data != data:
+        raise TypeError(f"{data!r} is not of type {kind}")
+    return data

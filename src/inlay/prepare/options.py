@@ -175,9 +175,9 @@ def parse_share(text: str) -> float:
 
 
 def check_sqnr(least: float | None) -> float | None:
-    """A bound on the SQNR in dB, if it bounds anything and can be kept. Raises UsageError."""
-    if least is not None and not -EXACT_DB < least <= EXACT_DB:
-        raise UsageError(f"--min-sqnr {least:g}: give decibels above {-EXACT_DB:g} and up to {EXACT_DB:g}")
+    """A bound on the SQNR in dB, if it is one. Raises UsageError."""
+    if least is not None and not -EXACT_DB < least < math.inf:
+        raise UsageError(f"--min-sqnr {least:g}: give decibels, more than {-EXACT_DB:g}, which bounds nothing")
     return least
 
 

@@ -27,8 +27,9 @@ from typing import Any
 import yaml
 
 from inlay.errors import UsageError
-from inlay.files import write_text
+from inlay.files import refuse_overwriting, write_text
 from inlay.regions.schemes import InsertionScheme
+from inlay.yaml_file import read_yaml
 
 FORMAT = "inlay_pattern_cache"
 VERSION = 1
@@ -129,7 +130,7 @@ class PatternCache:
             for signature, held in (data.get("patterns") or {}).items():
                 entries = [_entry(item) for item in held["schemes"]]
                 made.add(str(signature), str(held.get("summary", "")), entries)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise UsageError(f"{source} is damaged: {_message(error)}") from error
         return made
 
@@ -140,20 +141,8 @@ class PatternCache:
 
     @classmethod
     def load(cls, path: str | Path) -> PatternCache:
-        """Read a cache file. Raises UsageError if it is missing or not a cache."""
+        """Read a cache file. Raises NoSuchFile where there is none, and UsageError where it is not a cache."""
         return cls.from_data(read_yaml(Path(path)), str(path))
-
-
-def read_yaml(path: Path) -> object:
-    """Plain data of a YAML file. Raises UsageError if it cannot be read or is not YAML."""
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not text: {error.reason}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}") from error
 
 
 def show(cache: PatternCache) -> list[str]:
@@ -172,10 +161,11 @@ def merge_files(paths: Sequence[str | Path], out: str | Path) -> PatternCache:
     """Merge cache files into one, for ``inlay cache merge``; the limits of the first file apply.
 
     Raises:
-        UsageError: no file given, one of them is not a cache, or ``out`` cannot be written.
+        UsageError: no file given, one of them is not a cache, or ``out`` is one of them or cannot be written.
     """
     if not paths:
         raise UsageError("cache merge: name at least one pattern cache")
+    refuse_overwriting([Path(out)], paths)
     merged, *others = (PatternCache.load(p) for p in paths)
     for other in others:
         merged.merge(other)

@@ -13,11 +13,15 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from inlay.errors import InlayError
 from inlay.files import replacing
 from inlay.targets.base import Fingerprint
 
 VERSION = 1
+_LARGEST_NS = 1e15  # eleven days: no kernel takes that long, and sums of such numbers stay finite
+_LOCK_S = 5.0  # to add costs takes milliseconds; who holds the lock for longer has died or is stuck
 _MOST_WEIGHT = 8  # earlier readings count at most so many times against a new one
 
 
@@ -53,21 +57,28 @@ class CostDatabase:
 
     def add(self, costs: Mapping[str, float]) -> None:
         """Average new readings in."""
-        known = self._load()
-        for key, ns in costs.items():
-            mean, weight = known.get(key, (0.0, 0))
-            known[key] = ((mean * weight + ns) / (weight + 1), min(weight + 1, _MOST_WEIGHT))
-        with contextlib.suppress(OSError, InlayError):
+        with contextlib.suppress(OSError, InlayError, Timeout):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self.path) as fresh:
+            with FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_S), replacing(self.path) as fresh:
+                known = self._load()
+                for key, ns in costs.items():
+                    mean, weight = known.get(key, (0.0, 0))
+                    known[key] = ((mean * weight + ns) / (weight + 1), min(weight + 1, _MOST_WEIGHT))
                 content = {"version": VERSION, "costs": dict(sorted(known.items()))}
                 fresh.write_text(json.dumps(content) + "\n", encoding="utf8")
 
     def _load(self) -> dict[str, tuple[float, int]]:
         try:
             content = json.loads(self.path.read_text(encoding="utf8"))
-            if content["version"] != VERSION:
-                return {}
-            return {str(k): (float(mean), int(weight)) for k, (mean, weight) in content["costs"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            rows = content["costs"].items() if content["version"] == VERSION else ()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
+        return {key: (float(row[0]), row[1]) for key, row in rows if _is_entry(row)}
+
+
+def _is_entry(row: object) -> bool:
+    """Whether ``row`` is a mean that a cost can have, and a weight."""
+    if not isinstance(row, list) or len(row) != 2 or any(isinstance(n, bool) for n in row):
+        return False
+    mean, weight = row
+    return isinstance(mean, (int, float)) and 0.0 <= mean <= _LARGEST_NS and weight in range(1, _MOST_WEIGHT + 1)

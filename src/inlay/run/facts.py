@@ -41,15 +41,18 @@ class CalibrationRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CalibrationRecord:
         """The record that gave ``data``."""
-        return cls(data["digest"], data["target"], TargetSpec(**data["spec"]), data["table"])
+        spec = TargetSpec(**data["spec"])
+        if not all(isinstance(text, str) for text in (data["digest"], data["target"], spec.name)):
+            raise TypeError("digests and the target's name are text")
+        return cls(data["digest"], data["target"], TargetSpec(spec.name, dict(spec.options)), dict(data["table"]))
 
 
 def _sensitivity(data: Mapping[str, Mapping[str, list[float]]]) -> Sensitivity:
-    return Sensitivity(*({name: tuple(p) for name, p in data[kind].items()} for kind in ("values", "constants")))
+    return Sensitivity(*({name: _powers(p) for name, p in data[kind].items()} for kind in ("values", "constants")))
 
 
 def _powers(data: list[float]) -> Powers:
-    return tuple(data)
+    return tuple(map(float, data))
 
 
 def _kernels_as_json(kernels: list[KernelTime]) -> list[list[Any]]:
@@ -62,7 +65,7 @@ SEARCH_S = Fact("search_s", float)
 """Seconds that the search took so far, over all sessions."""
 HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the budget."""
-KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", dict)
+KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
 """Nanoseconds by signature that the cost database knew when the run began."""
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""

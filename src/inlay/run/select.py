@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from inlay.errors import JournalError, UsageError
 from inlay.files import refuse_overwriting, replacing
@@ -68,33 +67,33 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    result = _result(folder)
+    path, sha256 = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
-        return _select(journal, result, out, wish)
+        return _select(journal, path, sha256, out, wish)
     finally:
         journal.close()
 
 
-def _result(folder: Path) -> dict[str, Any]:
+def _model(folder: Path) -> tuple[Path, str]:
+    """The model of the run, and its digest then."""
     try:
-        found = json.loads((folder / "result.json").read_text(encoding="utf8"))
-    except (OSError, ValueError) as error:
+        model = json.loads((folder / "result.json").read_text(encoding="utf8"))["model"]
+        return Path(model["path"]), str(model["sha256"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
-    if not isinstance(found, dict):
-        raise JournalError(f"{folder}/result.json is not a result of inlay tune")
-    return found
 
 
-def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> Selected:
+def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) -> Selected:
     trial, measured = _fastest(journal, wish)
-    path = Path(result["model"]["path"])
     file = load(path)
-    if file.sha256 != result["model"]["sha256"]:
+    if file.sha256 != sha256:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
-    refuse_overwriting([out, out.with_name(f"{out.name}.data")], [*file.files, journal.path])
+    refuse_overwriting(
+        [out, out.with_name(f"{out.name}.data")], [*file.files, journal.path, journal.path.with_name("result.json")]
+    )
     known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
     placement = journal.placement(trial.candidate)
     if known is None or feed is None or placement is None:
@@ -103,9 +102,12 @@ def _select(journal: Journal, result: dict[str, Any], out: Path, wish: Wish) -> 
         work = Path(name)
         extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS))
         prepared = prepare(file, Capabilities.of(create(known.spec)), feed, work, extraction=extraction)
-        table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
-        candidates = CandidateWriter(prepared, table, known.digest, known.target)
-        made = candidates.deliver(placement, work / out.name)
+        try:
+            table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
+            candidates = CandidateWriter(prepared, table, known.digest, known.target)
+            made = candidates.deliver(placement, work / out.name)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise JournalError(f"{journal.path} is damaged: {error!r} does not fit {path}") from error
         data = made.path.with_name(made.path.name + ".data")
         if data.exists():
             with replacing(out.with_name(data.name)) as fresh:

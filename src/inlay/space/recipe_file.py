@@ -23,30 +23,36 @@ import yaml
 from inlay.errors import UsageError
 from inlay.space.recipe import BUILTIN, OpConfig, Recipe, RecipeRule, Scope, parse_port
 from inlay.types import QType
+from inlay.yaml_file import read_yaml
 
 FORMAT, VERSION = "inlay-recipe", 1
 _TYPES = {t.value: t for t in QType}
 
 
 def find_recipe(source: str | Path | Recipe) -> Recipe:
-    """A recipe by name (``full-int8``, ``conv-matmul``), from a file, or as it is. Raises UsageError."""
+    """A recipe by name (``full-int8``, ``conv-matmul``), from a file, or as it is.
+
+    Raises:
+        UsageError: no such recipe, or the file holds none.
+        NoSuchFile: no such file.
+    """
     if isinstance(source, Recipe):
         return source
-    return BUILTIN.get(str(source)) or load_recipe(Path(source))
+    known = BUILTIN.get(str(source))
+    if known is None and not Path(source).exists() and not Path(source).suffix:
+        raise UsageError(f"--recipe {source}: there is no such recipe; give {', '.join(BUILTIN)}, or a file")
+    return known or load_recipe(Path(source))
 
 
 def load_recipe(path: Path) -> Recipe:
-    """The recipe in a YAML file. Raises UsageError."""
+    """The recipe in a YAML file.
+
+    Raises:
+        NoSuchFile: there is no such file.
+        UsageError: it is not a recipe.
+    """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf8"))
-    except FileNotFoundError:
-        raise UsageError(f"--recipe {path}: there is no such file; known by name are {', '.join(BUILTIN)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--recipe {path}: it cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"--recipe {path}: it is not YAML: {error}") from error
-    try:
-        return from_data(data)
+        return from_data(read_yaml(path, prefix="--recipe "))
     except ValueError as error:
         raise UsageError(f"--recipe {path}: {error}") from error
 

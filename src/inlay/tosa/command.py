@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from inlay.errors import ModelError, UsageError
+from inlay.model.load import load
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.sidefile import write
 
@@ -55,10 +56,9 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
     """
     if output.suffix != ".tosa":
         raise UsageError(f"the output must end in .tosa, not {output.name!r}")
-    if not model.is_file():
-        raise ModelError(f"{model}: no such file")
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}")
+    given = load(model)
     try:
         proto = onnx.load(str(model))
         onnx.checker.check_model(proto)
@@ -66,7 +66,7 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
         raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
     _require_sizes(proto, bind or {})
     lowered = lower(proto, profile, bind)
-    return LowerReport(lowered, write(lowered, output, [model]))
+    return LowerReport(lowered, write(lowered, output, given.files))
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:

@@ -1,0 +1,86 @@
+"""YAML files as plain data: recipes, pattern caches and saved states, with limits on what a file may ask for.
+
+Tags make nothing but plain data. Deep nesting would exhaust the stack, and aliases of aliases stand for more data than
+fits into any memory: both are refused before anything is built.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from inlay.errors import InlayError, NoSuchFile, UsageError
+
+_MOST_BYTES = 16 << 20
+"""The reader takes about a second for 100 kB, so this takes minutes; a cache of a thousand patterns has 2 MB."""
+_MOST_NODES = 4_000_000
+"""A file of that size without aliases has fewer."""
+_DEEPEST = 50
+"""The files that are read here nest six levels."""
+
+
+def read_yaml(path: Path, error: type[InlayError] = UsageError, prefix: str = "") -> object:
+    """Plain data of a YAML file.
+
+    Args:
+        path: the file.
+        error: raised where it cannot be read, is not YAML, or goes beyond the limits.
+        prefix: begins the message, such as the option that named the file.
+
+    Raises:
+        NoSuchFile: it does not exist.
+    """
+    if not path.exists():
+        raise NoSuchFile(f"{prefix}{path}: no such file")
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise error(f"{prefix}{path} is larger than {_MOST_BYTES >> 20} MB: it is not a file of Inlay")
+        return _parse(path.read_text(encoding="utf8"))
+    except OSError as failure:
+        raise error(f"{prefix}{path} cannot be read: {failure.strerror or failure}") from failure
+    except UnicodeDecodeError as failure:
+        raise error(f"{prefix}{path} is not text: {failure.reason}") from failure
+    except InlayError:
+        raise
+    except Exception as failure:  # numbers, dates and tags that Python cannot make raise many types
+        raise error(f"{prefix}{path} is not YAML that can be used: {failure}") from failure
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes to a limited depth."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise yaml.YAMLError(f"it nests more than {_DEEPEST} levels")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+def _parse(text: str) -> object:
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _weight(root, {}) > _MOST_NODES:
+            raise yaml.YAMLError("its aliases stand for too much data")
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _weight(node: yaml.Node, known: dict[int, int]) -> int:
+    """Nodes below and with ``node``, where an alias counts as what it stands for."""
+    if id(node) not in known:
+        known[id(node)] = _MOST_NODES  # which a node that holds itself weighs
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        children = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_weight(child, known) for child in children)
+    return known[id(node)]
