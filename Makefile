@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := $(VENV)-lowest
+QUICK := tests/test_data.py tests/test_archives.py tests/test_yaml_file.py tests/cli/test_commands.py \
+  tests/cli/test_options.py tests/space tests/search/test_milp.py
 LOCK := requirements/dev.lock
 
 .DEFAULT_GOAL := help
@@ -10,7 +13,7 @@ BUDGET ?= 1h
 .PHONY: help setup demo test fuzz lint format bench docs lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
 
 setup: $(STAMP)  ## make .venv with the locked dependencies and this package
 
@@ -31,6 +34,14 @@ test: $(STAMP)  ## run every test
 
 fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
 	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)
+
+test-lowest: $(STAMP)  ## test a selection on the lowest dependencies; PYTHON chooses another Python
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --only-binary :all: \
+	  -r pyproject.toml 'pytest>=8' 'hypothesis>=6.100'
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps -e .
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(QUICK)
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -54,4 +65,4 @@ lock: $(STAMP)  ## resolve the dependencies anew
 	  --python-version 3.10 pyproject.toml --extra dev --extra bench --extra docs --extra arm -o $(LOCK)
 
 clean:  ## remove everything that was made
-	rm -rf $(VENV) out site build dist benchmarks/out
+	rm -rf $(VENV) $(LOWEST) out site build dist benchmarks/out

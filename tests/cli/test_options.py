@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -83,7 +83,7 @@ def test_docstrings_come_from_the_declarations() -> None:
 
 @pytest.mark.parametrize("function", [api.tune, api.bench, api.quantize, api.select, api.regions])
 def test_every_parameter_of_a_command_is_declared(function: Callable[..., Any]) -> None:
-    hints = get_type_hints(function, include_extras=True)
+    hints = inspect.get_annotations(function, eval_str=True)
     for name in inspect.signature(function).parameters:
         declared = option_in(hints[name])
         assert declared is not None, name
@@ -93,7 +93,7 @@ def test_every_parameter_of_a_command_is_declared(function: Callable[..., Any]) 
 def test_a_run_has_the_defaults_of_its_options() -> None:
     config = TuneConfig()
     parameters = inspect.signature(api.tune).parameters
-    shared = {n for n, hint in get_type_hints(TuneConfig, include_extras=True).items() if option_in(hint)}
+    shared = {n for n, hint in inspect.get_annotations(TuneConfig, eval_str=True).items() if option_in(hint)}
     assert {"seed", "strategy", "cost_db"} <= shared <= parameters.keys()
     for name in shared:
         assert parameters[name].default == getattr(config, name), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ def options_of(function: Callable[..., Any] | None = None) -> Callable[[Command]
 
 def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters that are options on the command line."""
-    hints = get_type_hints(function, include_extras=True)
+    hints = inspect.get_annotations(function, eval_str=True)
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
         option = option_in(hints.get(name))

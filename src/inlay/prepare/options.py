@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from inlay.errors import UsageError
 from inlay.quant.accuracy import EXACT_DB
@@ -74,7 +74,7 @@ def option_in(annotation: Any) -> Option | None:
 
 def documented(item: T) -> T:
     """Add the annotated parameters of a function, or fields of a class, to the last section of its docstring."""
-    hints = get_type_hints(item, include_extras=True)
+    hints = inspect.get_annotations(item, eval_str=True)  # type: ignore[arg-type]
     found = {name: option for name, hint in hints.items() if (option := option_in(hint)) is not None}
     lines = [f"    {name}: {option.documentation}" for name, option in found.items()]
     title = "Attributes:" if isinstance(item, type) else "Args:"
