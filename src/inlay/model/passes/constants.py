@@ -12,6 +12,8 @@ from onnx_ir.passes.common import (
     RemoveUnusedNodesPass,
 )
 
+from inlay.model.passes.steps import add_constant
+
 _GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
 _NOT_FOLDED = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -72,13 +74,7 @@ def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
         array = numbers[str(value.name)]
         if value.is_graph_output() or array.nbytes > size + _GROWTH or array.dtype == object:
             continue
-        name = f"{value.name}_folded"
-        tensor = ir.tensor(array, name=name)
-        constant_value = ir.Value(
-            name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        graph.register_initializer(constant_value)
-        value.replace_all_uses_with(constant_value)
+        value.replace_all_uses_with(add_constant(graph, f"{value.name}_folded", array))
         folded += 1
     RemoveUnusedNodesPass()(model)
     return model, folded

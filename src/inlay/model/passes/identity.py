@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from inlay.model.passes.steps import is_standard
+
 
 def remove_identities(model: ir.Model) -> tuple[ir.Model, int]:
     """Bypass no-op nodes of the main graph; bodies of subgraphs stay as they are.
@@ -35,10 +37,8 @@ def _bypass(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _does_nothing(node: ir.Node) -> bool:
-    if node.domain not in ("", "ai.onnx") or not node.inputs or node.inputs[0] is None:
+    if not is_standard(node, "Identity", "Dropout", "Cast") or not node.inputs or node.inputs[0] is None:
         return False
-    if node.op_type == "Identity":
-        return True
     if node.op_type == "Dropout":
         mask_is_read = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
         training = len(node.inputs) > 2 and node.inputs[2] is not None and not _is_false(node.inputs[2])
@@ -46,7 +46,7 @@ def _does_nothing(node: ir.Node) -> bool:
     if node.op_type == "Cast":
         source = node.inputs[0]
         return source.dtype is not None and node.attributes["to"].value == source.dtype
-    return False
+    return True
 
 
 def _is_false(value: ir.Value) -> bool:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
+
+
+def is_standard(node: ir.Node, *op_types: str) -> bool:
+    """Whether ``node`` is one of these operators of ONNX's own domain."""
+    return node.op_type in op_types and node.domain in ("", "ai.onnx")
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
@@ -16,7 +22,20 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 
 def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
     """An attribute that lists integers."""
-    return [int(i) for i in node.attributes[name].as_ints()] if name in node.attributes else list(default)
+    return list(node.attributes.get_ints(name, default))
+
+
+def sole_use(value: ir.Value | None) -> tuple[ir.Node, int] | None:
+    """The only node that reads ``value``, and at which slot; None where there are more, or it is an output."""
+    uses = [] if value is None or value.is_graph_output() else [(use.node, use.idx) for use in value.uses()]
+    return uses[0] if len(uses) == 1 else None
+
+
+def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """A new initializer."""
+    value = ir.val(name, const_value=ir.tensor(array, name=name))
+    graph.register_initializer(value)
+    return value
 
 
 def replace_each(
@@ -29,7 +48,7 @@ def replace_each(
         op_type: of the default domain.
         replace: edits around the operator, given its first input, and returns whether it did.
     """
-    found = [n for n in model.graph if n.op_type == op_type and n.domain in ("", "ai.onnx")]
+    found = [n for n in model.graph if is_standard(n, op_type)]
     if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
         ShapeInferencePass()(model)
     done = 0
@@ -46,23 +65,28 @@ class Steps:
     def __init__(self, node: ir.Node, graph: ir.Graph, like: ir.Value) -> None:
         self._node, self._graph, self._like = node, graph, like
 
-    def add(self, op_type: str, inputs: list[ir.Value], what: str, attributes: Sequence[ir.Attr] = ()) -> ir.Value:
-        """The result of a new operator, of the type and shape of the original's input."""
+    def add(
+        self, op_type: str, inputs: Sequence[ir.Value], what: str = "", attributes: Mapping[str, Any] | None = None
+    ) -> ir.Value:
+        """The result of a new operator, of the type and shape of the original's input.
+
+        The operator is called like the original with ``_<what>`` behind it; without ``what``, like the original.
+        """
         name = f"{self._node.name}_{what}" if what else str(self._node.name)
         value = ir.Value(name=f"{name}_value", type=self._like.type, shape=self._like.shape)
-        self._graph.insert_before(self._node, ir.Node("", op_type, inputs, attributes, outputs=[value], name=name))
+        self._graph.insert_before(self._node, ir.node(op_type, inputs, attributes, outputs=[value], name=name))
         return value
 
     def constant(self, what: str, array: np.ndarray) -> ir.Value:
         """A float32 initializer."""
-        tensor = ir.tensor(array.astype(np.float32), name=f"{self._node.name}_{what}")
-        value = ir.Value(name=tensor.name, shape=ir.Shape(array.shape), type=self._like.type, const_value=tensor)
-        self._graph.register_initializer(value)
-        return value
+        return add_constant(self._graph, f"{self._node.name}_{what}", array.astype(np.float32))
 
-    def replace(self, result: ir.Value) -> None:
-        """Let ``result`` replace the original's first output, and remove the original from the graph."""
-        output = self._node.outputs[0]
+    def replace(self, result: ir.Value, *others: ir.Node) -> None:
+        """Let ``result`` replace what the original computes, and remove it from the graph.
+
+        Where ``others`` read the original in turn, they are removed as well, and the last one's output is replaced.
+        """
+        output = (others[-1] if others else self._node).outputs[0]
         output.replace_all_uses_with(result, replace_graph_outputs=True)
-        self._graph.remove(self._node, safe=True)
+        self._graph.remove([self._node, *others], safe=True)
         result.name, result.shape = output.name, output.shape

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from inlay.model.passes.steps import is_standard
+
 
 def split_sums(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each ``Sum`` by n - 1 ``Add`` nodes (n = 1: its input), adding from the left as Sum does."""
     done = 0
-    for node in list(model.graph):
-        if node.op_type != "Sum" or node.domain not in ("", "ai.onnx"):
-            continue
-        inputs = [v for v in node.inputs if v is not None]
-        if len(inputs) < 2:
+    for node in [n for n in model.graph if is_standard(n, "Sum")]:
+        left, *others = [v for v in node.inputs if v is not None]
+        if not others:
             continue  # an identity by another name; left, since it may feed a graph output
-        left = inputs[0]
         output = node.outputs[0]
-        for i, right in enumerate(inputs[1:], 1):
-            last = i == len(inputs) - 1
-            result = output if last else ir.Value(name=f"{output.name}_sum{i}", type=output.type, shape=output.shape)
-            name = str(node.name) if last else f"{node.name}_sum{i}"
-            add = _add(left, right, result, name, node)
-            left = add.outputs[0]
+        for i, right in enumerate(others, 1):
+            part = "" if i == len(others) else f"_sum{i}"
+            total = ir.Value(name=f"{output.name}{part}", type=output.type, shape=output.shape)
+            add = ir.node("Add", [left, right], outputs=[total], name=f"{node.name}{part}")
+            model.graph.insert_before(node, add)
+            left = total
+        output.replace_all_uses_with(left, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
         done += 1
     return model, done
-
-
-def _add(left: ir.Value, right: ir.Value, result: ir.Value, name: str, before: ir.Node) -> ir.Node:
-    """An Add in place of ``before``; it takes over ``result``'s name, uses and place among the graph's outputs."""
-    fresh = ir.Value(name=result.name, type=result.type, shape=result.shape)
-    add = ir.Node("", "Add", [left, right], outputs=[fresh], name=name)
-    graph = before.graph
-    assert isinstance(graph, ir.Graph)
-    graph.insert_before(before, add)
-    if result.producer() is before:
-        result.replace_all_uses_with(fresh, replace_graph_outputs=True)
-        graph.remove(before, safe=True)
-    return add

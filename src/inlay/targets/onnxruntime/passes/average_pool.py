@@ -12,7 +12,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, replace_each
+from inlay.model.passes.steps import Steps, ints, replace_each
 
 MOST_WINDOW = 16
 """Elements of a window; beyond, the products cost as much as they save."""
@@ -26,21 +26,18 @@ def averagepool_to_conv(model: ir.Model) -> tuple[ir.Model, int]:
 
 def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     assert x.shape is not None
-    channels, window = x.shape[1], [int(k) for k in node.attributes["kernel_shape"].value]
+    channels, window = x.shape[1], ints(node, "kernel_shape", ())
     if not isinstance(channels, int) or not 1 < math.prod(window) <= MOST_WINDOW or not _whole(node):
         return False
     weight = steps.constant("mean", np.full((channels, 1, *window), 1.0 / math.prod(window)))
-    kept = [node.attributes[name] for name in _KEPT if name in node.attributes]
-    steps.replace(steps.add("Conv", [x, weight], "", [ir.AttrInt64("group", channels), *kept]))
+    kept = {name: node.attributes[name] for name in _KEPT if name in node.attributes}
+    steps.replace(steps.add("Conv", [x, weight], "", {"group": channels, **kept}))
     return True
 
 
 def _whole(node: ir.Node) -> bool:
     """Whether no window is cut off: nothing is padded, or what is padded counts."""
-
-    def value(name: str, default: object) -> object:
-        return node.attributes[name].value if name in node.attributes else default
-
-    padded = any(value("pads", ())) or "auto_pad" in node.attributes  # type: ignore[arg-type]
-    dilated = any(d != 1 for d in value("dilations", ()))  # type: ignore[attr-defined]
-    return not value("ceil_mode", 0) and not dilated and (not padded or bool(value("count_include_pad", 0)))
+    padded = any(ints(node, "pads", ())) or "auto_pad" in node.attributes
+    dilated = any(d != 1 for d in ints(node, "dilations", ()))
+    ceil, counted = (node.attributes.get_int(name, 0) for name in ("ceil_mode", "count_include_pad"))
+    return not ceil and not dilated and (not padded or bool(counted))

@@ -26,6 +26,6 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
         return False
     factor, shift = numbers
     weight = steps.constant("factor", factor.reshape(-1, 1, *[1] * spatial))
-    attributes = [ir.AttrInt64("group", factor.size), ir.AttrInt64s("kernel_shape", [1] * spatial)]
+    attributes = {"group": factor.size, "kernel_shape": [1] * spatial}
     steps.replace(steps.add("Conv", [x, weight, steps.constant("shift", shift)], "", attributes))
     return True

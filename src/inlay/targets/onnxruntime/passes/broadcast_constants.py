@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, replace_each
+from inlay.model.passes.steps import Steps, constant_of, replace_each
 
 LONG_RUN = 64
 LEAST_ELEMENTS = 4096
@@ -35,20 +35,18 @@ def write_out_constants(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def _replace(node: ir.Node, first: ir.Value, steps: Steps) -> bool:
-    second = node.inputs[1]
-    if second is None or (first.const_value is None) == (second.const_value is None):
+    operands = (first, node.inputs[1])
+    constants = [constant_of(v) for v in operands]
+    if sum(c is None for c in constants) != 1:
         return False
-    slot, x, constant = (
-        (0, second, first.const_value) if first.const_value is not None else (1, first, second.const_value)
-    )
-    if x.shape is None or constant is None or constant.dtype is not ir.DataType.FLOAT:
+    slot = 1 if constants[0] is None else 0
+    numbers, x = constants[slot], operands[1 - slot]
+    if x is None or x.shape is None or numbers is None or numbers.dtype != np.float32:
         return False
-    numbers = np.asarray(constant.numpy())
     wanted = written_out([d if isinstance(d, int) else None for d in x.shape], numbers.shape)
     if wanted is None:
         return False
-    whole = np.ascontiguousarray(np.broadcast_to(numbers, wanted))
-    node.replace_input_with(slot, steps.constant("written_out", whole))
+    node.replace_input_with(slot, steps.constant("written_out", np.broadcast_to(numbers, wanted)))
     return True
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
+from inlay.model.passes.steps import Steps, constant_of, ints, is_standard, replace_each, sole_use
 
 MOST_OUTPUTS = 8
 LEAST_KERNEL = 3  # rows and columns
@@ -51,7 +51,7 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     if bias is not None:
         inputs.append(steps.constant("biases", np.tile(bias, _SIZE * _SIZE)))
     window = {"kernel_shape": shifted.shape[2:], "strides": (_SIZE, _SIZE), "pads": pads}
-    blocks = steps.add("Conv", inputs, "", [ir.AttrInt64s(k, list(v)) for k, v in window.items()])
+    blocks = steps.add("Conv", inputs, "", window)
     blocks.shape = ir.Shape([x.shape[0], _SIZE * _SIZE * outputs, *(r // _SIZE for r in results)])
     _spread(node, blocks)
     return True
@@ -74,27 +74,22 @@ def _spread(conv: ir.Node, blocks: ir.Value) -> None:
         conv.outputs[0].replace_all_uses_with(blocks)
     for value in chain:
         value.shape = blocks.shape
-    spread = ir.Node(
-        "", "DepthToSpace", [result], [ir.AttrInt64("blocksize", _SIZE)], outputs=[whole], name=f"{conv.name}_spread"
-    )
+    spread = ir.node("DepthToSpace", [result], {"blocksize": _SIZE}, outputs=[whole], name=f"{conv.name}_spread")
     graph.insert_after(last, spread)
     graph.remove(conv, safe=True)
 
 
 def _follower(value: ir.Value) -> ir.Node | None:
     """The function of one value that alone reads ``value``, where that is no output of the graph."""
-    uses = list(value.uses())
-    if len(uses) != 1 or value.is_graph_output():
+    use = sole_use(value)
+    if use is None or use[1] or not is_standard(use[0], *_UNARY):
         return None
-    node, index = uses[0]
-    constants = all(v is None or v.const_value is not None for v in node.inputs[1:])
-    return node if node.op_type in _UNARY and node.domain in ("", "ai.onnx") and not index and constants else None
+    return use[0] if all(v is None or v.const_value is not None for v in use[0].inputs[1:]) else None
 
 
 def _pads(node: ir.Node) -> tuple[int, int, int, int] | None:
     """Zeros before and behind rows and columns; None where the convolution is not of one group and stride 1."""
-    group = int(node.attributes["group"].value) if "group" in node.attributes else 1
-    if group != 1 or {*ints(node, "strides", [1]), *ints(node, "dilations", [1])} != {1}:
+    if node.attributes.get_int("group", 1) != 1 or {*ints(node, "strides", [1]), *ints(node, "dilations", [1])} != {1}:
         return None
     pads = ints(node, "pads", [0, 0, 0, 0])
     return None if "auto_pad" in node.attributes or min(pads) < 0 else (pads[0], pads[1], pads[2], pads[3])

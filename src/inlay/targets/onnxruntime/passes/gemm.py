@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, constant_of, replace_each
+from inlay.model.passes.steps import Steps, constant_of, is_standard, replace_each, sole_use
 
 
 def gather_gemm(model: ir.Model) -> tuple[ir.Model, int]:
@@ -18,22 +18,16 @@ def gather_gemm(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
-    weight, uses = constant_of(node.inputs[1]), list(node.outputs[0].uses())
+    weight, use = constant_of(node.inputs[1]), sole_use(node.outputs[0])
     if weight is None or weight.ndim != 2 or x.shape is None or len(x.shape) != 2:
         return False
-    if len(uses) != 1 or node.outputs[0].is_graph_output():
+    if use is None or not is_standard(use[0], "Add"):
         return False
-    add, slot = uses[0]
-    if add.op_type != "Add" or add.domain not in ("", "ai.onnx"):
-        return False
+    add, slot = use
     bias = constant_of(add.inputs[1 - slot])
     if bias is None or bias.dtype != weight.dtype or bias.size != weight.shape[1] or bias.ndim > 2:
         return False
     assert node.inputs[1] is not None
-    result = steps.add("Gemm", [x, node.inputs[1], steps.constant("bias", bias.reshape(-1))], "")
-    output = add.outputs[0]
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
-    assert isinstance(node.graph, ir.Graph)
-    node.graph.remove([node, add], safe=True)
-    result.name, result.shape = output.name, output.shape
+    result = steps.add("Gemm", [x, node.inputs[1], steps.constant("bias", bias.reshape(-1))])
+    steps.replace(result, add)
     return True

@@ -14,9 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from inlay.model.passes.steps import Steps, ints
-
-_STANDARD = ("", "ai.onnx")
+from inlay.model.passes.steps import Steps, constant_of, ints, is_standard, sole_use
 
 Patch = tuple[ir.Value, Mapping[int, tuple[int, int]]]
 """The image, and start and step along each axis that is sliced."""
@@ -24,15 +22,15 @@ Patch = tuple[ir.Value, Mapping[int, tuple[int, int]]]
 
 def fold_focus(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each Conv that is the only reader of all patches of an image of known size."""
-    found = [n for n in model.graph if n.op_type == "Conv" and n.domain in _STANDARD and _patches(n)]
+    found = [n for n in model.graph if is_standard(n, "Conv") and _patches(n)]
     if found:
         ShapeInferencePass()(model)
     return model, sum(_fold(node) for node in found)
 
 
 def _fold(conv: ir.Node) -> bool:
-    patches, graph, weight = _patches(conv), conv.graph, conv.inputs[1]
-    if not patches or not isinstance(graph, ir.Graph) or weight is None or weight.const_value is None:
+    patches, graph, numbers = _patches(conv), conv.graph, constant_of(conv.inputs[1])
+    if not patches or not isinstance(graph, ir.Graph) or numbers is None:
         return False
     image, slices = patches[0][0], [s for _, s in patches]
     k = round(len(slices) ** 0.5)
@@ -42,17 +40,15 @@ def _fold(conv: ir.Node) -> bool:
         return False
     if image.shape is None or len(image.shape) != 4 or any(not isinstance(d, int) or d % k for d in image.shape[2:]):
         return False
-    numbers = np.asarray(weight.const_value.numpy())
     if numbers.ndim != 4 or numbers.shape[1] % (k * k) or numbers.dtype != np.float32 or not _plain(conv):
         return False
     whole = _over_image(numbers, [(a, b) for (a, _), (b, _) in order], k)
     steps = Steps(conv, graph, image)
-    strides = [int(s) * k for s in ints(conv, "strides", [1, 1])]
-    attributes = [
-        ir.AttrInt64s("kernel_shape", whole.shape[2:]),
-        ir.AttrInt64s("strides", strides),
-        ir.AttrInt64s("pads", [k * p for p in ints(conv, "pads", [0, 0, 0, 0])]),
-    ]
+    attributes = {
+        "kernel_shape": whole.shape[2:],
+        "strides": [k * s for s in ints(conv, "strides", [1, 1])],
+        "pads": [k * p for p in ints(conv, "pads", [0, 0, 0, 0])],
+    }
     biases = [v for v in conv.inputs[2:3] if v is not None]
     steps.replace(steps.add("Conv", [image, steps.constant("whole", whole), *biases], "", attributes))
     return True
@@ -62,9 +58,9 @@ def _patches(conv: ir.Node) -> list[Patch]:
     """What the Concat before ``conv`` joins along the channels, where nothing else reads it and all is one image's."""
     value = conv.inputs[0]
     concat = None if value is None else value.producer()
-    if value is None or concat is None or concat.op_type != "Concat" or concat.domain not in _STANDARD:
+    if concat is None or not is_standard(concat, "Concat") or sole_use(value) is None:
         return []
-    if len(list(value.uses())) != 1 or value.is_graph_output() or int(concat.attributes["axis"].value) not in (1, -3):
+    if concat.attributes.get_int("axis") not in (1, -3):
         return []
     found = [None if v is None else _sliced(v) for v in concat.inputs]
     patches = [p for p in found if p is not None]
@@ -75,7 +71,7 @@ def _sliced(value: ir.Value) -> Patch | None:
     """The image that a chain of Slices takes every k-th row and column of, to the end; None where it is none."""
     along: dict[int, tuple[int, int]] = {}
     node = value.producer()
-    while node is not None and node.op_type == "Slice" and node.domain in _STANDARD and len(node.inputs) == 5:
+    while node is not None and is_standard(node, "Slice") and len(node.inputs) == 5:
         starts, ends, axes, steps = (_numbers(v) for v in node.inputs[1:5])
         if starts is None or ends is None or axes is None or steps is None:
             return None
@@ -95,12 +91,13 @@ def _sliced(value: ir.Value) -> Patch | None:
 
 
 def _plain(conv: ir.Node) -> bool:
-    group = int(conv.attributes["group"].value) if "group" in conv.attributes else 1
+    group = conv.attributes.get_int("group", 1)
     return "auto_pad" not in conv.attributes and group == 1 and all(d == 1 for d in ints(conv, "dilations", [1, 1]))
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:
-    return None if value is None or value.const_value is None else [int(i) for i in value.const_value.numpy().ravel()]
+    array = constant_of(value)
+    return None if array is None else [int(i) for i in array.ravel()]
 
 
 def _over_image(weight: np.ndarray, starts: Sequence[tuple[int, int]], size: int) -> np.ndarray:

@@ -28,12 +28,13 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     if not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS:
         return False
     squares = steps.add("Mul", [x, x], "squares")
-    band = window(channels, int(node.attributes["size"].value)).reshape(channels, channels, *[1] * (len(x.shape) - 2))
-    share = _number(node, "alpha", 1e-4) / int(node.attributes["size"].value)
-    bias = np.full(channels, _number(node, "bias", 1.0))
+    size = node.attributes.get_int("size", 0)
+    band = window(channels, size).reshape(channels, channels, *[1] * (len(x.shape) - 2))
+    share = node.attributes.get_float("alpha", 1e-4) / size
+    bias = np.full(channels, node.attributes.get_float("bias", 1.0))
     total = steps.add("Conv", [squares, steps.constant("band", band * share), steps.constant("bias", bias)], "total")
-    power = _power(steps, total, _number(node, "beta", 0.75))
-    steps.replace(steps.add("Div", [x, power], ""))
+    power = _power(steps, total, node.attributes.get_float("beta", 0.75))
+    steps.replace(steps.add("Div", [x, power]))
     return True
 
 
@@ -59,7 +60,3 @@ def window(channels: int, size: int) -> np.ndarray:
     """
     offset = np.arange(channels)[None, :] - np.arange(channels)[:, None]
     return ((offset >= -((size - 1) // 2)) & (offset <= size // 2)).astype(np.float64)
-
-
-def _number(node: ir.Node, name: str, default: float) -> float:
-    return float(node.attributes[name].value) if name in node.attributes else default

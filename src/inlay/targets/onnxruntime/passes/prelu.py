@@ -25,15 +25,15 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     if slope is None or not slope.size or not np.isfinite(slope).all() or not _keeps_shape(x, slope):
         return False
     if (slope == slope.flat[0]).all():
-        steps.replace(steps.add("LeakyRelu", [x], "", [ir.AttrFloat32("alpha", float(slope.flat[0]))]))
+        steps.replace(steps.add("LeakyRelu", [x], "", {"alpha": float(slope.flat[0])}))
         return True
     if slope.max() <= 1.0:
         sloped = steps.add("Mul", [x, steps.constant("slope", slope)], "sloped")
-        steps.replace(steps.add("Max", [x, sloped], ""))
+        steps.replace(steps.add("Max", [x, sloped]))
     else:
         below = steps.add("Min", [x, steps.constant("zero", np.zeros(()))], "below")
         more = steps.add("Mul", [below, steps.constant("more", slope - 1.0)], "more")
-        steps.replace(steps.add("Add", [x, more], ""))
+        steps.replace(steps.add("Add", [x, more]))
     return True
 
 
