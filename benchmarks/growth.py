@@ -5,7 +5,7 @@ time of the one thread, which other load on the machine does not inflate as it d
 runs), fits ``time = a · nodes^b`` by least squares on logarithms, and writes
 ``benchmarks/out/growth.json`` and ``growth.md``. Exits with 1 when a limit is missed.
 
-    python benchmarks/growth.py [--sizes 1000,10000,100000]
+    python -m benchmarks.growth [--sizes 1000,10000,100000]
 
 Each measurement runs in a process of its own, so that peak memory is that of one graph (the graph itself included).
 """
@@ -24,9 +24,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.generated_graphs import FAMILIES
 from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import FAMILIES
 
 OUT = Path(__file__).parent / "out"
 MAX_EXPONENT, MAX_SECONDS, MAX_GIB = 1.15, 30.0, 3.0

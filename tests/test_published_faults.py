@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay.autotuner import Config, QDQAutotuner, region_pattern_autotuning_workflow
 from inlay.errors import JournalError, UsageError
@@ -23,7 +24,6 @@ from inlay.regions.schemes import InsertionScheme, SchemeCompletion
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import Region, RegionType
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, QType
 from tests.support.branches import branches
 from tests.support.light_graphs import LIGHT, light_graph

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from benchmarks.generated_graphs import GraphBuilder
 
 from inlay.calibrate.scale_sharing import Sharing, choose_sharing, flip_sharing, model_cost
 from inlay.calibrate.tables import observe, table_from
@@ -23,7 +24,6 @@ from inlay.space.rules import Rules
 from inlay.space.units import placement_from_labels
 from inlay.targets.base import Capabilities
 from inlay.targets.ethos_u.rules import RULES
-from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import QType
 from tests.support.branches import branches
 

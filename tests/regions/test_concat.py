@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.generated_graphs import GraphBuilder
 
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
@@ -13,7 +14,6 @@ from inlay.regions.sampling import SchemeSampler
 from inlay.regions.schemes import ConcatGroup, InsertionScheme
 from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Placement, Port
 from tests.support.planted import PlantedEvaluator
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.generated_graphs import GraphBuilder, residual
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
@@ -19,7 +20,6 @@ from inlay.regions.schemes import InsertionScheme
 from inlay.regions.search_space import find_search_space
 from inlay.regions.tree import RegionType
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import GraphBuilder, residual
 from inlay.trial import Failed, Proposal, Trial
 from inlay.types import Placement, Port, QType
 from tests.support.light_graphs import LIGHT, light_graph

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 import pytest
+from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay.regions.canonical import LabelledDag, canonical_order
 from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 Build = Callable[[GraphBuilder], None]

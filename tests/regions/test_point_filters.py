@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 import pytest
+from benchmarks.generated_graphs import GraphBuilder
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
@@ -21,7 +22,6 @@ from inlay.regions.point_filters import (
 from inlay.regions.search_space import find_search_space, select_nodes
 from inlay.space.rules import Rules
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Port
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))

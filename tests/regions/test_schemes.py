@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.generated_graphs import GraphBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
 from inlay.space.units import placement_from_labels
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 from tests.support.region_graphs import graphs
 
@@ -273,7 +273,7 @@ def test_text_names_patterns_counts_and_reasons() -> None:
 
 
 def test_text_draws_a_repeated_pattern_once() -> None:
-    from inlay.testing.generated_graphs import residual
+    from benchmarks.generated_graphs import residual
 
     space = space_of(residual(200))
     short, full = ("\n".join(regions_lines(space, every)) for every in (False, True))

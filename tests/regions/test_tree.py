@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay.model.graph import Graph
 from inlay.regions.dominators import immediate_dominators
 from inlay.regions.fork_join import MAX_NESTING, find_fork_joins
 from inlay.regions.tree import Region, RegionTree, RegionType, find_regions
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from benchmarks.generated_graphs import residual
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from inlay.regions.evolve import Evolve
 from inlay.search.base import Chain, Dialogue, LazyStrategy, Scripted, Strategy
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import StrategyTestCase
-from inlay.testing.generated_graphs import residual
 from inlay.trial import Proposal, Trial
 from inlay.types import Placement, Port, QType
 from tests.support.planted import PlantedEvaluator, drive, planted_latency

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+from benchmarks.generated_graphs import GraphBuilder
 
 from inlay import OpConfig, Recipe
 from inlay.model.graph import Graph
@@ -15,7 +16,6 @@ from inlay.space.resolve import Decision, resolve
 from inlay.space.rules import OpRule, Rules
 from inlay.space.units import find_units
 from inlay.targets.ethos_u.rules import RULES
-from inlay.testing.generated_graphs import GraphBuilder
 from inlay.types import Placement, Port, QType
 
 INT = OpConfig()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay import OpConfig, Recipe
 from inlay.calibrate.tables import observe, table_from
@@ -24,7 +25,6 @@ from inlay.space.resolve import DEFAULT, Decision, recipe_of, resolve
 from inlay.space.units import Unit, find_units, placement_from_labels
 from inlay.targets.base import Capabilities, Feed
 from inlay.targets.onnxruntime.rules import rules_for
-from inlay.testing.generated_graphs import FAMILIES, GraphBuilder
 from inlay.types import Placement, Port, PortRewrite, QType
 from tests.support.branches import branches
 

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
+from benchmarks.generated_graphs import GraphBuilder
 from hypothesis import strategies as st
 
 from inlay.model.graph import Graph, Node
 from inlay.regions.node_facts import COMMUTATIVE
-from inlay.testing.generated_graphs import GraphBuilder
 
 SHAPE = (1, 8, 4, 4)
 

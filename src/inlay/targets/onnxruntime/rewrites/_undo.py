@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -27,12 +29,28 @@ def set_constant(value: ir.Value | None, array: np.ndarray) -> None:
     value.shape = ir.Shape(array.shape)
 
 
-def integers(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """An attribute that lists integers."""
-    return tuple(int(i) for i in node.attributes[name].as_ints()) if name in node.attributes else default
+def trimmed(
+    weight: np.ndarray, values: np.ndarray, pads: Sequence[int], spare: int = 0
+) -> tuple[np.ndarray, dict[str, list[int]]]:
+    """``weight`` without the rows and columns of zeros at its edges that padding makes up for, and its attributes then.
+
+    Args:
+        weight: shape ``(…, …, rows, columns)``.
+        values: the weight relative to its zero point.
+        pads: before by axis, then after by axis.
+        spare: rows (columns) by which the last window may end before the padded image does.
+    """
+    left, kept = list(pads), []
+    for axis in (0, 1):
+        leading, trailing = _zero_edges(values, axis + 2)
+        leading, trailing = min(leading, left[axis]), min(trailing, left[axis + 2] + spare)
+        left[axis], left[axis + 2] = left[axis] - leading, max(left[axis + 2] - trailing, 0)
+        kept.append(slice(leading, weight.shape[axis + 2] - trailing))
+    smaller = weight[:, :, kept[0], kept[1]]
+    return smaller, {"kernel_shape": list(smaller.shape[2:]), "pads": left}
 
 
-def zero_edges(weight: np.ndarray, axis: int) -> tuple[int, int]:
+def _zero_edges(weight: np.ndarray, axis: int) -> tuple[int, int]:
     """How many leading and trailing slices of ``weight`` along ``axis`` hold only zeros, leaving one slice at least."""
     used = np.flatnonzero(np.any(weight != 0, axis=tuple(i for i in range(weight.ndim) if i != axis)))
     if not used.size:

@@ -16,9 +16,10 @@ import onnx
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
+from inlay.model.passes.steps import ints
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import integers, own_constants, producer_of, set_constant, zero_edges
+from inlay.targets.onnxruntime.rewrites._undo import own_constants, producer_of, set_constant, trimmed
 from inlay.types import Port
 
 SPACE_TO_DEPTH = "SpaceToDepth"
@@ -153,18 +154,11 @@ def _read_pixels(conv: ir.Node, size: int, constants: tuple[np.ndarray, ...]) ->
     split = blocked.reshape(outputs, size, size, channels // size**2, rows, columns).transpose(0, 3, 4, 1, 5, 2)
     weight = split.reshape(outputs, channels // size**2, rows * size, columns * size)
     values = weight.astype(np.int32) - zero_point.reshape(-1, 1, 1, 1)
-    pads = [p * size for p in integers(conv, "pads", (0, 0, 0, 0))]
-    window = []
-    for axis in (0, 1):
-        leading, trailing = zero_edges(values, axis + 2)
-        # the last window may end up to one stride before the padded image does
-        leading, trailing = min(leading, pads[axis]), min(trailing, pads[axis + 2] + size - 1)
-        pads[axis], pads[axis + 2] = pads[axis] - leading, max(pads[axis + 2] - trailing, 0)
-        window.append(slice(leading, weight.shape[axis + 2] - trailing))
-    trimmed = weight[:, :, window[0], window[1]]
+    pads = [p * size for p in ints(conv, "pads", (0, 0, 0, 0))]
+    smaller, window = trimmed(weight, values, pads, spare=size - 1)
     dq = producer_of(conv.inputs[1], DEQUANTIZE)
     assert dq is not None
-    set_constant(dq.inputs[0], trimmed)
-    dq.outputs[0].shape = ir.Shape(trimmed.shape)
-    for name, value in (("kernel_shape", trimmed.shape[2:]), ("strides", (size, size)), ("pads", pads)):
-        conv.attributes[name] = ir.AttrInt64s(name, [int(v) for v in value])
+    set_constant(dq.inputs[0], smaller)
+    dq.outputs[0].shape = ir.Shape(smaller.shape)
+    for name in ("kernel_shape", "strides", "pads"):
+        conv.attributes[name] = ir.AttrInt64s(name, window.get(name, [size, size]))

@@ -16,9 +16,10 @@ import onnx
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
+from inlay.model.passes.steps import ints
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, path_to_quantizer, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import integers, own_constants, producer_of, set_constant, zero_edges
+from inlay.targets.onnxruntime.rewrites._undo import own_constants, producer_of, set_constant, trimmed
 from inlay.types import Port
 
 DEPTH_TO_SPACE = "DepthToSpace"
@@ -206,7 +207,7 @@ def _transpose(conv: ir.Node, size: int, graph: ir.Graph) -> bool:
         return False
     (blocks, _, zero_point), *_ = (c for c in constants if c is not None)
     total, channels, *kernel = blocks.shape
-    pads = integers(conv, "pads", (0, 0, 0, 0))
+    pads = ints(conv, "pads", (0, 0, 0, 0))
     turned = [size * (kernel[i % 2] - 1 - pads[i]) for i in range(4)]
     arrays = [array for c in constants if c is not None for array in c]
     per_channel = [array for array in arrays if array.ndim == 1]
@@ -216,14 +217,7 @@ def _transpose(conv: ir.Node, size: int, graph: ir.Graph) -> bool:
     split = blocks.reshape(size, size, outputs, channels, rows, columns)[:, :, :, :, ::-1, ::-1]
     weight = split.transpose(3, 2, 4, 0, 5, 1).reshape(channels, outputs, rows * size, columns * size)
     values = weight.astype(np.int32) - (zero_point[:outputs].reshape(1, -1, 1, 1) if zero_point.ndim else zero_point)
-    window = []
-    for axis in (0, 1):
-        leading, trailing = (
-            min(z, turned[axis + side]) for z, side in zip(zero_edges(values, axis + 2), (0, 2), strict=True)
-        )
-        turned[axis], turned[axis + 2] = turned[axis] - leading, turned[axis + 2] - trailing
-        window.append(slice(leading, weight.shape[axis + 2] - trailing))
-    weight = weight[:, :, window[0], window[1]]
+    weight, window = trimmed(weight, values, turned)
     for dq, found in zip(dequantizers, constants, strict=True):
         assert dq is not None
         assert found is not None
@@ -236,10 +230,9 @@ def _transpose(conv: ir.Node, size: int, graph: ir.Graph) -> bool:
     weight_dq.outputs[0].shape = ir.Shape(weight.shape)
     if "axis" in weight_dq.attributes:
         weight_dq.attributes["axis"] = ir.AttrInt64("axis", 1)
-    window_of = (("kernel_shape", weight.shape[2:]), ("strides", (size, size)), ("pads", turned))
-    attributes = [ir.AttrInt64s(name, [int(v) for v in values]) for name, values in window_of]
+    attributes = {"kernel_shape": window["kernel_shape"], "strides": [size, size], "pads": window["pads"]}
     old = conv.outputs[0]
-    new = ir.Node("", "ConvTranspose", conv.inputs, attributes, name=conv.name)
+    new = ir.node("ConvTranspose", conv.inputs, attributes, name=conv.name)
     new.outputs[0].name, new.outputs[0].type = old.name, old.type
     graph.insert_before(conv, new)
     old.replace_all_uses_with(new.outputs[0])
