@@ -87,16 +87,8 @@ def calibrate(
     return Observed(histograms, digest, histograms, (first if len(feeds) > 1 else second, second))
 
 
-_TYPES = {
-    "tensor(float)": ir.DataType.FLOAT,
-    "tensor(float16)": ir.DataType.FLOAT16,
-    "tensor(double)": ir.DataType.DOUBLE,
-    "tensor(int64)": ir.DataType.INT64,
-    "tensor(int32)": ir.DataType.INT32,
-    "tensor(bool)": ir.DataType.BOOL,
-    "tensor(uint8)": ir.DataType.UINT8,
-    "tensor(int8)": ir.DataType.INT8,
-}
+_TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
+"""Element types by the runtime's names for them."""
 
 
 def observe_shapes(

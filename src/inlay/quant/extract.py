@@ -27,14 +27,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QTy
 
 _DEPTH_TO_SPACE = "DepthToSpace"
 
-_TYPES = {
-    ir.DataType.INT4: QType.INT4,
-    ir.DataType.INT8: QType.INT8,
-    ir.DataType.UINT8: QType.UINT8,
-    ir.DataType.INT16: QType.INT16,
-    ir.DataType.UINT16: QType.UINT16,
-    ir.DataType.INT32: QType.INT32,
-}
+_TYPES = {ir.DataType[t.name]: t for t in QType}
 
 
 @dataclass(frozen=True)

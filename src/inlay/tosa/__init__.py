@@ -2,9 +2,9 @@
 
 :func:`inlay.tosa.lowering.lower` does it all: a model with static shapes (``static_model``), the integer graph (``ir``,
 ``integer_graph``, and one of ``rules`` per operator family), partitions (``partition``), and their flatbuffers
-(``layout``, ``serialize``) or ONNX models for the host (``host``). ``command`` writes them to disk
-(``sidefile``). ``oracle`` computes an integer graph in numpy, ``reference`` runs a lowered model there or on the TOSA
-reference model. The room imports ``model``, ``types`` and ``errors``; the packages of the extra ``arm`` only through
+(``layout``, ``serialize``) or ONNX models for the host (``host``). ``command`` writes them to disk (``sidefile``).
+``oracle`` computes integer operators in numpy, ``reference`` runs a lowered model there or on the TOSA reference model.
+The room imports ``quant``, ``model`` and what lies below them; the packages of the extra ``arm`` only through
 ``extras``, when they are first needed.
 """
 

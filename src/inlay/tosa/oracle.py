@@ -12,22 +12,12 @@ from typing import Any
 import numpy as np
 
 from inlay.errors import RunFailed
+from inlay.quant.qparams import dequantize, quantize
 from inlay.tosa import ir, rescale
 from inlay.tosa.ir import Array, Executor, Op, Tensor
 from inlay.types import QParams
 
 Tensors = Mapping[str, Tensor]
-
-
-def quantize(values: Array, qparams: QParams) -> Array:
-    """Float to int8 as ONNX QuantizeLinear: ``saturate(round_half_even(x / scale) + zero_point)``."""
-    q = np.rint(values.astype(np.float32) / np.float32(qparams.scale[0])) + qparams.zero_point[0]
-    return np.asarray(np.clip(q, qparams.qtype.qmin, qparams.qtype.qmax).astype(qparams.qtype.value))
-
-
-def dequantize(values: Array, qparams: QParams) -> Array:
-    """Integers to float32 as ONNX DequantizeLinear: ``(q − zero_point) · scale``."""
-    return ((values.astype(np.int32) - qparams.zero_point[0]).astype(np.float32)) * np.float32(qparams.scale[0])
 
 
 def compute(ops: Iterable[Op], values: dict[str, Array], tensors: Tensors) -> None:

@@ -57,54 +57,43 @@ def split(graph: IntegerGraph) -> tuple[Subgraph, ...]:
             at[name] = (level, op.executor)
         members[level, op.executor].append(op)
     ordered = sorted(members.items(), key=lambda item: (item[0][0], item[0][1].value))
-    readers = _readers(graph)
+    readers: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in graph.ops:
+        for name in op.inputs:
+            readers[name].append(op)
     return tuple(_subgraph(graph, executor, ops, readers) for (_, executor), ops in ordered)
 
 
-def _readers(graph: IntegerGraph) -> Mapping[str, tuple[Op, ...]]:
-    table: defaultdict[str, list[Op]] = defaultdict(list)
-    for op in graph.ops:
-        for name in op.inputs:
-            table[name].append(op)
-    return {n: tuple(ops) for n, ops in table.items()}
-
-
 def _subgraph(
-    graph: IntegerGraph, executor: Executor, ops: Sequence[Op], readers: Mapping[str, tuple[Op, ...]]
+    graph: IntegerGraph, executor: Executor, ops: Sequence[Op], readers: Mapping[str, Sequence[Op]]
 ) -> Subgraph:
     own = {id(op) for op in ops}
-    computed = {name for op in ops for name in op.outputs}
-    read = dict.fromkeys(n for op in ops for n in op.inputs if n and n not in computed and n not in graph.constants)
-    model_outputs = {i.tensor for i in graph.outputs}
-    leaving = [
-        n for op in ops for n in op.outputs if n in model_outputs or any(id(r) not in own for r in readers.get(n, ()))
-    ]
+    computed = [name for op in ops for name in op.outputs]
+    known = {"", *computed, *graph.constants}
+    outputs = {i.tensor for i in graph.outputs}
     return Subgraph(
         executor=executor,
         ops=tuple(ops),
-        inputs=_interface_first(read, _carriers(graph, [i.tensor for i in graph.inputs], inward=True)),
+        inputs=_interface_first(
+            [n for op in ops for n in op.inputs if n not in known], _carriers(graph, [i.tensor for i in graph.inputs])
+        ),
         outputs=_interface_first(
-            dict.fromkeys(leaving), _carriers(graph, [i.tensor for i in graph.outputs], inward=False)
+            [n for n in computed if n in outputs or any(id(r) not in own for r in readers.get(n, ()))],
+            _carriers(graph, [i.tensor for i in graph.outputs]),
         ),
     )
 
 
-def _carriers(graph: IntegerGraph, interface: Sequence[str], inward: bool) -> list[str]:
+def _carriers(graph: IntegerGraph, interface: Sequence[str]) -> list[str]:
     """The model's inputs (outputs), each followed by its quantized forms, which the caller computes (or reads)."""
-    result = []
-    for name in interface:
-        result.append(name)
-        for op in graph.ops:
-            if op.executor is Executor.CALLER:
-                if inward and op.inputs[0] == name:
-                    result.append(op.out)
-                elif not inward and op.out == name:
-                    result.append(op.inputs[0])
-    return result
+    by_caller = [(op.inputs[0], op.out) for op in graph.ops if op.executor is Executor.CALLER]
+    forms = {name: [b if a == name else a for a, b in by_caller if name in (a, b)] for name in interface}
+    return [n for name in interface for n in (name, *forms[name])]
 
 
-def _interface_first(names: Mapping[str, None], first: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*(n for n in first if n in names), *names]))
+def _interface_first(names: Sequence[str], first: Sequence[str]) -> tuple[str, ...]:
+    """``names``, each once, those that are in ``first`` before the others."""
+    return tuple(dict.fromkeys([*(n for n in first if n in set(names)), *names]))
 
 
 def without_compute(subgraphs: Sequence[Subgraph]) -> tuple[Subgraph, ...]:

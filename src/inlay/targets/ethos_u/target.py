@@ -88,8 +88,6 @@ class EthosUTarget:
         except Exception as error:  # the checker, protobuf and the file system raise several types
             message = " ".join(str(error).split())
             raise CompileFailed(f"{model.path.name} is not a valid model: {message}") from error
-        if _is_static(proto):
-            return EthosUExecutable(proto, self.accelerator, compile_model(proto, self.accelerator))
         return EthosUExecutable(proto, self.accelerator)
 
 
@@ -143,12 +141,17 @@ class EthosUExecutable:
 
     A model with dynamic dimensions is compiled for the sizes of its first inputs, and again for other sizes: an NPU
     program has static shapes.
+
+    Raises:
+        CompileFailed: a model of static shapes cannot be compiled.
     """
 
-    def __init__(self, proto: onnx.ModelProto, accelerator: Accelerator, compiled: CompiledModel | None = None) -> None:
+    def __init__(self, proto: onnx.ModelProto, accelerator: Accelerator) -> None:
         self._proto: onnx.ModelProto | None = proto
-        self._accelerator, self._static = accelerator, compiled
+        self._accelerator, self._dynamic = accelerator, _dynamic_inputs(proto)
         self._by_shapes: dict[tuple[tuple[str, tuple[int, ...]], ...], CompiledModel] = {}
+        if not self._dynamic:
+            self._by_shapes[()] = compile_model(proto, accelerator)
 
     @property
     def lowered(self) -> Lowered:
@@ -158,11 +161,9 @@ class EthosUExecutable:
     def _compiled(self, feed: Feed) -> CompiledModel:
         if self._proto is None:
             raise RunFailed("the model was closed")
-        if self._static is not None:
-            return self._static
         if not feed and self._by_shapes:
             return next(iter(self._by_shapes.values()))
-        shapes = tuple(sorted((name, np.asarray(array).shape) for name, array in feed.items()))
+        shapes = tuple(sorted((name, np.asarray(feed[name]).shape) for name in self._dynamic if name in feed))
         if shapes not in self._by_shapes:
             try:
                 self._by_shapes[shapes] = compile_model(_with_shapes(self._proto, dict(shapes)), self._accelerator)
@@ -189,7 +190,7 @@ class EthosUExecutable:
 
     def close(self) -> None:
         """Drop the model and the host partitions' sessions."""
-        self._proto = self._static = None
+        self._proto = None
         self._by_shapes.clear()
 
 
@@ -198,9 +199,9 @@ def _inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [v for v in proto.graph.input if v.name not in constants]
 
 
-def _is_static(proto: onnx.ModelProto) -> bool:
-    dims = [d for v in _inputs(proto) for d in v.type.tensor_type.shape.dim]
-    return all(d.HasField("dim_value") and d.dim_value > 0 for d in dims)
+def _dynamic_inputs(proto: onnx.ModelProto) -> list[str]:
+    """Names of the inputs with dimensions that are not known."""
+    return [v.name for v in _inputs(proto) if any(d.dim_value <= 0 for d in v.type.tensor_type.shape.dim)]
 
 
 def _with_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:

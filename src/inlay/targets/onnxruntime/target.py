@@ -94,25 +94,22 @@ class OrtCpuTarget:
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "optimized.onnx"
             try:
-                small = weight_bytes(model.path) <= LIMIT_BYTES
-            except Exception:  # whatever is wrong with the file, the runtime's own message is the one to show
-                small = False
-            if not small:
+                executable = OrtExecutable(model, self.threads, path) if _is_small(model.path) else None
+            except CompileFailed:  # a provider that compiles nodes cannot write its graph
+                executable = None
+            if executable is None:
                 return self.compile(model), ""
-            try:
-                executable = OrtExecutable(model, self.threads, path)
-            except CompileFailed:
-                return self.compile(model), ""  # a provider that compiles nodes cannot write its graph
             try:
                 return executable, graph_digest(path)
             except (OSError, ValueError, KeyError):
                 return executable, ""
 
-    def optimized(self, model: Artifact, path: Path) -> None:
-        """Write the graph as the runtime rewrites it to ``path``. Raises CompileFailed."""
-        options = _options(self.threads)
-        options.optimized_model_filepath = str(path)
-        _session(model, options)
+
+def _is_small(model: Path) -> bool:
+    try:
+        return weight_bytes(model) <= LIMIT_BYTES
+    except Exception:  # whatever is wrong with the file, the runtime's own message is the one to show
+        return False
 
 
 def _options(threads: int, optimized: Path | None = None) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from inlay.quant.qparams import quantize
 from inlay.tosa import ir
-from inlay.tosa.oracle import quantize
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext
 from inlay.types import QParams

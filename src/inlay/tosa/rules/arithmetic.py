@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inlay.quant.qparams import quantize
 from inlay.tosa.ir import Array
-from inlay.tosa.oracle import quantize
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext, expand_rank
 from inlay.tosa.rules._windows import Window

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from inlay.quant.qparams import quantize
 from inlay.tosa import ir
-from inlay.tosa.oracle import quantize
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext, with_size
 

@@ -7,9 +7,9 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from inlay.quant.qparams import dequantize, quantize
 from inlay.tosa import ir
 from inlay.tosa.ir import Array
-from inlay.tosa.oracle import dequantize, quantize
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext
 
