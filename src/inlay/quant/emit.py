@@ -15,7 +15,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
-from inlay.model.store import INLINE_BYTES, WeightStore, embed_weights, externalize_weights, tensor_proto
+from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.quant.rewrite import Rewrite
@@ -303,23 +302,3 @@ def _rewire(node: onnx.NodeProto, slots: Mapping[int, str], renamed: Mapping[str
     for slot, value in enumerate(node.output):
         if value in renamed:
             node.output[slot] = renamed[value]
-
-
-def emit(
-    model: ir.Model,
-    graph: Graph,
-    placement: Placement,
-    table: QParamsTable,
-    folder: Path,
-    metadata: Mapping[str, str] | None = None,
-) -> onnx.ModelProto:
-    """One self-contained model with ``placement`` set in (below 2 GB). ``folder`` takes a scratch file.
-
-    Raises:
-        ModelError: as :meth:`Emitter.emit`.
-    """
-    store = WeightStore(folder)
-    try:
-        return embed_weights(Emitter(model, graph, store).emit(placement, table, metadata), store)
-    finally:
-        store.path.unlink()

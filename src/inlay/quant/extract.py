@@ -19,6 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
+from inlay.model.passes.steps import add_constant
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize
 from inlay.quant.rewrite import Rewrite
@@ -205,10 +206,7 @@ def _float_constant(quantized: ir.Value, params: QParams, graph: ir.Graph) -> ir
         return original
     while name in graph.initializers:
         name += "_float"
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-    graph.register_initializer(value)
-    return value
+    return add_constant(graph, name, array)
 
 
 def _is_form_of(original: ir.Value, array: np.ndarray, params: QParams) -> bool:

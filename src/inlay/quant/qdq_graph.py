@@ -117,16 +117,13 @@ class QDQGraph:
 def path_to_quantizer(
     node: onnx.NodeProto, sole_reader: Mapping[str, onnx.NodeProto], qdq: QDQGraph, absorbed: Collection[str]
 ) -> tuple[list[onnx.NodeProto], onnx.NodeProto | None]:
-    """The absorbed activations between ``node`` and the only QuantizeLinear that reads it, and that QuantizeLinear.
+    """The activations between ``node`` and the only QuantizeLinear that reads it, and that; None where there is none.
 
     Args:
         node: of the graph.
         sole_reader: by value, a node that reads it.
         qdq: the graph.
-        absorbed: operators that the target fuses into the one before them.
-
-    Returns:
-        The activations, and the QuantizeLinear; None in its place where another reader comes first.
+        absorbed: operators that the target fuses into the one before them; others end the search.
     """
     between: list[onnx.NodeProto] = []
     value = node.output[0]

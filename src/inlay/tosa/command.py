@@ -42,13 +42,7 @@ class LowerReport:
 
 
 def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[str, int] | None = None) -> LowerReport:
-    """Lower the Q/DQ model at ``model`` and write ``output`` with its side file.
-
-    Args:
-        model: an ONNX file; external data is read from its folder.
-        output: ``….tosa``.
-        profile: ``INT`` or ``INT+FP``.
-        bind: sizes of named dynamic dimensions.
+    """Lower the Q/DQ model at ``model`` and write ``output`` (``….tosa``) with its side file; options as of ``lower``.
 
     Raises:
         ModelError: the file is not a model that can be read.

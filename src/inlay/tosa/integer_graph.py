@@ -53,17 +53,7 @@ class NotLowered:
 def build_integer_graph(
     model: StaticModel, profile: str, on_host: Mapping[str, str], legality: LegalityCheck
 ) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
-    """The integer graph of a model.
-
-    Args:
-        model: the model.
-        profile: ``INT`` or ``INT+FP``.
-        on_host: nodes that must stay on the host, with the reason.
-        legality: what the compiler of the TOSA side can take.
-
-    Returns:
-        The graph, and the nodes that are not integer in it.
-    """
+    """The integer graph of a model, and the nodes that are not integer in it; options as of ``lower``."""
     walk = _Walk(Context(model, frozenset(on_host)), profile, on_host, legality)
     inputs = [walk.model_input(name) for name in model.graph.inputs]
     for node in model.graph.nodes:

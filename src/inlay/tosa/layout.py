@@ -13,7 +13,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from scipy.cluster.hierarchy import DisjointSet
 
@@ -52,27 +52,18 @@ def stored_shape(shape: Shape, layout: Layout) -> Shape:
     return tuple(shape[i] for i in layout)
 
 
-@dataclass(frozen=True)
-class _Edge:
-    """A Reshape or Transpose between two groups."""
-
-    op: Op
-    source: str
-    target: str
-
-
 def assign_layouts(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: Iterable[str]) -> dict[str, Layout]:
     """A layout for every tensor that ``ops`` read or write; constants are stored as their consumer needs them."""
     constant = set(constants)
     groups: DisjointSet[str] = DisjointSet()
     required: dict[str, set[Layout]] = defaultdict(set)
-    edges = []
+    edges: list[Op] = []
     for op in ops:
         live = [n for n in (*op.inputs, *op.outputs) if n not in constant]
         for name in live:
             groups.add(name)
         if isinstance(op, (ir.Reshape, ir.Transpose)):
-            edges.append(_Edge(op, op.inputs[0], op.out))
+            edges.append(op)
             continue
         for first, second in itertools.pairwise(live):
             if not isinstance(op, ir.MatMul):
@@ -106,42 +97,31 @@ def _required_layout(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
 
 
 def _improve(
-    groups: DisjointSet[str], fixed: Mapping[str, Layout], edges: Sequence[_Edge], tensors: Mapping[str, Tensor]
+    groups: DisjointSet[str], fixed: Mapping[str, Layout], edges: Sequence[Op], tensors: Mapping[str, Tensor]
 ) -> dict[str, Layout]:
+    """A layout for every group: the fixed ones, and what moves fewest elements through the ``edges`` between groups."""
     chosen = dict(fixed)
-    touching: dict[str, list[_Edge]] = defaultdict(list)
+    touching: dict[str, list[Op]] = defaultdict(list)
     for edge in edges:
-        for name in {groups[edge.source], groups[edge.target]}:
+        for name in {groups[edge.inputs[0]], groups[edge.out]}:
             touching[name].append(edge)
+
+    def cost(group: str, layout: Layout) -> int:
+        total = 0
+        for edge in touching[group]:
+            a, b = (layout if g == group else chosen.get(g) for g in (groups[edge.inputs[0]], groups[edge.out]))
+            if a is not None and b is not None and not moves_no_bytes(edge, tensors, a, b):
+                total += math.prod(tensors[edge.out].dims)
+        return total
+
     free = [n for n in groups if groups[n] == n and n not in fixed]
     for _ in range(_SWEEPS):
-        changed = False
+        before = dict(chosen)
         for group in free:
-            choices = layouts(len(tensors[group].dims))
-            best = min(choices, key=lambda o: _cost(group, o, touching[group], chosen, groups, tensors))
-            if chosen.get(group) != best:
-                chosen[group], changed = best, True
-        if not changed:
+            chosen[group] = min(layouts(len(tensors[group].dims)), key=partial(cost, group))
+        if chosen == before:
             break
     return chosen
-
-
-def _cost(
-    group: str,
-    layout: Layout,
-    edges: Sequence[_Edge],
-    chosen: Mapping[str, Layout],
-    groups: DisjointSet[str],
-    tensors: Mapping[str, Tensor],
-) -> int:
-    total = 0
-    for edge in edges:
-        source, target = groups[edge.source], groups[edge.target]
-        a = layout if source == group else chosen.get(source)
-        b = layout if target == group else chosen.get(target)
-        if a is not None and b is not None and not moves_no_bytes(edge.op, tensors, a, b):
-            total += math.prod(tensors[edge.target].dims)
-    return total
 
 
 def moves_no_bytes(op: Op, tensors: Mapping[str, Tensor], source: Layout, target: Layout) -> bool:

@@ -19,14 +19,7 @@ from inlay.tosa.serialize import TosaBinary
 
 
 def run_tosa(binary: TosaBinary, values: Sequence[Array]) -> list[Array]:
-    """Run one flatbuffer.
-
-    Args:
-        binary: the flatbuffer.
-        values: one array per input, in flatbuffer order and in ONNX's axis order.
-
-    Returns:
-        One array per output, in flatbuffer order and in ONNX's axis order.
+    """Run one flatbuffer; its inputs and outputs are in flatbuffer order, and in ONNX's axis order.
 
     Raises:
         RunFailed: the reference model refuses the graph or finds its behaviour unpredictable.

@@ -20,6 +20,7 @@ from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.passes.constants import drop_initializer_inputs, fold_constants, lift_constants
 from inlay.model.passes.names import fix_names
+from inlay.model.passes.steps import add_constant, is_standard
 from inlay.model.reference import ConstantEvaluator
 from inlay.tosa.ir import Array
 
@@ -149,20 +150,13 @@ def _fold_shapes(graph: ir.Graph) -> int:
     count = 0
     for node in list(graph):
         value, out = node.inputs[0] if node.inputs else None, node.outputs[0]
-        if node.op_type != "Shape" or node.domain not in ("", "ai.onnx") or value is None or out.is_graph_output():
+        if not is_standard(node, "Shape") or value is None or out.is_graph_output():
             continue
         if value.shape is None or not value.shape.is_static():
             continue
-        start, end = (node.attributes[k].as_int() if k in node.attributes else None for k in ("start", "end"))
+        start, end = (node.attributes.get_int(name, None) for name in ("start", "end"))
         dims = np.array(value.shape.numpy()[start:end], np.int64)
-        constant = ir.Value(
-            name=out.name,
-            shape=ir.Shape(dims.shape),
-            type=ir.TensorType(ir.DataType.INT64),
-            const_value=ir.tensor(dims, name=out.name),
-        )
-        graph.register_initializer(constant)
-        out.replace_all_uses_with(constant)
+        out.replace_all_uses_with(add_constant(graph, str(out.name), dims))
         graph.remove(node, safe=True)
         count += 1
     return count
