@@ -106,6 +106,15 @@ def test_host_work_is_not_free() -> None:
     assert split.cycles > inside.cycles
 
 
+def test_a_node_that_shall_stay_on_the_host_does() -> None:
+    """What the benchmark of Concats compares with."""
+    model = chain()
+    node = next(n.name for n in model.graph.node if n.op_type == "Conv")
+    lowered, cost = compile_partitions(model, Accelerator.of("ethos-u55-128"), {node: "left in float"})
+    assert [(n.node, n.reason) for n in lowered.not_lowered if n.node == node] == [(node, "left in float")]
+    assert cost.host > 0
+
+
 @pytest.mark.parametrize(("accelerator", "host"), [("ethos-u55-128", True), ("ethos-u85-256", False)])
 def test_what_vela_refuses_goes_to_the_host_with_the_reason(accelerator: str, host: bool) -> None:
     lowered, cost = compile_partitions(chain(resize=True), Accelerator.of(accelerator))

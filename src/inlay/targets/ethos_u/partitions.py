@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -51,16 +52,19 @@ class Cost:
         return self.cycles / self.clock_hz * 1e9
 
 
-def compile_partitions(model: onnx.ModelProto, accelerator: Accelerator) -> tuple[Lowered, Cost]:
+def compile_partitions(
+    model: onnx.ModelProto, accelerator: Accelerator, on_host: Mapping[str, str] | None = None
+) -> tuple[Lowered, Cost]:
     """Lower a Q/DQ model for ``accelerator``, compile, and estimate the cost.
 
-    Nodes that Vela rejects although the table of limits allows them are found one by one and stay on the host.
+    Nodes that Vela rejects although the table of limits allows them are found one by one and stay on the host, as those
+    do that ``on_host`` names (with a reason).
 
     Raises:
         CompileFailed: Vela rejects a partition as a whole but none of its operators.
         ModelError: the model is not valid.
     """
-    kept: dict[str, str] = {}
+    kept = dict(on_host or {})
     for _ in range(_ROUNDS):
         lowered = lower(model, "INT", legality=legality_for(ACCELERATORS[accelerator.name][0]), on_host=kept)
         estimates: list[Estimate | None] = []
