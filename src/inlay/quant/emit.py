@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
+from inlay.model.passes.names import free_name
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
@@ -277,15 +278,6 @@ class Emitter:
 
     def _free_node(self, site: _Site, op_type: str) -> str:
         return free_name(f"{site.prefix}_{op_type}", self._node_names)
-
-
-def free_name(wish: str, taken: set[str]) -> str:
-    """``wish``, with a number appended where the base model has that name. The same in every candidate."""
-    name, n = wish, 1
-    while name in taken:
-        n += 1
-        name = f"{wish}_{n}"
-    return name
 
 
 def _node(op_type: str, inputs: list[str], output: str, name: str, attributes: Mapping[str, int]) -> onnx.NodeProto:

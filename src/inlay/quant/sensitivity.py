@@ -121,7 +121,10 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
         most: questions; a few more are asked where even the coarsest groups take that many.
     """
     sources = _sources(switches, units)
-    groups = _single(sources, ask) if len(sources) <= most else _split(sources, ask, most)
+    if len(sources) <= most:
+        groups = [_measured([source], i, ask) for i, source in enumerate(sources)]
+    else:
+        groups = _split(sources, ask, most)
     found: dict[str, dict[str, Powers]] = {"value": {}, "unit": {}}
     for group in groups:
         share = tuple(x / len(group.members) for x in group.answer)
@@ -150,10 +153,6 @@ def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> Group[_Source
     sites = ((port, switch.qtype) for s in sources for switch in s.switches for port in switch.ports)
     noise = ask(Placement(sites))
     return Group((-max(noise, default=0.0), first), tuple(sources), noise)
-
-
-def _single(sources: Sequence[_Source], ask: Ask) -> list[Group[_Source]]:
-    return [_measured([source], i, ask) for i, source in enumerate(sources)]
 
 
 def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Source]]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.quant.emit import free_name
+from inlay.model.passes.names import free_name
 from inlay.quant.keep_float import keep_float
 from inlay.tosa import ir
 from inlay.tosa.ir import Array, IntegerGraph, Op

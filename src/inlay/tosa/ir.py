@@ -129,13 +129,9 @@ class Table(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Binary(Op):
-    """Element by element with broadcasting between equal ranks: add, sub, mul, min, max, shr (rounds half up), shl.
-
-    ``shift``: an int32 ``mul`` gives ``(a·b + 2^(shift−1)) >> shift`` (0: the plain product).
-    """
+    """Element by element, broadcast between equal ranks: add, sub, mul, min, max, pow (float), shr (half up), shl."""
 
     fn: str
-    shift: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

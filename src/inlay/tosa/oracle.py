@@ -177,9 +177,6 @@ def _table(op: ir.Table, args: Sequence[Array], _: Tensors) -> Array:
 
 def _binary(op: ir.Binary, args: Sequence[Array], _: Tensors) -> Array:
     a, b = args
-    if op.fn == "mul":
-        product = a * b
-        return (product + (1 << (op.shift - 1))) >> op.shift if op.shift else product
     if op.fn == "shr":
         return np.where(b > 0, (a + (1 << np.maximum(b - 1, 0))) >> b, a)
     if op.fn == "shl":
@@ -190,6 +187,7 @@ def _binary(op: ir.Binary, args: Sequence[Array], _: Tensors) -> Array:
 _BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
+    "mul": np.multiply,
     "min": np.minimum,
     "max": np.maximum,
     "pow": np.power,

@@ -90,8 +90,8 @@ _BINARY = {
 
 def _binary(e: Emitter, op: ir.Binary) -> None:
     operands = _inputs(e, op)
-    if op.fn == "mul":
-        operands.append(e.const(np.array([op.shift], np.int8)))
+    if op.fn == "mul":  # the shift of its product
+        operands.append(e.const(np.zeros(1, np.int8)))
     attributes: dict[str, list[object]] = {"min": [_nan(e)], "max": [_nan(e)], "shr": [True]}
     e.operator(_BINARY[op.fn], operands, op.out, *attributes.get(op.fn, []))
 

@@ -13,22 +13,23 @@ def fix_names(model: ir.Model) -> tuple[ir.Model, int]:
     for node in model.graph.all_nodes():
         for position, value in enumerate(node.outputs):
             if value.name is None or (value.name == "" and value.uses()):
-                value.name = _free(f"{node.op_type}_out{position}", taken_values)
+                value.name = free_name(f"{node.op_type}_out{position}", taken_values)
+                taken_values.add(value.name)
                 renamed += 1
     taken_nodes: set[str] = set()
     for node in model.graph.all_nodes():
         if not node.name or node.name in taken_nodes:
             first = next((v.name for v in node.outputs if v.name), "")
-            node.name = _free(node.name or f"{node.op_type}_{first}", taken_nodes)
+            node.name = free_name(node.name or f"{node.op_type}_{first}", taken_nodes)
             renamed += 1
         taken_nodes.add(node.name)
     return model, renamed
 
 
-def _free(wish: str, taken: set[str]) -> str:
+def free_name(wish: str, taken: set[str]) -> str:
+    """``wish``, with a number appended where it is taken."""
     name, n = wish, 1
     while name in taken:
         n += 1
         name = f"{wish}_{n}"
-    taken.add(name)
     return name

@@ -7,22 +7,11 @@ from dataclasses import replace
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, OpRule, Rules
+from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
 from inlay.tosa.rules.table import UNARY
 from inlay.types import QType
 
 _SOURCE = "inlay.tosa, TOSA 1.0 and Vela 5.2"
-
-
-def _constant_weight(graph: Graph, node: Node) -> str | None:
-    if len(node.inputs) < 2 or not graph.is_constant(node.inputs[1]):
-        return "its weight is computed at run time"
-    return None
-
-
-def _constant_bias(graph: Graph, node: Node) -> str | None:
-    if len(node.inputs) > 2 and node.inputs[2] and not graph.is_constant(node.inputs[2]):
-        return "its bias is computed at run time"
-    return None
 
 
 def _two_dimensional(graph: Graph, node: Node) -> str | None:
@@ -43,20 +32,12 @@ def _scalar_others(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _one_output(graph: Graph, node: Node) -> str | None:
-    return "its second output needs the float values" if len([v for v in node.outputs if v]) > 1 else None
-
-
 def _not_dilated(graph: Graph, node: Node) -> str | None:
     return "dilated windows are not lowered" if max(node.attributes.get("dilations", (1,))) > 1 else None
 
 
 def _constant_divisor(graph: Graph, node: Node) -> str | None:
     return None if graph.is_constant(node.inputs[1]) else "it divides by an activation"
-
-
-def _moves_activation(graph: Graph, node: Node) -> str | None:
-    return "it only moves a constant" if graph.is_constant(node.inputs[0]) else None
 
 
 def _supported_pad(graph: Graph, node: Node) -> str | None:
@@ -69,7 +50,7 @@ def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
 
 
 def _data_movement(op_type: str, *conditions: Condition) -> OpRule:
-    return _row(op_type, _moves_activation, *conditions, moves_data=True)
+    return _row(op_type, moves_activation, *conditions, moves_data=True)
 
 
 _RESHAPING_AND_SLICING = (
@@ -78,9 +59,9 @@ _RESHAPING_AND_SLICING = (
 )  # fmt: skip
 
 _ROWS: Iterable[OpRule] = (
-    _row("Conv", _constant_weight, _constant_bias, _two_dimensional, weight=1, bias=2),
-    _row("ConvTranspose", _constant_weight, _constant_bias, _two_dimensional, weight=1, bias=2),
-    _row("Gemm", _constant_weight, _constant_bias, _gemm_form, weight=1, bias=2),
+    _row("Conv", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
+    _row("ConvTranspose", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
+    _row("Gemm", constant_weight, constant_bias, _gemm_form, weight=1, bias=2),
     _row("MatMul", weight=1),
     _row("Add", activations=(0, 1)),
     _row("Sub", activations=(0, 1)),
@@ -97,7 +78,7 @@ _ROWS: Iterable[OpRule] = (
     _row("ReduceSum"),
     _row("Concat", activations=None),
     *(_row(op, _scalar_others) for op in UNARY),
-    _data_movement("MaxPool", _two_dimensional, _one_output, _not_dilated),
+    _data_movement("MaxPool", _two_dimensional, one_output, _not_dilated),
     _data_movement("ReduceMax"),
     _data_movement("ReduceMin"),
     *(_data_movement(op) for op in _RESHAPING_AND_SLICING),

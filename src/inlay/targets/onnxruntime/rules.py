@@ -15,14 +15,9 @@ from pathlib import Path
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
+from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
-
-
-def _constant_weight(graph: Graph, node: Node) -> str | None:
-    if len(node.inputs) < 2 or not graph.is_constant(node.inputs[1]):
-        return "its weight is computed at run time"
-    return None
 
 
 def _float_weight_or_activation(graph: Graph, node: Node) -> str | None:
@@ -36,14 +31,6 @@ def _gemm_form(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _bias_is_channel_vector(graph: Graph, node: Node) -> str | None:
-    if len(node.inputs) < 3 or not node.inputs[2]:
-        return None
-    if not graph.is_constant(node.inputs[2]):
-        return "its bias is computed at run time"
-    return None
-
-
 def _block_conv(graph: Graph, node: Node) -> str | None:
     found = block_conv_of(graph, node)
     return f"ConvTranspose runs in 8 bits only as Conv and DepthToSpace: {found}" if isinstance(found, str) else None
@@ -54,35 +41,25 @@ def _nearest(graph: Graph, node: Node) -> str | None:
     return None if mode == "nearest" else f"Resize runs in 8 bits only with mode nearest, not {mode}"
 
 
-def _no_mask(graph: Graph, node: Node) -> str | None:
-    return "its index output needs the float values" if len([v for v in node.outputs if v]) > 1 else None
-
-
-def _reads_activation(graph: Graph, node: Node) -> str | None:
-    if node.inputs and graph.is_constant(node.inputs[0]):
-        return "it only moves a constant"
-    return None
-
-
 def _compute(op_type: str, **details: object) -> OpRule:
     return OpRule(op_type, source="QDQ selectors, checked against 1.31.1", **details)  # type: ignore[arg-type]
 
 
 def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
-    return _compute(op_type, moves_data=True, conditions=(_reads_activation, *conditions), **details)
+    return _compute(op_type, moves_data=True, conditions=(moves_activation, *conditions), **details)
 
 
 _ROWS: Iterable[OpRule] = (
-    _compute("Conv", weight=1, bias=2, conditions=(_constant_weight, _bias_is_channel_vector)),
+    _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias)),
     # written as Conv and DepthToSpace (`rewrites/transposed_conv.py`); the operator itself has no integer kernel
-    _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, _bias_is_channel_vector)),
+    _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, constant_bias)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
     _compute(
         "Gemm",
         weight=1,
         bias=2,
         output=Needs.EITHER,
-        conditions=(_constant_weight, _gemm_form, _bias_is_channel_vector),
+        conditions=(constant_weight, _gemm_form, constant_bias),
     ),
     _compute("Add", activations=(0, 1)),
     _compute("Mul", activations=(0, 1)),
@@ -96,7 +73,7 @@ _ROWS: Iterable[OpRule] = (
     # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
     # qparams. An integer MaxPool in NCHW processes one element at a time; the vectorized kernel is the NHWC one, which
     # the runtime takes only where an integer convolution produced the value in NHWC.
-    _move("MaxPool", _no_mask, propagates_qdq=True, slowdown_after_float=75.0),
+    _move("MaxPool", one_output, propagates_qdq=True, slowdown_after_float=75.0),
     _move("ReduceMax"),
     _move("ReduceMin"),
     _move("Reshape", propagates_qdq=True),
