@@ -21,7 +21,7 @@ def test_a_baseline_of_our_own_comes_back_whole(workspace: MakeWorkspace, tmp_pa
     assert "SpaceToDepth" in ops(proto), "a rewrite was taken"
     onnx.save(proto, tmp_path / "baseline.onnx")
     baseline = read_baseline(tmp_path / "baseline.onnx", space.prepared.file)
-    found = import_qdq(space.prepared, baseline, space.feeds, tmp_path)
+    found = import_qdq(space.prepared, baseline, (), space.feeds, tmp_path)
     assert found.placements == (("qdq-baseline", space.full()),)
     assert found.missing == ()
 

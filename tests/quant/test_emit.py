@@ -18,7 +18,7 @@ from onnx import helper
 from inlay.errors import ModelError
 from inlay.model.graph import build_graph
 from inlay.model.store import embed_weights
-from inlay.quant.extract import transfer
+from inlay.quant.transfer import transfer
 from inlay.testing import Builder, concat_model, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 from inlay.version import __version__

@@ -8,11 +8,14 @@ from pathlib import Path
 
 from inlay.data import InputSpec, input_specs
 from inlay.errors import UsageError
-from inlay.model.graph import build_graph
+from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile, load
+from inlay.model.normalize import FloatRewrite, normalize
+from inlay.model.reference import ConstantEvaluator
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.take_apart import Feed, take_apart
-from inlay.quant.extract import Extraction, Leftover, is_quantized, transfer
+from inlay.quant.extract import Extraction, Leftover, is_quantized
+from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact
 from inlay.types import Placement, QParams, QType
 
@@ -34,28 +37,36 @@ class ImportedQDQ:
     missing: tuple[Leftover, ...]
 
 
-def import_qdq(prepared: PreparedModel, baseline: ModelFile | None, feeds: Sequence[Feed], folder: Path) -> ImportedQDQ:
+def import_qdq(
+    prepared: PreparedModel,
+    baseline: ModelFile | None,
+    float_rewrites: Sequence[FloatRewrite],
+    feeds: Sequence[Feed],
+    folder: Path,
+) -> ImportedQDQ:
     """Import the placement of the model itself, where it came quantized, and that of the Q/DQ baseline, where given.
 
     Args:
         prepared: the model.
         baseline: the same function with Q/DQ nodes.
+        float_rewrites: of the target that ``prepared`` is for.
         feeds: samples to take the baseline apart with.
         folder: for scratch files.
 
     Raises:
         ModelError: the baseline does not run, or its Q/DQ nodes cannot be taken out without changing it.
     """
-    extractions: dict[str, Extraction] = {}
+    found_in: dict[str, tuple[Extraction, Graph]] = {}
     if prepared.extraction is not None:
-        extractions["input-qdq"] = prepared.extraction
+        found_in["input-qdq"] = prepared.extraction, prepared.graph
     if baseline is not None and (taken := take_apart(baseline, feeds, folder)) is not None:
-        extractions["qdq-baseline"] = taken
+        alike = normalize(taken.model, ConstantEvaluator(folder), None, rewrites=float_rewrites)
+        found_in["qdq-baseline"] = taken, build_graph(alike.model)
     placements: list[tuple[str, Placement]] = []
     qparams: dict[tuple[str, QType], QParams] = {}
     missing: list[Leftover] = []
-    for name, found in extractions.items():
-        moved = transfer(found, build_graph(found.model), prepared.graph)
+    for name, (found, normalized) in found_in.items():
+        moved = transfer(found, build_graph(found.model), prepared.graph, normalized)
         placements.append((name, moved.placement))
         qparams.update(moved.qparams)
         missing += [*found.leftovers, *moved.missing]

@@ -14,9 +14,10 @@ from inlay.model.load import ModelFile
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.emit import Emitter
-from inlay.quant.extract import Extraction, extract, is_quantized, transfer
+from inlay.quant.extract import Extraction, extract, is_quantized
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
+from inlay.quant.transfer import transfer
 from inlay.space.rules import Rules
 from inlay.targets.registry import known_rewrites
 from inlay.types import QType

@@ -9,7 +9,7 @@ leaves its saturation behind (:mod:`inlay.quant.saturation`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from inlay.model.graph import Graph
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
@@ -82,6 +81,7 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
         rewrites: those to undo where ``emit`` wrote the model.
     """
     copy, _ = fix_names(model.clone())
+    copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
     ours = any(key.startswith("inlay.") for key in model.metadata_props)
     selected = _undo(graph, rewrites) if ours else frozenset()
@@ -215,85 +215,3 @@ def _is_form_of(original: ir.Value, array: np.ndarray, params: QParams) -> bool:
     if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tuple(tensor.shape.numpy()) != array.shape:
         return False
     return bool(np.all(np.abs(tensor.numpy() - array) <= max(params.scale) * 0.51))
-
-
-@dataclass(frozen=True, eq=False)
-class Transferred:
-    """A placement carried over to another form of the same model."""
-
-    placement: Placement
-    qparams: Mapping[tuple[str, QType], QParams]
-    missing: tuple[Leftover, ...]
-
-
-def transfer(found: Extraction, source: Graph, target: Graph) -> Transferred:
-    """Carry what was read from a Q/DQ model over to the normalized float model.
-
-    Nodes are matched by operator and name of their first output, then by operator and node name; slots by position. A
-    port whose value is not float32 in ``target``, or has no counterpart, is listed. Where ``target`` computes a value
-    in blocks of pixels, the DepthToSpace before it gets the same qparams: it can move bytes as well.
-    """
-    by_output = {(n.op_type, n.outputs[0]): n.name for n in target.nodes if n.outputs}
-    by_name = {(n.op_type, n.name): n.name for n in target.nodes}
-    sites: dict[Port, QType] = {}
-    qparams: dict[tuple[str, QType], QParams] = {}
-    rewrites: list[PortRewrite] = []
-    selected: dict[Port, list[str]] = {}
-    for at, name in found.placement.rewrites:
-        selected.setdefault(at, []).append(name)
-    missing: list[Leftover] = []
-
-    def counterpart(port: Port) -> Port | str:
-        if port.node == GRAPH_OUTPUT:
-            name = source.outputs[port.slot]
-            return Port(GRAPH_OUTPUT, target.outputs.index(name)) if name in target.outputs else "no such output"
-        if not source.has_node(port.node):
-            return "its node is gone"
-        node = source.node(port.node)
-        name = by_output.get((node.op_type, node.outputs[0])) or by_name.get((node.op_type, node.name), "")
-        if not name:
-            return f"the model has no {node.op_type} like it"
-        inputs = target.node(name).inputs
-        return Port(name, port.slot) if port.slot < len(inputs) and inputs[port.slot] else "it has no such input"
-
-    for port, qtype in found.placement:
-        there = counterpart(port)
-        if isinstance(there, str):
-            missing.append(Leftover(str(port), there))
-            continue
-        value = target.value_of(there)
-        if not target.is_float(value):
-            missing.append(Leftover(str(port), f"{value} is not float32"))
-            continue
-        sites[there] = qtype
-        rewrites += [PortRewrite(there, name) for name in selected.get(port, ())]
-        params = found.qparams.get((source.value_of(port), qtype))
-        if params is not None and _suits(params, value, target):
-            qparams.setdefault((value, qtype), params)
-    for (value, qtype), params in list(qparams.items()):
-        move = target.producer(value)
-        if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
-            sites.setdefault(Port(move.name, 0), qtype)
-            qparams.setdefault((move.inputs[0], qtype), params)
-    for site in _incomplete_biases(sites):
-        missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
-        del sites[site]
-    return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), qparams, tuple(missing))
-
-
-def _writes(graph: Graph, op_type: str, value: str) -> bool:
-    node = graph.producer(value)
-    return node is not None and node.op_type == op_type
-
-
-def _suits(params: QParams, value: str, graph: Graph) -> bool:
-    shape = graph.shape(value)
-    if params.axis is None:
-        return True
-    return shape is not None and params.axis < len(shape) and shape[params.axis] == len(params.scale)
-
-
-def _incomplete_biases(sites: Mapping[Port, QType]) -> Iterator[Port]:
-    for port in [p for p, q in sites.items() if q is QType.INT32]:
-        if Port(port.node, 0) not in sites or Port(port.node, 1) not in sites:
-            yield port

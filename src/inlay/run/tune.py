@@ -177,7 +177,7 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
     if extraction is not None:
         session.journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
     prepared = prepare(inputs.file, target, feeds[0], session.work, config.nodes, config.recipe, extraction)
-    imported = import_qdq(prepared, inputs.qdq_baseline, feeds, session.work)
+    imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
     units, samples = len(prepared.selectable), len(parts.calibration)
     session.progress.stage(f"calibrate {units} units on {samples} samples")
     calibration = Calibration(config, parts, session.worker, session.journal, session.progress, session.lab.clock)

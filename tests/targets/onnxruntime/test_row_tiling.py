@@ -17,7 +17,8 @@ from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
 from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
-from inlay.quant.extract import extract, transfer
+from inlay.quant.extract import extract
+from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rewrites import NonzeroZeroPoint, RowTiling
 from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for

@@ -20,8 +20,9 @@ from inlay.model.graph import build_graph
 from inlay.model.normalize import normalize
 from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
-from inlay.quant.extract import extract, transfer
+from inlay.quant.extract import extract
 from inlay.quant.qparams import QParamsTable
+from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rewrites import TransposedConv
 from inlay.targets.onnxruntime.rewrites.transposed_conv import BlockConv, block_conv_of

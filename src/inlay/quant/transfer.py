@@ -1,0 +1,154 @@
+"""Carry the placement of a Q/DQ model over to the normalized float model of the same network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from inlay.model.graph import Graph
+from inlay.quant.extract import Extraction, Leftover
+from inlay.quant.matching import distance, match_nodes
+from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
+
+_DEPTH_TO_SPACE = "DepthToSpace"
+
+SAME_WEIGHT = 0.1
+"""Relative L2 distance of a weight from its dequantized form up to which its qparams still suit it: 8 bits round to
+about 0.01; where normalization folded a scale into the weight its qparams are made anew."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transferred:
+    """A placement carried over to another form of the same model.
+
+    Attributes:
+        placement: the ports of that form.
+        qparams: of the values that they read.
+        missing: sites without a counterpart, and why.
+    """
+
+    placement: Placement
+    qparams: Mapping[tuple[str, QType], QParams]
+    missing: tuple[Leftover, ...]
+
+
+def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph | None = None) -> Transferred:
+    """Carry what was read from a Q/DQ model over to the normalized float model.
+
+    Nodes are matched by structure and constants (:mod:`inlay.quant.matching`), slots by position. A port whose value is
+    not float32 in ``target``, or has no counterpart, is listed with the reason. Where ``target`` computes a value in
+    blocks of pixels, the DepthToSpace before it gets the same qparams: it can move bytes as well.
+
+    Args:
+        found: the Q/DQ model taken apart.
+        source: its float model.
+        target: the normalized float model.
+        normalized: ``source`` after the passes that made ``target``; by default ``target`` itself, for a model that
+            came quantized.
+    """
+    ports = _Ports(source, target if normalized is None else normalized, target)
+    sites: dict[Port, QType] = {}
+    qparams: dict[tuple[str, QType], QParams] = {}
+    rewrites: list[PortRewrite] = []
+    selected: dict[Port, list[str]] = {}
+    for at, name in found.placement.rewrites:
+        selected.setdefault(at, []).append(name)
+    missing: list[Leftover] = []
+    for port, qtype in found.placement:
+        there = ports.counterparts(port)
+        if isinstance(there, str):
+            missing.append(Leftover(str(port), there))
+            continue
+        value = target.value_of(there[0])
+        if not target.is_float(value):
+            missing.append(Leftover(str(port), f"{value} is not float32"))
+            continue
+        sites.update(dict.fromkeys(there, qtype))
+        rewrites += [PortRewrite(there[0], name) for name in selected.get(port, ())]
+        params = found.qparams.get((source.value_of(port), qtype))
+        if params is not None and _suits(params, source, source.value_of(port), target, value):
+            qparams.setdefault((value, qtype), params)
+    for (value, qtype), params in list(qparams.items()):
+        move = target.producer(value)
+        if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
+            sites.setdefault(Port(move.name, 0), qtype)
+            qparams.setdefault((move.inputs[0], qtype), params)
+    for site in _incomplete_biases(sites):
+        missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
+        del sites[site]
+    return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), qparams, tuple(missing))
+
+
+class _Ports:
+    """Ports of ``source`` in ``target``, by way of ``normalized``: the same function in the form of the target."""
+
+    def __init__(self, source: Graph, normalized: Graph, target: Graph) -> None:
+        self._source, self._normalized, self._target = source, normalized, target
+        self._nodes = match_nodes(normalized, target)
+        self._by_output = {(n.op_type, n.outputs[0]): n.name for n in normalized.nodes if n.outputs}
+        self._survivors = {self._survivor(n.name) for n in source.nodes}
+
+    def counterparts(self, port: Port) -> list[Port] | str:
+        """The ports of the target that ``port`` stands for, or why there is none."""
+        if port.node == GRAPH_OUTPUT:
+            name = self._source.outputs[port.slot]
+            outputs = self._target.outputs
+            return [Port(GRAPH_OUTPUT, outputs.index(name))] if name in outputs else "no such output"
+        if not self._source.has_node(port.node):
+            return "its node is gone"
+        found = self._after_normalization(port)
+        if isinstance(found, str):
+            return found
+        there: list[Port] = []
+        for at in found:
+            name = self._nodes.get(at.node, "")
+            inputs = self._target.node(name).inputs if name else ()
+            if at.slot < len(inputs) and inputs[at.slot]:
+                there.append(Port(name, at.slot))
+        return there or f"the model has no {self._source.node(port.node).op_type} like it"
+
+    def _after_normalization(self, port: Port) -> list[Port] | str:
+        node, value = self._source.node(port.node), self._source.value_of(port)
+        name = self._survivor(port.node)
+        if name:
+            inputs = self._normalized.node(name).inputs
+            if port.slot < len(inputs) and inputs[port.slot]:
+                return [Port(name, port.slot)]
+            return "normalization folds that input into another"
+        if self._source.is_constant(value):
+            return f"normalization folds its {node.op_type} into another operator"
+        fused = [
+            p
+            for p in self._normalized.consumers(value)
+            if p.node != GRAPH_OUTPUT and p.node not in self._survivors and not self._normalized.is_constant(value)
+        ]
+        return fused or f"the value is inside an operator that normalization makes of its {node.op_type} and others"
+
+    def _survivor(self, name: str) -> str:
+        """The node of the normalized graph that ``name`` still is: by its first output, else by its name."""
+        node = self._source.node(name)
+        found = self._by_output.get((node.op_type, node.outputs[0] if node.outputs else ""), "")
+        if not found and self._normalized.has_node(name) and self._normalized.node(name).op_type == node.op_type:
+            return name
+        return found
+
+
+def _writes(graph: Graph, op_type: str, value: str) -> bool:
+    node = graph.producer(value)
+    return node is not None and node.op_type == op_type
+
+
+def _suits(params: QParams, source: Graph, given: str, target: Graph, value: str) -> bool:
+    """Whether ``params`` of the value ``given`` of ``source`` fit ``value`` of ``target``."""
+    if target.is_constant(value) and distance(source.constant(given), target.constant(value)) > SAME_WEIGHT:
+        return False
+    shape = target.shape(value)
+    if params.axis is None:
+        return True
+    return shape is not None and params.axis < len(shape) and shape[params.axis] == len(params.scale)
+
+
+def _incomplete_biases(sites: Mapping[Port, QType]) -> Iterator[Port]:
+    for port in [p for p, q in sites.items() if q is QType.INT32]:
+        if Port(port.node, 0) not in sites or Port(port.node, 1) not in sites:
+            yield port

@@ -1,0 +1,121 @@
+"""Nodes of two graphs of one network are matched whatever they are called; nodes that differ are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from inlay.model.graph import Graph, build_graph
+from inlay.model.passes.names import fix_names
+from inlay.quant.matching import match_nodes
+from inlay.testing import Builder, concat_model, residual_model, small_model
+
+MODELS = {"small": small_model, "residual": residual_model, "concat": concat_model}
+
+
+def _graph(model: onnx.ModelProto) -> Graph:
+    named, _ = fix_names(ir.from_proto(model))
+    return build_graph(named)
+
+
+def _anonymous(model: onnx.ModelProto, rng: np.random.Generator) -> tuple[onnx.ModelProto, list[int]]:
+    """``model`` without its names, its nodes in another topological order, weights rounded; and the order."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    keep = {v.name for v in (*copy.graph.input, *copy.graph.output)}
+    names: dict[str, str] = {}
+
+    def hide(value: str) -> str:
+        return value if not value or value in keep else names.setdefault(value, f"t{len(names)}")
+
+    written: set[str] = keep - {v.name for v in copy.graph.output} | {t.name for t in copy.graph.initializer}
+    order: list[int] = []
+    while len(order) < len(model.graph.node):
+        ready = [
+            i for i, n in enumerate(model.graph.node) if i not in order and all(not v or v in written for v in n.input)
+        ]
+        order.append(int(rng.choice(ready)))
+        written |= set(model.graph.node[order[-1]].output)
+    del copy.graph.node[:]
+    for i in order:
+        node = copy.graph.node.add()
+        node.CopyFrom(model.graph.node[i])
+        node.name = ""
+        node.input[:], node.output[:] = map(hide, node.input), map(hide, node.output)
+    for tensor in copy.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype == np.float32 and array.size:
+            step = max(float(np.abs(array).max()) / 127, 1e-6)
+            array = (np.rint(array / step) * step).astype(np.float32)
+        tensor.CopyFrom(numpy_helper.from_array(array, hide(tensor.name)))
+    del copy.graph.value_info[:]
+    return copy, order
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(MODELS)), st.integers(0, 2**32 - 1))
+def test_every_node_is_found_again_without_names(name: str, seed: int) -> None:
+    model = MODELS[name]()
+    hidden, order = _anonymous(model, np.random.default_rng(seed))
+    source, target = _graph(hidden), _graph(model)
+    found = match_nodes(source, target)
+    want = {source.nodes[place].name: target.nodes[i].name for place, i in enumerate(order)}
+    assert {s: t for s, t in found.items() if _same_twin(target, want[s], t)} == found
+    assert len(found) == len(target.nodes)
+    assert len(set(found.values())) == len(found)
+
+
+def _same_twin(graph: Graph, wanted: str, got: str) -> bool:
+    """Whether ``got`` is ``wanted``, or computes the same of the same without weights to tell them apart."""
+    a, b = graph.node(wanted), graph.node(got)
+    return a is b or (a.op_type == b.op_type and a.inputs == b.inputs)
+
+
+def _tower(weights: list[np.ndarray], relu: bool) -> onnx.ModelProto:
+    b = Builder()
+    value = b.input("x", (1, 8))
+    for i, w in enumerate(weights):
+        value = b.node(f"fc{i}", "MatMul", [value, b.constant(f"w{i}", w)])
+        if relu or i % 2:
+            value = b.node(f"act{i}", "Relu", [value])
+    b.output(value)
+    return b.model()
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_clamp_that_only_one_graph_has_is_walked_over(swap: bool) -> None:
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(8, 8)).astype(np.float32) for _ in range(5)]
+    first, second = _graph(_tower(weights, True)), _graph(_tower(weights, False))
+    if swap:
+        first, second = second, first
+    found = match_nodes(first, second)
+    assert {s: t for s, t in found.items() if s.startswith("fc")} == {f"fc{i}": f"fc{i}" for i in range(5)}
+
+
+def test_other_weights_are_another_network() -> None:
+    rng = np.random.default_rng(0)
+    first, second = ([rng.normal(size=(8, 8)).astype(np.float32) for _ in range(3)] for _ in range(2))
+    found = match_nodes(_graph(_tower(first, True)), _graph(_tower(second, True)))
+    assert not any(name.startswith("fc") for name in found)
+
+
+def test_twins_are_told_apart_by_their_weights() -> None:
+    """Two branches that differ in nothing but their numbers, written down in the other order."""
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(8, 8)).astype(np.float32) for _ in range(2)]
+
+    def model(order: tuple[int, int]) -> onnx.ModelProto:
+        b = Builder()
+        x = b.input("x", (1, 8))
+        sides = {i: b.node(f"side{i}", "MatMul", [x, b.constant(f"w{i}", weights[i])]) for i in order}
+        b.output(b.node("sub", "Sub", [sides[0], sides[1]]))
+        return b.model()
+
+    found = match_nodes(_graph(model((1, 0))), _graph(model((0, 1))))
+    assert found == {"side0": "side0", "side1": "side1", "sub": "sub"}
