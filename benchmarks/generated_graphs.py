@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node, Shape
@@ -190,6 +192,32 @@ def transformer(count: int) -> Graph:
     return b.graph()
 
 
+def model_of(graph: Graph, seed: int = 0) -> onnx.ModelProto:
+    """A model that runs: ``graph`` with small random weights, and the sizes that its Reshapes and Splits need."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for name, tensor in graph.initializers.items():
+        shape = tuple(tensor.shape.numpy())
+        if tensor.dtype is _FLOAT:  # contracting, so that values stay finite over any number of layers
+            arrays[name] = (rng.normal(0.05, 0.1, shape) / max(1, math.prod(shape[1:]))).astype(np.float32)
+    for node in graph.nodes:
+        if node.op_type in ("Reshape", "Split"):
+            shapes = [graph.shapes[v] or () for v in node.outputs]
+            sizes = shapes[0] if node.op_type == "Reshape" else [s[node.attributes["axis"]] for s in shapes]
+            arrays[node.inputs[1]] = np.array(sizes, np.int64)
+    nodes = [
+        onnx.helper.make_node(n.op_type, n.inputs, n.outputs, n.name, domain=n.domain, **n.attributes)
+        for n in graph.nodes
+    ]
+    inputs, outputs = (
+        [onnx.helper.make_tensor_value_info(v, int(graph.dtypes[v]), graph.shapes[v]) for v in values]
+        for values in (graph.inputs, graph.outputs)
+    )
+    constants = [onnx.numpy_helper.from_array(a, name) for name, a in arrays.items()]
+    made = onnx.helper.make_graph(nodes, "generated", inputs, outputs, constants)
+    return onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", graph.opset)], ir_version=8)
+
+
 FAMILIES: dict[str, Callable[[int], Graph]] = {
     "chain": chain,
     "residual": residual,
@@ -199,4 +227,4 @@ FAMILIES: dict[str, Callable[[int], Graph]] = {
 }
 """Generators by name; each takes the number of nodes wanted."""
 
-__all__ = ["FAMILIES", "GraphBuilder", "chain", "inception", "residual", "split_concat", "transformer"]
+__all__ = ["FAMILIES", "GraphBuilder", "chain", "inception", "model_of", "residual", "split_concat", "transformer"]

@@ -1,13 +1,12 @@
-"""Does the search space grow linearly with the model?
+"""Does the work grow linearly with the model, as users run it: ``inlay regions FILE`` and ``inlay quantize FILE``?
 
-Generates graphs of five families and several sizes, times regions + patterns + insertion points on each (processor
-time of the one thread, which other load on the machine does not inflate as it does wall time; the faster of two
-runs), fits ``time = a · nodes^b`` by least squares on logarithms, and writes
-``benchmarks/out/growth.json`` and ``growth.md``. Exits with 1 when a limit is missed.
+Writes models of five families (chain-like, wide, branchy) and several sizes as files, runs the command on each in a
+process of its own, and takes its processor time (user and system, which other load inflates less than wall time), its
+wall time and its peak memory, all as the system accounts them. Fits ``time = a · nodes^b`` by least squares on
+logarithms, less the time that Python and imports take, and writes ``benchmarks/out/growth.json`` and ``growth.md``.
+Exits with 1 when a limit is missed.
 
-    python -m benchmarks.growth [--sizes 1000,10000,100000]
-
-Each measurement runs in a process of its own, so that peak memory is that of one graph (the graph itself included).
+    python -m benchmarks.growth [--sizes 1000,10000,100000] [--families chain,residual] [--command regions|quantize]
 """
 
 from __future__ import annotations
@@ -15,62 +14,78 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import platform
-import resource
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.generated_graphs import FAMILIES
-from inlay.regions.search_space import find_search_space
-from inlay.targets.onnxruntime.rules import rules_for
+import onnx
+
+from benchmarks.generated_graphs import FAMILIES, model_of
 
 OUT = Path(__file__).parent / "out"
-MAX_EXPONENT, MAX_SECONDS, MAX_GIB = 1.15, 30.0, 3.0
+MAX_EXPONENT, MAX_SECONDS, MAX_GIB = 1.15, 60.0, 1.5  # of regions
+_START = "import inlay.cli.commands"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement."""
+    """One run of the command.
+
+    Attributes:
+        seconds: processor time of the process and its children.
+    """
 
     family: str
     nodes: int
+    megabytes: float
     seconds: float
     wall_seconds: float
     peak_gib: float
-    regions: int
-    patterns: int
-    points: int
 
 
-def measure(family: str, count: int) -> Point:
+@dataclass(frozen=True)
+class Usage:
+    """What a finished process took."""
+
+    seconds: float
+    wall_seconds: float
+    peak_gib: float
+
+
+def run(arguments: Sequence[str]) -> Usage:
+    """Run a Python process to its end. Raises CalledProcessError."""
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, list(arguments))
+    unit = 1 << 30 if sys.platform == "darwin" else 1 << 20
+    return Usage(round(used.ru_utime + used.ru_stime, 2), round(wall, 2), round(used.ru_maxrss / unit, 3))
+
+
+def measure(family: str, count: int, command: str) -> Point:
     graph = FAMILIES[family](count)
-    rules = rules_for("x86_64", frozenset({"avx512_vnni"}))
-    seconds = wall = math.inf
-    for _ in range(2):
-        began, clock = time.process_time(), time.perf_counter()
-        space = find_search_space(graph, rules)
-        seconds = min(seconds, time.process_time() - began)
-        wall = min(wall, time.perf_counter() - clock)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Point(
-        family,
-        len(graph.nodes),
-        round(seconds, 4),
-        round(wall, 4),
-        round(peak / (1 << 30 if sys.platform == "darwin" else 1 << 20), 3),
-        len(space.tree.regions),
-        len(space.patterns),
-        sum(len(table) for table in space.tables.values()),
-    )
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "model.onnx"
+        onnx.save(model_of(graph), path)
+        size = path.stat().st_size / 1e6
+        more = ["-o", str(Path(name) / "out.onnx")] if command == "quantize" else []
+        used = run(["-m", "inlay", command, str(path), *more])
+    return Point(family, len(graph.nodes), round(size, 2), **asdict(used))
 
 
-def exponent(points: list[Point]) -> float:
+def exponent(points: Sequence[Point], start: float) -> float:
+    """Slope of the logarithms, without the ``start`` seconds that any run takes."""
     xs = [math.log(p.nodes) for p in points]
-    ys = [math.log(p.seconds) for p in points]
+    ys = [math.log(max(p.seconds - start, 0.01)) for p in points]
     mx, my = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((x - mx) * (y - my) for x, y in zip(xs, ys, strict=True)) / sum((x - mx) ** 2 for x in xs)
 
@@ -78,52 +93,57 @@ def exponent(points: list[Point]) -> float:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--sizes", default="1000,10000,100000", help="numbers of nodes, separated by commas")
-    sizes = [int(s) for s in parser.parse_args(arguments).sizes.split(",")]
-    context = multiprocessing.get_context("spawn")
+    parser.add_argument("--families", default=",".join(FAMILIES), help="separated by commas")
+    parser.add_argument("--command", default="regions", choices=("regions", "quantize"))
+    options = parser.parse_args(arguments)
+    start = min(run(["-c", _START]).seconds for _ in range(3))
     found: dict[str, list[Point]] = {}
-    for family in FAMILIES:
-        for size in sizes:
-            with context.Pool(1) as pool:
-                point = pool.apply(measure, (family, size))
+    for family in options.families.split(","):
+        for size in map(int, options.sizes.split(",")):
+            point = measure(family, size, options.command)
             found.setdefault(family, []).append(point)
-            print(f"{family:>14} {point.nodes:>7} nodes {point.seconds:>8.3f} s {point.peak_gib:>6.2f} GiB", flush=True)
-    fits = {family: exponent(points) for family, points in found.items() if len(points) > 1}
-    largest = [points[-1] for points in found.values()]
+            print(f"{family:>14} {point.nodes:>7} nodes {point.seconds:>8.2f} s {point.peak_gib:>6.2f} GiB", flush=True)
+    fits = {family: exponent(points, start) for family, points in found.items() if len(points) > 1}
     misses = [f"{f}: exponent {b:.3f} > {MAX_EXPONENT}" for f, b in fits.items() if b > MAX_EXPONENT]
-    misses += [f"{p.family}: {p.seconds} s > {MAX_SECONDS} s" for p in largest if p.seconds > MAX_SECONDS]
-    misses += [f"{p.family}: {p.peak_gib} GiB > {MAX_GIB} GiB" for p in largest if p.peak_gib > MAX_GIB]
+    if options.command == "regions":
+        largest = [points[-1] for points in found.values()]
+        misses += [f"{p.family}: {p.seconds} s > {MAX_SECONDS} s" for p in largest if p.seconds > MAX_SECONDS]
+        misses += [f"{p.family}: {p.peak_gib} GiB > {MAX_GIB} GiB" for p in largest if p.peak_gib > MAX_GIB]
     OUT.mkdir(parents=True, exist_ok=True)
     data = {
         "machine": {"python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count()},
+        "command": options.command,
+        "start": start,
         "limits": {"exponent": MAX_EXPONENT, "seconds": MAX_SECONDS, "gib": MAX_GIB},
         "exponents": {f: round(b, 4) for f, b in fits.items()},
         "points": [asdict(p) for points in found.values() for p in points],
         "misses": misses,
     }
     (OUT / "growth.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf8")
-    (OUT / "growth.md").write_text(table(found, fits, misses), encoding="utf8")
+    (OUT / "growth.md").write_text(table(found, fits, misses, options.command, start), encoding="utf8")
     print("\n".join(f"{f:>14} time ~ nodes^{b:.3f}" for f, b in fits.items()))
     print("\n".join(misses) or "all limits kept")
     return 1 if misses else 0
 
 
-def table(found: dict[str, list[Point]], fits: dict[str, float], misses: list[str]) -> str:
+def table(found: dict[str, list[Point]], fits: dict[str, float], misses: list[str], command: str, start: float) -> str:
     lines = [
-        "# Growth of the search space",
+        f"# Growth of `inlay {command}`",
         "",
-        "Regions, patterns and insertion points; processor seconds of one thread, peak memory of the whole process.",
+        f"From a file to the end of the process: processor seconds ({start:.1f} of them for the start), wall seconds,",
+        "peak memory.",
         "",
-        "| family | nodes | seconds | peak GiB | regions | patterns | points | exponent |",
-        "|---|---|---|---|---|---|---|---|",
+        "| family | nodes | MB | seconds | wall | peak GiB | exponent |",
+        "|---|---|---|---|---|---|---|",
     ]
     for family, points in found.items():
         for p in points:
             fit = f"{fits[family]:.3f}" if p is points[-1] and family in fits else ""
             lines.append(
-                f"| {family} | {p.nodes:,} | {p.seconds:.2f} | {p.peak_gib:.2f} | {p.regions:,} | {p.patterns:,} "
-                f"| {p.points:,} | {fit} |"
+                f"| {family} | {p.nodes:,} | {p.megabytes:.1f} | {p.seconds:.1f} | {p.wall_seconds:.1f} "
+                f"| {p.peak_gib:.2f} | {fit} |"
             )
-    limits = f"exponent {MAX_EXPONENT}, {MAX_SECONDS:.0f} s and {MAX_GIB:.0f} GiB at the largest size"
+    limits = f"exponent {MAX_EXPONENT}; of `regions` {MAX_SECONDS:.0f} s and {MAX_GIB} GiB at the largest size"
     lines += ["", f"Limits: {limits}.", ""]
     lines += misses or ["All limits are kept."]
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.normalize import Normalized, normalize
 from inlay.model.reference import ConstantEvaluator, run_model
-from inlay.model.store import WeightStore
+from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.calibrator import observe_shapes
 from inlay.quant.emit import Emitter
@@ -125,9 +125,9 @@ def prepare(
     graph = build_graph(normalized.model)
     fixed = graph  # rewrites decide by the sizes that the model fixes, not by those of the samples
     store = WeightStore(folder)
-    emitter = Emitter(normalized.model, graph, store)
-    graph = _with_shapes(graph, emitter.base, store, feed)
-    emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed)
+    base = externalize_weights(normalized.model, store)
+    graph = _with_shapes(graph, base, store, feed)
+    emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, base)
     rules = target.rules
     units = find_units(graph, _usable(rules, graph))
     allowed = None

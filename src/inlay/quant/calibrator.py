@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Shape
-from inlay.model.reference import Session, in_batches, with_outputs
+from inlay.model.pieces import PiecewiseSession
+from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.observers import Histogram
 
@@ -78,7 +79,7 @@ def calibrate(
     computed = [v for v in values if v not in given]
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
     for batch in in_batches(computed, sizes, BATCH_BYTES):
-        session = Session(with_outputs(proto, batch), store)
+        session = PiecewiseSession(proto, store, batch)
         for half, feed in zip(half_of, feeds, strict=True):
             for value, array in session.run(feed).items():
                 half[value].update(array)
@@ -98,7 +99,7 @@ def observe_shapes(
 
     This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
     """
-    session = Session(with_outputs(proto, values), store)
+    session = PiecewiseSession(proto, store, values)
     arrays = session.run(feed)
     shapes: dict[str, Shape] = {v: tuple(a.shape) for v, a in arrays.items() if isinstance(a, np.ndarray)}
     return shapes, {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}

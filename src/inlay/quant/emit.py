@@ -74,6 +74,7 @@ class Emitter:
         store: where weights live; candidates must be built in its folder.
         rewrites: of the target, in the order in which they are applied.
         shapes: the graph by whose shapes rewrites decide whether they apply; ``graph`` by default.
+        base: ``model`` with its weights in ``store``, where the caller has it already.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Emitter:
         store: WeightStore,
         rewrites: Sequence[Rewrite[Any]] = (),
         shapes: Graph | None = None,
+        base: onnx.ModelProto | None = None,
     ) -> None:
         self._graph = graph
         self._store = store
@@ -91,7 +93,7 @@ class Emitter:
             (rewrite, {n.name: form for n in fixed.nodes if (form := rewrite.applies(fixed, n)) is not None})
             for rewrite in rewrites
         ]
-        self.base = externalize_weights(model, store)
+        self.base = externalize_weights(model, store) if base is None else base
         self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
         self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
         self._node_names = {n.name for n in self.base.graph.node}
