@@ -110,8 +110,7 @@ def _by_channel(
         one = onnx.numpy_helper.to_array(tensor).reshape(())
         inputs.append(unique(f"{name}_by_channel"))
         graph.initializer.append(tensor_proto(inputs[-1], np.full(channels, one), tensor.data_type))
-    # the suffix is one that the attribution of profiles knows
-    name = unique(f"{dq.output[0]}_float")
+    name = unique(f"{dq.output[0]}_by_channel")
     return onnx.helper.make_node(DEQUANTIZE, inputs, [name], name, axis=axis)
 
 

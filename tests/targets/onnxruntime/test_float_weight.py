@@ -14,12 +14,12 @@ import pytest
 from inlay.targets.onnxruntime.rewrites import FloatWeight
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
-from tests.support.onnx_queries import producers
+from inlay.testing.models import concat_model, depthwise_model, residual_model, small_model, upsampling_model
+from tests.support.executed import quantized_weights, wrong
 from tests.support.runtime import check_and_load, optimized
 from tests.support.workspace import Workspace
 
 Case = Callable[[Builder], None]
-_INTEGER = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 
 
 def _weight(b: Builder, *shape: int) -> str:
@@ -118,15 +118,6 @@ def _all_but_op(space: Workspace) -> onnx.ModelProto:
     return space.emit(space.label(*(n for n in names if n not in ("op", "op_add"))))
 
 
-def quantized_weights(graph: onnx.ModelProto) -> int:
-    """Matrices and filters of integers, whichever operator reads them."""
-    made = producers(graph)
-    constants = {t.name: t for t in graph.graph.initializer}
-    return sum(t.data_type in _INTEGER and len(t.dims) > 1 for t in constants.values()) + sum(
-        n.op_type == "QuantizeLinear" and n.input[0] in constants for n in made.values()
-    )
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_runs_in_float(name: str, tmp_path: Path) -> None:
     space = _space(CASES[name], tmp_path)
@@ -160,3 +151,20 @@ def test_a_placement_without_such_an_operator_is_written_as_before(tmp_path: Pat
         space, plain = _space(case, tmp_path / f"{i}"), _space(case, tmp_path / f"{i} without", without=True)
         if all(u.selectable for u in space.prepared.units):
             assert space.emit(space.full()) == plain.emit(plain.full())
+
+
+NETS = (residual_model, concat_model, depthwise_model, small_model, upsampling_model)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_every_unit_runs_as_stated(net: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    """Each unit in low precision, and in float between neighbors in low precision."""
+    tried, found = wrong(Workspace(net(), tmp_path), tmp_path)
+    assert tried > 2
+    assert found == []
+
+
+def test_a_unit_that_does_not_run_as_stated_is_found(tmp_path: Path) -> None:
+    """Negative control."""
+    assert wrong(_space(CASES["Conv, Relu"], tmp_path, without=True), tmp_path)[1]
+    assert not wrong(_space(CASES["Conv, Relu"], tmp_path / "with"), tmp_path)[1]

@@ -31,7 +31,7 @@ _BAND = r"_band_\d+of\d+(_[A-Za-z]+)?"  # of the nodes that our own writer makes
 _TOKEN = re.compile(rf"(_token_\d+|/duplicated|_nchwc|{_BAND})$")
 _VALUE_SUFFIX = re.compile(
     r"(_token_\d+|/duplicated|_nchwc|_QuantizeLinear|_DequantizeLinear|_quantized|_q_to_dq|_post_dq|_pre_q|_q|_dq"
-    rf"|_u?int8|_float|{_BAND})$"
+    rf"|_u?int8|_float|_by_channel|{_BAND})$"
 )
 _MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
