@@ -7,6 +7,7 @@ from :mod:`inlay.prepare.options`.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +94,7 @@ def tune(
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
     restart: Annotated[bool, options.RESTART] = False,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
+    before_s: Annotated[float, options.BEFORE] = 0.0,
 ) -> TuneResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
@@ -101,6 +103,7 @@ def tune(
     Raises:
         InlayError: see :mod:`inlay.errors`.
     """
+    begun = time.monotonic() - before_s
     spec = _spec(target, threads)
     given = _Given.read(model, data, bind)
     samples = given.samples
@@ -134,7 +137,8 @@ def tune(
     refuse_overwriting([Path(out) / name for name in OUTPUTS], _files(data, labels, recipe))
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
-    return _run_tune.tune(given.file, out, samples, config, function, restart, progress)
+    before_s = time.monotonic() - begun
+    return _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
 
 
 @dataclass(frozen=True)

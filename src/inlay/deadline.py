@@ -39,3 +39,7 @@ class Deadline:
     def within(self, seconds: float) -> Deadline:
         """So many seconds from now, but no later than this one."""
         return replace(self, at=min(self.at, self.clock() + seconds))
+
+
+NEVER = Deadline()
+"""No limit."""

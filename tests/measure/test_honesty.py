@@ -9,8 +9,8 @@ from benchmarks import honesty
 
 from inlay.measure.in_process import Clock, simulated
 from inlay.measure.stats import speedup
-from inlay.run.confirm import LATER_LOOK
 from inlay.run.contenders import LOOK_LEVEL, is_open
+from inlay.run.plan import LATER_LOOK
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.null import NullTarget
 from tests.support.branches import branches
@@ -52,7 +52,7 @@ def test_whole_runs_without_an_effect_deliver_float() -> None:
     assert sum(o.largest > 1.0 for o in found) >= 4, (
         "the search saw gains that were none, and could have fallen for them"
     )
-    assert all(40.0 < o.simulated_s < 120.0 for o in found), "the budget is one of the simulated clock"
+    assert all(20.0 < o.simulated_s <= 44.0 for o in found), "the budget is one of the simulated clock"
     assert len({o.anchors for o in found}) == len(found), "every run has noise of its own"
 
 

@@ -1,73 +1,112 @@
-"""A search whose anchors took the whole time, and none keeps the bound, goes on until it has something that does."""
+"""A budget bounds the whole command: a slow model gets coarser steps, or a clear refusal, but never more time."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
 import pytest
 from benchmarks import honesty
 
+from inlay.deadline import Deadline
+from inlay.errors import UsageError
 from inlay.measure.in_process import Clock, simulated
+from inlay.measure.journal import Journal
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
-from inlay.run import budget
+from inlay.run.plan import Costs, Plan, efforts
 from inlay.run.result import TuneResult
 from inlay.run.tune import tune
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.trial import Measured
 
-SECONDS = 20.0  # of a model that takes a quarter of a second
+SLOW = 3000.0
+"""Scale of a model that takes a quarter of a second."""
 
 
-def run(folder: Path, least_db: float, seconds: float = SECONDS) -> tuple[TuneResult, Clock]:
+def run(
+    folder: Path, seconds: float | None, scale: float = SLOW, least_db: float = 30.0, before_s: float = 0.0
+) -> tuple[TuneResult, Clock]:
     onnx.save(honesty.network(), folder / "model.onnx")
     clock = Clock()
-    target = NullTarget(noise=0.01, scale=3000.0, advance_clock=clock.sleep)
+    target = NullTarget(noise=0.01, scale=scale, advance_clock=clock.sleep)
     config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
-    return tune(load(folder / "model.onnx"), folder / "out", honesty.samples(), config, lab=lab), clock
+    file = load(folder / "model.onnx")
+    return tune(file, folder / "out", honesty.samples(), config, lab=lab, before_s=before_s), clock
 
 
-def feasible(result: TuneResult, name: str) -> bool:
-    (outcome,) = (a.outcome for a in result.anchors if a.name == name)
-    assert isinstance(outcome, Measured)
-    return outcome.accuracy.feasible
+@pytest.mark.parametrize("scale", [10.0, 300.0, SLOW])
+@pytest.mark.parametrize("seconds", [15.0, 45.0, 120.0])
+def test_no_command_takes_longer_than_its_budget(scale: float, seconds: float, tmp_path: Path) -> None:
+    try:
+        result, clock = run(tmp_path, seconds, scale, before_s=2.0)
+    except UsageError as error:
+        least = re.search(r"too short: one inference takes .* give (\d+)s or more", str(error))
+        assert least is not None
+        assert int(least[1]) > seconds
+        assert not (tmp_path / "out").exists(), "nothing is half written"
+        seconds = float(least[1])
+        result, clock = run(tmp_path, seconds, scale, before_s=2.0)
+    assert 2.0 + clock.seconds <= 1.1 * seconds
+    assert result.best.speedup.low > 1.02, "null plants a real gain, and there is time for the least proof of it"
 
 
-@pytest.mark.parametrize("attempts", [0, 4])
-def test_a_search_without_anything_in_low_precision_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: int
-) -> None:
-    """Negative control: without the attempts past the budget, float is all that there is."""
-    monkeypatch.setattr(budget, "_ATTEMPTS", attempts)
-    result, _ = run(tmp_path, least_db=45.0)
-    assert [feasible(result, name) for name in ("full-int8", "conv-matmul")] == [False, False]
-    assert result.best.is_float == (attempts == 0)
-    assert (result.best.speedup.low > 1.02) == (attempts > 0)
-    assert not any(p["origin"] == "cut without a bound" for p in result.pareto), "what fails the bound can wait"
-    assert result.search["stopped_because"] == "the budget of 20 s is spent"
+def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:
+    """Negative control: the limit is what ends it, and coarser steps are what makes it end with a result."""
+    _, clock = run(tmp_path, None)
+    assert clock.seconds > 300.0
 
 
-def test_a_search_that_has_something_ends_in_time(tmp_path: Path) -> None:
-    result, _ = run(tmp_path, least_db=30.0)
-    assert feasible(result, "full-int8")
-    assert result.search["measurements"] == 3, "the anchors"
+def test_what_is_left_goes_to_later_phases() -> None:
+    clock = Clock()
+    config = TuneConfig(budget_s=100.0)
+    costs = Costs(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
+    plan = Plan.of(100.0, 0.0, 0.0, clock)
+    wanted = efforts(config, costs.inference_s)
+    taken = [e.seconds(costs) for e in wanted]
+    assert taken == sorted(taken, reverse=True)
+    assert plan.confirmation(costs, config) == wanted[0], "a search that ended early leaves it all"
+    clock.sleep(plan.search(costs, config).left)
+    assert plan.confirmation(costs, config).second >= 2, "its share was kept free"
+    clock.sleep(plan.least_search(costs, config).left)
+    assert plan.confirmation(costs, config) == wanted[-1]
+    assert plan.deadline.left >= wanted[-1].seconds(costs)
 
 
-def test_attempts_end_where_nothing_can_keep_the_bound(tmp_path: Path) -> None:
-    result, clock = run(tmp_path, least_db=120.0)
-    assert result.best.is_float
-    assert clock.seconds < 12.0 * SECONDS
+def test_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:
+    spent = [0.0]
+    first = Journal(tmp_path / "run.sqlite", {}, seconds=lambda: spent[0])
+    spent[0] = 30.0
+    first.record_seconds()
+    second = Journal(tmp_path / "run.sqlite", {}, seconds=lambda: 0.0)
+    clock = Clock()
+    assert Plan.of(45.0, second.spent_s, clock(), clock).deadline.left == 15.0
+    assert Plan.of(60.0, second.spent_s, clock(), clock).deadline.left == 30.0, "a larger budget extends the whole"
+    assert Plan.of(20.0, second.spent_s, clock(), clock).deadline.left == 0.0
+    assert Plan.of(None, second.spent_s, clock(), clock).deadline == Deadline(float("inf"), clock)
+    second.close()
+    first.close()
 
 
 def test_a_run_whose_time_is_over_finds_again_what_it_found(tmp_path: Path) -> None:
-    """Killed while it confirmed, or simply started again: all trials are in the journal, and cost no time."""
-    first, _ = run(tmp_path, least_db=30.0, seconds=200.0)
+    """Killed while it confirmed, or simply started again: all trials are in the journal, and no new one is begun."""
+    first, _ = run(tmp_path, 200.0, 300.0)
     assert first.best.origin not in {a.name for a in first.anchors}
-    second, _ = run(tmp_path, least_db=30.0, seconds=200.0)
+    second, clock = run(tmp_path, 200.0, 300.0)
     assert second.best.origin == first.best.origin
     assert second.best.placement_digest == first.best.placement_digest
     assert second.search["replayed"] == first.search["measurements"]
+    assert second.search["measurements"] == 0
+    assert clock.seconds < 100.0, "it confirms with the least effort"
+
+
+def test_where_nothing_can_keep_the_bound_float_is_delivered_in_time(tmp_path: Path) -> None:
+    result, clock = run(tmp_path, 60.0, least_db=120.0)
+    outcomes = [a.outcome for a in result.anchors if a.name == "full-int8"]
+    assert all(isinstance(o, Measured) and not o.accuracy.feasible for o in outcomes)
+    assert result.best.is_float
+    assert clock.seconds <= 66.0

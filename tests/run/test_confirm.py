@@ -10,6 +10,7 @@ import pytest
 
 from inlay.run.confirm import Confirmed, Rejected
 from inlay.run.evaluate import Candidate
+from inlay.run.plan import Effort
 from inlay.run.result import Best
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
@@ -29,7 +30,7 @@ def outside(sqnr_db: float) -> Accuracy:
 
 
 def confirmed(*found: Rejected) -> Confirmed:
-    return Confirmed(cast(Best, SimpleNamespace()), 1.0, FILE.path, Placement(), found)
+    return Confirmed(cast(Best, SimpleNamespace()), 1.0, FILE.path, Placement(), found, Effort(5, 1, 3, 8))
 
 
 def test_the_next_attempt_asks_for_what_was_missing() -> None:

@@ -33,7 +33,7 @@ def samples(model: onnx.ModelProto, count: int = SAMPLES) -> list[dict[str, np.n
 
 
 def tune(path: Path, out: Path, **options: Any) -> tuple[inlay.TuneResult, dict[str, Any]]:
-    options = {"target": "null", "min_sqnr": 10.0, "max_measurements": 12, **options}
+    options = {"target": "null", "min_sqnr": 10.0, "max_measurements": 12, "budget": None, **options}
     result = inlay.tune(path, out=out, **options)
     return result, json.loads((out / "result.json").read_text())
 
@@ -155,7 +155,7 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
     path = save(model)
     np.savez(tmp_path / "samples.npz", x=np.concatenate([f["x"] for f in samples(model)]))
     out = tmp_path / "out"
-    options = ["--data", str(tmp_path / "samples.npz"), "--target", "null", "--min-sqnr", "10"]
+    options = ["--data", str(tmp_path / "samples.npz"), "--target", "null", "--min-sqnr", "10", "--budget", "none"]
     command = [sys.executable, "-m", "inlay", "tune", str(path), "-o", str(out), *options, "--max-measurements", "16"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr is not None

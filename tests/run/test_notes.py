@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ def notes(
     operators: tuple[str, ...] = (),
     is_float: bool = False,
     placement: Placement = QUANTIZED,
+    cuts: Sequence[str] = (),
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
@@ -47,6 +49,7 @@ def notes(
         data_kind="npz",
         verified=True,
         interrupted=False,
+        cuts=cuts,
         why_slow=lambda: "Mul takes longer",
     )
 
@@ -60,6 +63,7 @@ def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
     (note,) = notes((QUANTIZED, outside), (QUANTIZED, outside))
     assert note == "cut 1 was faster, but on unseen samples SQNR of output y is 6.6 dB, below 20 dB"
     assert notes() == ()
+    assert notes(cuts=["a", "b"]) == ("the budget cut short: a; b",)
     files = {"qdq-baseline: other.onnx": Placement(), "float": QUANTIZED, "full-int8": QUANTIZED}
     trials = {
         n: Trial(Proposal(p, n), Measured(LATENCY, replace(outside, feasible=n == "float"))) for n, p in files.items()

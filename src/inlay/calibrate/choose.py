@@ -13,12 +13,14 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.calibrate.bias_correction import weight_error_means
 from inlay.calibrate.choice import CalibrationChoice, WeightErrorMeans
+from inlay.calibrate.clock import FeedsUntil
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.scorer import Score
 from inlay.calibrate.tables import FixedQParams, domains_of, sharing_of, table_from
 from inlay.data import Feed, evenly_spaced
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel
@@ -42,6 +44,7 @@ def choose_calibration(
     methods: Sequence[Method] = METHODS,
     fixed: FixedQParams | None = None,
     clock: Callable[[], float] = time.monotonic,
+    deadline: Deadline = NEVER,
 ) -> CalibrationChoice:
     """Choose a method of calibration for every domain of values, and whether biases are corrected.
 
@@ -63,14 +66,28 @@ def choose_calibration(
         methods: to choose from; earlier ones win ties.
         fixed: qparams that replace the computed ones.
         clock: returns seconds.
+        deadline: when all of it must be over. What does not fit is left out: first the single domains, then methods.
     """
-    method, scores = choose_method(prepared, observed.half(1), placement, score, methods)
+    started = deadline.clock()
+    method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline)
     single = CalibrationChoice(method, scores=scores)
-    if not scores or not feeds:
+    scoring_s = (deadline.clock() - started) / max(len(scores), 1)
+    if not scores or not feeds or not deadline.fits(policy.SCORINGS_IN_TIME * scoring_s):
         return single
+    before_scoring = deadline.earlier(policy.FINAL_SCORINGS * scoring_s)
+    seconds = min(seconds, policy.SELECTION_SHARE * before_scoring.left)
     begun = clock()
     try:
-        search = _Search(prepared, observed, placement, method, methods, fixed, _alternating(feeds), clock)
+        search = _Search(
+            prepared,
+            observed,
+            placement,
+            method,
+            methods,
+            fixed,
+            FeedsUntil(_alternating(feeds), before_scoring),
+            clock,
+        )
         means = search.weight_error_means()
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
             of_part = partial(search.score, single, score)
@@ -118,11 +135,20 @@ def choose_method(
     placement: Placement,
     score: Score,
     methods: Sequence[Method] = METHODS,
+    deadline: Deadline = NEVER,
 ) -> tuple[Method, dict[str, float]]:
-    """The method that leaves the least error when ``placement`` is quantized, and the SQNR in dB of all that ran."""
+    """The method that leaves the least error when ``placement`` is quantized, and the SQNR in dB of all that ran.
+
+    Methods for which there is no time are left out.
+    """
     if not len(placement):
         return methods[0], {}
-    found = {method: score(table_from(prepared, observed, method), placement) for method in methods}
+    found: dict[Method, float | Failed] = {}
+    for method in methods:
+        begun = deadline.clock()
+        found[method] = score(table_from(prepared, observed, method), placement)
+        if not deadline.fits(deadline.clock() - begun):
+            break
     scores: dict[str, float] = {method: db for method, db in found.items() if not isinstance(db, Failed)}
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
 

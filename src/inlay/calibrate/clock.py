@@ -1,8 +1,14 @@
-"""A clock that does not depend on the machine."""
+"""A clock that does not depend on the machine, and samples that end with the time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import overload
+
 from inlay.calibrate import policy
+from inlay.data import Feed
+from inlay.deadline import Deadline
+from inlay.errors import TimedOut
 from inlay.prepare.model import PreparedModel
 
 
@@ -27,3 +33,31 @@ class StepClock:
         """Seconds."""
         self._now += self._step
         return self._now
+
+
+class FeedsUntil(Sequence[Feed]):
+    """Samples that can be had until a deadline; later, asking for one raises TimedOut.
+
+    All that calibration computes in this process runs a model on one sample after the other, so this bounds it to
+    within one inference.
+    """
+
+    def __init__(self, feeds: Sequence[Feed], deadline: Deadline) -> None:
+        self._feeds, self._deadline = feeds, deadline
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    @overload
+    def __getitem__(self, index: int) -> Feed: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Feed]: ...
+
+    def __getitem__(self, index: int | slice) -> Feed | Sequence[Feed]:
+        if isinstance(index, slice):
+            return FeedsUntil(self._feeds[index], self._deadline)
+        feed = self._feeds[index]
+        if not self._deadline.left:
+            raise TimedOut("the time for calibration is spent")
+        return feed

@@ -11,6 +11,14 @@ BUDGET_SHARE = 0.06
 """Share of a run's budget for choosing ranges: most of the gain comes from the first few domains that are tried."""
 DEFAULT_SECONDS = BUDGET_SHARE * DEFAULT_BUDGET_S
 """Seconds for choosing ranges where there is no budget."""
+SCORINGS_IN_TIME = 10
+"""Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
+FINAL_SCORINGS = 4
+"""Scorings that the time is kept for, behind that choice: of its outcome and two others, with a margin."""
+SELECTION_SHARE = 0.5
+"""Share of the time before them that range selection may take: preparing it takes about as long."""
+OBSERVING_SHARE = 0.4
+"""Share of the time for calibration in which histograms are made."""
 MAX_FEEDS = 12
 """Samples used for choosing: 8 that choose and 4 held back, see below."""
 SENSITIVITY_SHARE = 0.3

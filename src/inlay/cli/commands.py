@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,7 @@ from inlay import api
 from inlay.cli import render
 from inlay.cli.options import options_of
 from inlay.cli.progress import Lines, LiveTable
+from inlay.cli.start import end_in_order, seconds_since_start
 from inlay.cli.terminal import Terminal, plain, say, tolerate_encoding
 from inlay.errors import InlayError
 from inlay.prepare.options import BIND, Option, parse_bind
@@ -37,6 +40,8 @@ CommandLineError: type[Exception] = next(c for c in typer.BadParameter.__mro__ i
 """Base of all usage errors. typer carries a click of its own, and shows this class only as an ancestor."""
 
 _LONGEST = 1000  # characters of an error: libraries repeat whole graphs in theirs
+_BEGUN: ContextVar[float] = ContextVar("begun")
+"""When this process began, on the monotonic clock; unset in a program that calls commands itself."""
 _UNEXPECTED = "this is a fault of inlay itself: please report it"
 
 
@@ -53,7 +58,7 @@ def tune(
     """
     progress = _progress(quiet)
     try:
-        result = api.tune(**options, progress=progress)
+        result = api.tune(**options, progress=progress, before_s=time.monotonic() - _BEGUN.get(time.monotonic()))
     finally:
         progress.close()
     say(render.verdict(result))
@@ -184,6 +189,8 @@ def main() -> None:
     tolerate_encoding()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, for their callers; an error is one line
+    _BEGUN.set(time.monotonic() - seconds_since_start())
+    end_in_order()
     sys.exit(run(lambda: app(standalone_mode=False)))
 
 

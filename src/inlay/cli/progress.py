@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TextIO
 
@@ -56,7 +57,7 @@ class LiveTable:
 
     def trial(self, step: SearchStep) -> None:
         """Add a row and redraw."""
-        left = "no limit" if step.budget_s is None else f"{max(0.0, step.budget_s - step.seconds):.0f} s left"
+        left = "no limit" if math.isinf(step.left_s) else f"{step.left_s:.0f} s left"
         self._title = "search"
         self._caption = (
             f"best so far {describe(step.incumbent)} ({step.incumbent.proposal.origin}) · "

@@ -61,12 +61,13 @@ class Meter:
         worker: where models run.
         journal: keeps each block, and returns those of an interrupted run.
         feed: the inputs that latency is measured on.
-        protocol: how to measure.
+        protocol: kept as an attribute.
         rng: seeds the order of models within blocks.
         sleep: waits a number of seconds.
         clock: returns seconds.
 
     Attributes:
+        protocol: how to measure.
         waited_s: seconds waited for the machine to be quiet.
     """
 
@@ -83,7 +84,7 @@ class Meter:
         self._worker = worker
         self._journal = journal
         self._feed = feed
-        self._protocol = protocol
+        self.protocol = protocol
         self._rng = rng
         self._sleep = sleep
         self._clock = clock
@@ -99,11 +100,11 @@ class Meter:
         kept = self._journal.blocks(kind, names)
         if self._worker.deterministic:
             blocks = 1
-        spare = int(np.ceil(blocks * self._protocol.discards))
+        spare = int(np.ceil(blocks * self.protocol.discards))
         while len(kept) < blocks:
             wanted = blocks - len(kept)
             seed = int(self._rng.integers(2**31))
-            timing = self._worker.time(artifacts, self._feed, wanted, self._protocol.slot_ns, seed)
+            timing = self._worker.time(artifacts, self._feed, wanted, self.protocol.slot_ns, seed)
             quiet = timing.drift <= policy.MAX_DRIFT
             if spare <= 0:
                 quiet[:] = True
@@ -125,20 +126,20 @@ class Meter:
         """
         artifacts = list(dict.fromkeys([baseline, incumbent, candidate]))
         at = {a.digest: i for i, a in enumerate(artifacts)}
-        blocks, begun = self._protocol.first_blocks, self._clock()
+        blocks, begun = self.protocol.first_blocks, self._clock()
         while True:
             ns = self.measure(kind, artifacts, blocks)
             base, best, new = (ns[:, at[a.digest]] for a in (baseline, incumbent, candidate))
-            versus = self._interval(best, new, self._protocol.level)
+            versus = self._interval(best, new, self.protocol.level)
             over_base = self._interval(base, new, policy.REPORTED_LEVEL)
             spent = self._clock() - begun  # the next look would take as long again
-            if self._worker.deterministic or 2.0 * spent > self._protocol.race_s or self._decided(versus, len(ns)):
+            if self._worker.deterministic or 2.0 * spent > self.protocol.race_s or self._decided(versus, len(ns)):
                 return Race(float(np.median(new)), over_base, versus, len(ns))
-            blocks = min(2 * len(ns), self._protocol.most_blocks)
+            blocks = min(2 * len(ns), self.protocol.most_blocks)
 
     def _decided(self, versus: Interval, blocks: int) -> bool:
         """Whether more blocks could not change much about the comparison with the incumbent."""
-        protocol = self._protocol
+        protocol = self.protocol
         if versus.excludes_gain(protocol.worth) or versus.shows_gain(protocol.least_gain):
             return True
         is_first = blocks < 2 * protocol.first_blocks

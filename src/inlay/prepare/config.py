@@ -26,7 +26,7 @@ class TuneConfig:
         target: where the model will run.
         bound: the accuracy constraint.
         bind: sizes of dynamic dimensions by symbol.
-        budget_s: seconds of search, preparation and confirmation aside; None for no limit.
+        budget_s: seconds of the whole command, over all sessions of a run that was interrupted; None for no limit.
         methods: ways to choose ranges; the one with the least error is used.
         protocol: how latency is measured.
         confirm_processes: fresh processes in which the winner is measured again.

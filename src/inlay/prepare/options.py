@@ -114,7 +114,11 @@ MIN_SQNR = Option(
     show_default=False,
 )
 NO_BOUND = Option("Let accuracy go where it will.", type=bool)
-BUDGET = Option("Time for the search: 90s, 10m, 1h30m, or none.", "Or seconds; None for no limit.", metavar="TIME")
+BUDGET = Option(
+    "Time for the whole command, an interrupted one's included: 90s, 10m, 1h30m, or none.",
+    "Or seconds; None for no limit.",
+    metavar="TIME",
+)
 MAX_MEASUREMENTS = Option("Most candidates to time.", type=int, least=1)
 MAX_BUILDS = Option("Most models to build during the search, probes and profiles included.", type=None)
 QDQ_BASELINE = Option("A Q/DQ model to start from and to beat.", metavar="FILE", type=Path)
@@ -134,6 +138,7 @@ SCHEMES_PER_REGION = Option("Most placements tried for one pattern of regions.",
 PATTERN_CACHE = Option("Schemes of earlier runs, tried first.", metavar="FILE", type=Path)
 SEARCH_RECIPE = Option("Rules; nodes that they keep in float stay float.", metavar="FILE")
 RESTART = Option("Forget an earlier run in OUT.", type=bool)
+BEFORE = Option("Seconds of the budget that were used up before the call.", type=None)
 PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`.", type=None)
 BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1)
 PROCESSES = Option("Fresh processes.", type=int, least=1)

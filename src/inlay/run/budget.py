@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections import deque
 from typing import Protocol
 
+from inlay.deadline import Deadline
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import HURRIED, SEARCH_S
+from inlay.run.facts import HURRIED
 from inlay.trial import Measured, Proposal
-from inlay.types import Placement
 
 _BUILDS_OF_A_TRIAL = 3
 """At most: one build to judge it, and a second one with a profile beside it."""
 _HURRIED = 0.5
-"""Of the budget: where the anchors took as much, what is outside the accuracy bound is not explored."""
-_MOST_OF_BUDGET = 3.0
-"""Times the budget that a search may take which has found nothing in low precision yet."""
-_ATTEMPTS = 4
-"""Proposals that it may judge past the budget."""
+"""Of the search's time: where the anchors took as much, what is outside the accuracy bound is not explored."""
+_RECENT = 3
+"""Trials whose longest is what the next one is expected to take."""
 
 
 class Limits(Protocol):
-    """What ends a search.
-
-    Attributes:
-        budget_s: seconds that the search may take; None for no limit.
-    """
-
-    budget_s: float | None
+    """What ends a search."""
 
     @property
-    def seconds(self) -> float:
-        """Spent on the search so far."""
+    def left_s(self) -> float:
+        """Seconds that are left; infinite without a limit."""
         ...
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
@@ -49,65 +40,75 @@ class Limits(Protocol):
         ...
 
 
-class Unlimited:
-    """No limits: the strategy alone ends the search."""
+class TimeLimit:
+    """The time of a search. A trial that would not be over in time is not begun.
 
-    budget_s: float | None = None
-    seconds = 0.0
+    Args:
+        search: when the search must end.
+        anchors: the same for anchors, which come first: the result must not be slower than the best of them.
+        journal: knows what earlier sessions judged; that costs nothing and is never refused.
+        trial_s: seconds that a trial takes, before there was one.
+        budget_s: what the user gave, for people; None for no limit.
+    """
+
+    def __init__(
+        self, search: Deadline, anchors: Deadline, journal: Journal, trial_s: float, budget_s: float | None
+    ) -> None:
+        self._search, self._anchors, self._journal, self._budget_s = search, anchors, journal, budget_s
+        self._recent = deque([trial_s], maxlen=_RECENT)
+        self._begun: float | None = None  # of the trial that is under way
+
+    @property
+    def left_s(self) -> float:
+        """See :class:`Limits`."""
+        return self._search.left
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """Refuse nothing."""
+        """See :class:`Limits`."""
+        now = self._search.clock()
+        if self._begun is not None:  # with what the strategy thought about in between
+            self._recent.append(now - self._begun)
+        self._begun = None
+        if self._journal.trial(key) is not None:
+            return ""
+        deadline = self._anchors if proposal.anchor else self._search
+        if not deadline.fits(max(self._recent)):
+            return f"the budget of {self._budget_s:.0f} s is spent"
+        self._begun = now
         return ""
 
 
-class Budget:
-    """The limits of one search: seconds, over all sessions of a run that was interrupted; measurements; builds.
-
-    Anchors are judged in any case: the result must not be slower than the best of them. Where a model is so slow that
-    they take the whole time, and none in low precision keeps the accuracy bound, the run would end with nothing to
-    show. Then the search goes on until a proposal does, for a few proposals and a few times the budget at most.
+class Budget(TimeLimit):
+    """The limits of the main search: its time; measurements; builds.
 
     Args:
+        search: see :class:`TimeLimit`, as ``anchors``, ``journal`` and ``trial_s``.
         config: the limits.
-        journal: knows the seconds of earlier sessions.
         worker: counts what it builds.
-        clock: seconds.
     """
 
-    def __init__(self, config: TuneConfig, journal: Journal, worker: Worker, clock: Callable[[], float]) -> None:
-        self._config, self._journal, self._worker, self._clock = config, journal, worker, clock
-        self._before = journal.fact(SEARCH_S) or 0.0
-        self.budget_s = config.budget_s
-        self._begun: float | None = None
-        self._late = 0  # proposals past the budget
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the time of the block, and journal it."""
-        self._begun = self._clock()
-        try:
-            yield
-        finally:
-            self._journal.record_fact(SEARCH_S, self.seconds)
-
-    @property
-    def seconds(self) -> float:
-        """Spent on the search so far, in all sessions."""
-        return self._before + (0.0 if self._begun is None else self._clock() - self._begun)
+    def __init__(
+        self,
+        search: Deadline,
+        anchors: Deadline,
+        journal: Journal,
+        trial_s: float,
+        config: TuneConfig,
+        worker: Worker,
+    ) -> None:
+        super().__init__(search, anchors, journal, trial_s, config.budget_s)
+        self._config, self._worker = config, worker
+        self._half_time = search.earlier((1.0 - _HURRIED) * search.left)
 
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""
-        return self._journal.once(HURRIED, lambda: self._over(_HURRIED))
+        return self._journal.once(HURRIED, lambda: not self._half_time.left)
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
-        """See :class:`Limits`; what an earlier session judged costs nothing and is never refused."""
-        if proposal.anchor or self._journal.trial(key) is not None:
-            return ""
-        if self._over(1.0):
-            found = any(c.trial.feasible and c.placement != Placement() for c in evaluator.judged[1:])
-            if found or self._late == _ATTEMPTS or self._over(_MOST_OF_BUDGET):
-                return f"the budget of {self.budget_s:.0f} s is spent"
-            self._late += 1
+        """See :class:`Limits`."""
+        refused = super().refuses(proposal, key, evaluator)
+        if refused or proposal.anchor or self._journal.trial(key) is not None:
+            return refused
         most = self._config.max_measurements
         timed = sum(isinstance(c.trial.outcome, Measured) for c in evaluator.judged)
         if most is not None and timed >= most:
@@ -116,6 +117,3 @@ class Budget:
         if builds is not None and self._worker.builds + _BUILDS_OF_A_TRIAL > builds:
             return f"{self._worker.builds} models are built, of at most {builds}"
         return ""
-
-    def _over(self, times: float) -> bool:
-        return self.budget_s is not None and self.seconds >= times * self.budget_s

@@ -32,27 +32,22 @@ from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Judge, Metric, Outputs
 from inlay.run.contenders import (
     LOOK_LEVEL,
-    MOST_CONTENDERS,
-    QUICK_CONTENDERS,
-    QUICK_NS,
     TIE,
     Entry,
     contenders_of,
     gain,
+    is_hopeless,
     most_promising,
     open_cases,
     promise,
 )
 from inlay.run.evaluate import Candidate
+from inlay.run.plan import Costs, Effort, Plan
 from inlay.run.result import Best
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Failed, Interval, Measured
 from inlay.types import Placement
 
-_QUICK_PROCESSES = 3  # of the first round, where the given model takes less than QUICK_NS; one otherwise
-LATER_LOOK = 3
-"""Times the processes of the first look that a second look takes: the interval shrinks to half."""
-_HOPELESS = 0.9  # speed-up: a contender this slow in the first round is not measured in the second
 _METRIC_STEP_DB = 3.0  # half the noise: the next attempt after a rejection by a metric, whose distance has no dB
 _LEAST_STEP_DB = 0.1  # the next attempt must differ, however narrowly the last one failed
 
@@ -109,6 +104,7 @@ class Confirmed:
         file: the delivered model, still in the scratch folder (or the given file).
         placement: what it quantizes; None for a given file with Q/DQ of its own.
         rejected: contenders that were faster but are outside the bound on unseen samples.
+        effort: how thoroughly contenders were measured.
     """
 
     best: Best
@@ -116,6 +112,7 @@ class Confirmed:
     file: Path
     placement: Placement | None
     rejected: tuple[Rejected, ...]
+    effort: Effort
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none would help.
@@ -163,6 +160,8 @@ class Confirmation:
         config: settings.
         folder: for scratch files.
         rng: seeds the order of models within blocks.
+        plan: how much time there is.
+        costs: what steps take.
     """
 
     judged: Sequence[Candidate]
@@ -175,6 +174,8 @@ class Confirmation:
     config: TuneConfig
     folder: Path
     rng: np.random.Generator
+    plan: Plan
+    costs: Costs
 
     def decide(self, incumbent: Candidate, least_db: float | None = None) -> Confirmed:
         """Measure and decide what to deliver.
@@ -185,8 +186,9 @@ class Confirmation:
                 the verification samples showed that these fail there; None for no limit.
         """
         verifier = _Verifier(self)
-        finalists = self._first_round(incumbent, least_db, verifier)
-        finalists, reported = self._second_round(finalists)
+        effort = self.plan.confirmation(self.costs, self.config)
+        finalists = self._first_round(incumbent, least_db, verifier, effort)
+        finalists, reported = self._second_round(finalists, effort)
         base, *others = finalists
         champion = self._champion(base, others)
         reference = next((e for e in others if e.is_float), base)
@@ -197,32 +199,37 @@ class Confirmation:
             verifier.accuracy(champion),
         )
         placement = Placement() if best.is_float else champion.candidate.placement
-        return Confirmed(best, float(np.median(base.ns)) / 1e6, champion.file.path, placement, verifier.rejected)
+        return Confirmed(
+            best, float(np.median(base.ns)) / 1e6, champion.file.path, placement, verifier.rejected, effort
+        )
 
-    def _first_round(self, incumbent: Candidate, least_db: float | None, verifier: _Verifier) -> list[Entry]:
+    def _first_round(
+        self, incumbent: Candidate, least_db: float | None, verifier: _Verifier, effort: Effort
+    ) -> list[Entry]:
         """The given model, float, the most promising contender that keeps the bound, and the best anchor."""
-        quick = self._quick
-        contenders = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS if quick else MOST_CONTENDERS)
+        contenders = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         entries = [Entry(c, self._final(c), np.empty(0)) for c in contenders]
         given = Entry(self.judged[0], self.baseline, np.empty(0))
-        base, *entries = self._measured([given, *entries], _QUICK_PROCESSES if quick else 1)
+        base, *entries = self._measured([given, *entries], effort.first, effort.blocks)
         deterministic = self.worker.deterministic
         promises = {e.key: promise(base, e, deterministic) for e in entries}
         quantized = most_promising([e for e in entries if not e.is_float], promises, 0.0 if deterministic else TIE)
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
-        chosen = next((e for e in quantized if self._gain(base, e).value > _HOPELESS and verifier.keeps(e)), None)
+        chosen = next((e for e in quantized if not is_hopeless(base, e, deterministic) and verifier.keeps(e)), None)
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
         if anchor is not None and (chosen is None or not verifier.keeps(anchor)):
             anchor = None
         return [base, *floats, *(e for e in (chosen, anchor) if e is not None)]
 
-    def _second_round(self, finalists: Sequence[Entry]) -> tuple[list[Entry], float]:
+    def _second_round(self, finalists: Sequence[Entry], effort: Effort) -> tuple[list[Entry], float]:
         """The finalists with new readings only, and the level of the intervals to report."""
-        processes = max(1, self.config.confirm_processes)
-        found = self._measured(finalists, processes)
+        found = self._measured(finalists, effort.second, effort.blocks)
         if self.worker.deterministic or not open_cases(found[0].ns, [e.ns for e in found[1:]]):
             return found, LEVEL
-        again = self._measured(found, LATER_LOOK * processes)
+        later = self.plan.later_look(self.costs, len(found), effort)
+        if not later:
+            return found, LEVEL
+        again = self._measured(found, later, effort.blocks)
         found = [e.with_readings(np.concatenate([e.ns, more.ns])) for e, more in zip(found, again, strict=True)]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
 
@@ -235,11 +242,6 @@ class Confirmation:
                 champion = entry
         return champion
 
-    @property
-    def _quick(self) -> bool:
-        given = self.judged[0].trial.outcome
-        return isinstance(given, Measured) and given.latency.ns < QUICK_NS
-
     def _gain(self, base: Entry, other: Entry, level: float = LEVEL) -> Interval:
         return gain(base, other, self.worker.deterministic, level)
 
@@ -251,15 +253,17 @@ class Confirmation:
         own.mkdir(exist_ok=True)
         return self.candidates.deliver(candidate.placement, own / "model.onnx")
 
-    def _measured(self, entries: Sequence[Entry], processes: int) -> list[Entry]:
+    def _measured(self, entries: Sequence[Entry], processes: int, blocks: int) -> list[Entry]:
         """The same contenders with the readings of fresh processes in place of theirs."""
+        if not processes:
+            return list(entries)
         files = [e.file for e in entries]
         readings = []
         for _ in range(processes):
             with self.start(self.config.target, self.folder, self.config.limit_s) as fresh:
-                blocks = 1 if fresh.deterministic else self.config.confirm_blocks
                 seed = int(self.rng.integers(2**31))
-                readings.append(fresh.time(files, self.feed, blocks, self.config.protocol.slot_ns, seed).ns)
+                count = 1 if fresh.deterministic else blocks
+                readings.append(fresh.time(files, self.feed, count, self.config.protocol.slot_ns, seed).ns)
                 if fresh.deterministic:
                     break
         ns = np.concatenate(readings)

@@ -23,6 +23,7 @@ LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2
 """Level of the interval at each of at most two looks: an open case is measured on, and looked at once more."""
 TIE = 0.005
 """Relative difference in speed that the first round cannot resolve and no user would notice: accuracy decides."""
+_HOPELESS = 0.9  # speed-up: a contender this slow in the first round is not measured in the second
 _MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth a second look
 
 
@@ -109,12 +110,20 @@ def promise(base: Entry, other: Entry, deterministic: bool) -> float:
     A few fresh blocks alone tell gains of a few percent apart hardly better than chance. Those of the search belong to
     another process, so they count for at most twice the fresh ones.
     """
-    fresh = gain(base, other, deterministic).value
     outcome = other.candidate.trial.outcome
+    if not len(base.ns):  # there was no time for a first round
+        return float(np.log(other.candidate.speedup))
+    fresh = gain(base, other, deterministic).value
     if deterministic or not isinstance(outcome, Measured):
         return float(np.log(fresh))
     weights = [len(base.ns), min(outcome.latency.blocks, 2 * len(base.ns))]
     return float(np.average(np.log([fresh, outcome.latency.speedup.value]), weights=weights))
+
+
+def is_hopeless(base: Entry, other: Entry, deterministic: bool) -> bool:
+    """Whether a contender is so slow that it is not worth the deciding blocks."""
+    found = gain(base, other, deterministic).value if len(base.ns) else other.candidate.speedup
+    return found <= _HOPELESS
 
 
 def is_open(base_ns: np.ndarray, other_ns: np.ndarray) -> bool:

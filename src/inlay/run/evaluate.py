@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ _PROFILE_NS = 300e6
 """Nanoseconds of inference that a profile should cover."""
 _PROFILE_REPEATS = (8, 60)
 """Fewest and most inferences of a profile, however slow or fast the model is."""
+_LEAST_PROFILE = 3
+"""Fewest inferences where the time is short: the median of fewer tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Candidate:
     write: Callable[[], Artifact]
     placement: Placement | None = None
     source: Path | None = None
+
+    @property
+    def latency_ns(self) -> float:
+        """Of one inference in the search; 0 where it was not timed."""
+        outcome = self.trial.outcome
+        return outcome.latency.ns if isinstance(outcome, Measured) else 0.0
 
     @property
     def speedup(self) -> float:
@@ -137,11 +146,23 @@ class Evaluator:
             self._promote(candidate, write)
         return trial
 
-    def profile(self, key: str, write: Callable[[], Artifact], feed: Path, latency_ns: float) -> list[KernelTime]:
-        """Kernel times of a model, from the journal where they are known; none when it cannot be profiled."""
+    def profile(
+        self, key: str, write: Callable[[], Artifact], feed: Path, latency_ns: float, seconds: float = math.inf
+    ) -> list[KernelTime]:
+        """Kernel times of a model, from the journal where they are known; none when it cannot be profiled.
+
+        Args:
+            key: identifies the model.
+            write: makes its file.
+            feed: file of its inputs.
+            latency_ns: about what one inference takes.
+            seconds: that its inferences may take; where they are too few for a profile, there is none.
+        """
+        fitting = seconds * 1e9 / max(latency_ns, 1.0)
+        wanted = float(np.clip(_PROFILE_NS / max(latency_ns, 1.0), *_PROFILE_REPEATS))
 
         def ask() -> list[KernelTime]:
-            repeats = int(np.clip(_PROFILE_NS / max(latency_ns, 1.0), *_PROFILE_REPEATS))
+            repeats = int(min(wanted, fitting))
             artifact = write()
             try:
                 self.tally.compiles += 1
@@ -151,7 +172,10 @@ class Evaluator:
             finally:
                 self._keep(artifact)
 
-        return self._journal.once(PROFILE.of(key), ask)
+        known = self._journal.fact(PROFILE.of(key))
+        if known is None and fitting < _LEAST_PROFILE:  # not a fact: a resumed run may have more time
+            return []
+        return self._journal.once(PROFILE.of(key), ask) if known is None else known
 
     def _remember(self, candidate: Candidate, graph: str) -> None:
         if graph:

@@ -61,10 +61,12 @@ def _kernels_as_json(kernels: list[KernelTime]) -> list[list[Any]]:
 
 BASELINE_NS = Fact("baseline_ns", float)
 """Median latency of the given model, nanoseconds."""
-SEARCH_S = Fact("search_s", float)
-"""Seconds that the search took so far, over all sessions."""
+SAMPLES: Fact[tuple[int, int]] = Fact("samples", lambda data: (int(data[0]), int(data[1])), list)
+"""Samples that candidates are judged on, and the winner."""
+CALIBRATION_SAMPLES = Fact("calibration_samples", int)
+"""Samples that qparams come from."""
 HURRIED = Fact("hurried", bool)
-"""Whether the anchors took half of the budget."""
+"""Whether the anchors took half of the search's time."""
 KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
 """Nanoseconds by signature that the cost database knew when the run began."""
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, Split, bound, input_specs, random_samples, split
+from inlay.data import Samples, Split, bound, evenly_spaced, input_specs, random_samples, split
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.model.load import ModelFile
@@ -83,6 +83,18 @@ class RunInputs:
         """Samples that neither calibration nor search sees; None where there are too few to keep some back."""
         return self.parts.verification if self.parts.verified else None
 
+    def judged_on(self, selection: int, verification: int) -> RunInputs:
+        """The same with so many samples in the parts that models are judged on, evenly spaced."""
+        parts = self.parts
+        return replace(
+            self,
+            parts=replace(
+                parts,
+                selection=_evenly(parts.selection, selection),
+                verification=_evenly(parts.verification, verification),
+            ),
+        )
+
     def identity(self, target: str) -> dict[str, str]:
         """What must be equal for a run to resume: everything that changes its trials.
 
@@ -103,3 +115,7 @@ class RunInputs:
             "qdq_baseline": "" if self.qdq_baseline is None else self.qdq_baseline.sha256,
             **self.config.identity(),
         }
+
+
+def _evenly(samples: Samples, most: int) -> Samples:
+    return samples if most >= len(samples) else samples.part(evenly_spaced([*range(len(samples))], most))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from inlay.data import Feed
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.measure.journal import Journal
 from inlay.prepare.model import PreparedModel
@@ -20,6 +21,10 @@ from inlay.types import Placement
 SHARE = 0.1
 """Share of a run's budget for probing every source."""
 
+_MOST_OF_SEARCH = 0.25
+"""Of the time that the search has left: what is learned must be of use."""
+_LEAST_INFERENCES = 40
+"""Of a probe model, which is slower than the given one, for the fewest questions."""
 _MAX_BUILD_SHARE = 0.5  # of those seconds, that building the probe model is counted with: the rest is for probing
 
 
@@ -38,6 +43,9 @@ class Probes:
         seconds: for probing every source.
         clock: returns seconds.
         spent: seconds of each call that ran the model.
+        deadline: when the search must end; what does not fit is not asked, and not journaled either.
+        build_s: seconds that building the probe model takes, about.
+        inference_s: the same for one inference.
     """
 
     prepared: PreparedModel
@@ -47,12 +55,22 @@ class Probes:
     seconds: float
     clock: Callable[[], float] = time.monotonic
     spent: list[float] = field(default_factory=list)
+    deadline: Deadline = NEVER
+    build_s: float = 0.0
+    inference_s: float = 0.0
     _probe: NoiseProbe | None = None
     _broken: bool = False
 
     def noise(self, placement: Placement) -> Powers | None:
         """Noise of a placement at each float output, or None where the probe model does not run."""
-        return self.journal.once(NOISE.of(placement.digest), lambda: self._noise(placement)) or None
+        fact = NOISE.of(placement.digest)
+        if self.journal.fact(fact) is None and not self._fits(len(self.feeds)):
+            return None
+        return self.journal.once(fact, lambda: self._noise(placement)) or None
+
+    def _fits(self, inferences: int) -> bool:
+        build_s = 0.0 if self._probe is not None else self.build_s
+        return self.deadline.fits(build_s + inferences * self.inference_s)
 
     def _noise(self, placement: Placement) -> Powers:
         begun = self.clock()
@@ -65,6 +83,8 @@ class Probes:
 
     def sensitivity(self) -> Sensitivity:
         """Noise of every source alone; of none where the probe model does not run."""
+        if self.journal.fact(SENSITIVITY) is None and not self._fits(_LEAST_INFERENCES):
+            return Sensitivity()
         return self.journal.once(SENSITIVITY, self._sensitivity)
 
     def _sensitivity(self) -> Sensitivity:
@@ -108,5 +128,6 @@ class Probes:
 
     def _fitting(self, probe: NoiseProbe, build_seconds: float) -> ProbeBudget:
         """What fits into the time that building leaves."""
-        seconds = max(self.seconds - build_seconds, (1.0 - _MAX_BUILD_SHARE) * self.seconds)
+        whole = min(self.seconds, _MOST_OF_SEARCH * self.deadline.left)
+        seconds = max(whole - build_seconds, (1.0 - _MAX_BUILD_SHARE) * whole)
         return probe_budget(probe, self.feeds, seconds, self.clock)

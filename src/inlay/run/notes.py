@@ -21,6 +21,8 @@ from inlay.trial import Failed, Trial
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
+PROFILES_COMPARED = 20
+"""Inferences of each of two profiles that are compared."""
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose"})
 
@@ -36,16 +38,20 @@ def notes_for(
     data_kind: str,
     verified: bool,
     interrupted: bool,
+    cuts: Sequence[str],
     why_slow: Callable[[], str],
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
+    cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
     if interrupted:
         return (
             *_data_notes(data_kind, verified),
+            *cut,
             "the search was interrupted: this is the best so far; the same command goes on from here",
         )
     return (
         *_data_notes(data_kind, verified),
+        *cut,
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
         *_float_notes(confirmed, units, anchors, why_slow),
@@ -128,7 +134,11 @@ def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
 
 
 def compare_profiles(
-    worker: Worker, float_model: Callable[[], Artifact], other: Callable[[], Artifact], feed: Path, repeats: int = 20
+    worker: Worker,
+    float_model: Callable[[], Artifact],
+    other: Callable[[], Artifact],
+    feed: Path,
+    repeats: int = PROFILES_COMPARED,
 ) -> str:
     """Which kinds of kernel take longer in ``other`` than in float, in microseconds; empty where that is unknown."""
     try:

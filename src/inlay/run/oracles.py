@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inlay.data import Feed
+from inlay.deadline import Deadline
 from inlay.measure.journal import Journal
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
@@ -21,6 +22,7 @@ from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, SENSITIVITY
 from inlay.run.noise_probes import SHARE, Probes
+from inlay.run.plan import Costs
 from inlay.run.progress import Progress
 from inlay.search.baselines import Anchors, anchor_units
 from inlay.search.cost_model import CostModel
@@ -30,6 +32,12 @@ from inlay.targets.base import Fingerprint, KernelTime
 from inlay.trial import noise_of
 from inlay.types import Placement
 
+_SOLVING_SHARE = 0.1
+"""Of the time that the search has left, for one integer program."""
+_PROFILE_SHARE = 0.05
+"""Of the same time, for the inferences of one profile."""
+_PROFILED_BUILDS = 2
+"""Builds that a profile takes: one with profiling, and often the plain one before it."""
 _DRAWS_STREAM = 1
 """Tells the random stream of the guided strategy from others of the same seed."""
 
@@ -48,6 +56,8 @@ class GuidedSetup:
         feed: file of the inputs that latency is measured on.
         selection: the samples that noise is probed on.
         progress: hears of the probing.
+        deadline: when the search must end.
+        costs: what steps take.
         probing_s: seconds of each series of probes.
     """
 
@@ -60,6 +70,8 @@ class GuidedSetup:
     feed: Path
     selection: Sequence[Feed]
     progress: Progress
+    deadline: Deadline
+    costs: Costs
     probing_s: list[float] = field(default_factory=list)
 
     def strategy(self, anchors: Anchors, hurried: Callable[[], bool]) -> Guided:
@@ -67,7 +79,17 @@ class GuidedSetup:
         prepared, config = self.prepared, self.config
         unit_graph = build_unit_graph(prepared.graph, prepared.units)
         seconds = SHARE * (config.budget_s or DEFAULT_BUDGET_S)
-        probes = Probes(prepared, self.candidates.table, self.selection, self.journal, seconds, spent=self.probing_s)
+        probes = Probes(
+            prepared,
+            self.candidates.table,
+            self.selection,
+            self.journal,
+            seconds,
+            spent=self.probing_s,
+            deadline=self.deadline,
+            build_s=self.costs.candidate_build_s,
+            inference_s=self.costs.inference_s,
+        )
         oracles = Oracles(
             self._profile,
             partial(self._sensitivity, probes),
@@ -75,6 +97,7 @@ class GuidedSetup:
             prepared.label,
             hurried,
             prepared.selectable_rewrites,
+            lambda: _SOLVING_SHARE * self.deadline.left,
         )
         least_db = config.bound.min_sqnr_db
         return Guided(
@@ -88,6 +111,11 @@ class GuidedSetup:
             np.random.default_rng([config.seed, _DRAWS_STREAM]),
             self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),
         )
+
+    @property
+    def anchor_names(self) -> tuple[str, ...]:
+        """Of all anchors that the model has."""
+        return tuple(anchor_units(self.prepared.units))
 
     def save_costs(self, guided: Guided) -> None:
         """Add the costs that the strategy learned to the cost database."""
@@ -112,7 +140,9 @@ class GuidedSetup:
 
     def _profile(self, placement: Placement) -> list[KernelTime]:
         write = partial(self.candidates.write, placement)
-        return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns)
+        fits = self.deadline.fits(_PROFILED_BUILDS * self.costs.candidate_build_s)
+        seconds = _PROFILE_SHARE * self.deadline.left if fits else 0.0
+        return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns, seconds)
 
 
 def guided_report(guided: Guided) -> dict[str, Any]:

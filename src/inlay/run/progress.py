@@ -18,8 +18,7 @@ class SearchStep:
         judged: candidates judged so far, the given model aside.
         timed: races so far.
         failed: failed trials so far.
-        seconds: spent so far.
-        budget_s: seconds that the search may take; None for no limit.
+        left_s: seconds that the search may still take; infinite without a limit.
     """
 
     trial: Trial
@@ -27,8 +26,7 @@ class SearchStep:
     judged: int
     timed: int
     failed: int
-    seconds: float
-    budget_s: float | None
+    left_s: float
 
 
 class Progress(Protocol):

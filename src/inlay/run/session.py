@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,9 +16,14 @@ from inlay.data import Samples, save_feed
 from inlay.errors import JournalError
 from inlay.measure.client import Lab, Worker
 from inlay.measure.journal import Journal
+from inlay.run.facts import SAMPLES
 from inlay.run.inputs import RunInputs
+from inlay.run.plan import Costs, Plan
 from inlay.run.progress import Progress
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Artifact, TargetSpec
+
+_QUICK_S = 0.05
+"""Seconds of a run below which a model counts as quick: what surrounds the inference is a large part of them."""
 
 
 class Session:
@@ -31,21 +37,33 @@ class Session:
         rng: seeds measurements.
         progress: hears what happens.
         lab: starts workers; its clock is the run's.
+        worker_s: seconds that starting the worker took.
+        plan: when the command began, and when it must end.
     """
 
     def __init__(
-        self, inputs: RunInputs, work: Path, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
+        self,
+        inputs: RunInputs,
+        work: Path,
+        rng: np.random.Generator,
+        progress: Progress,
+        restart: bool,
+        lab: Lab,
+        begun: float,
     ) -> None:
         self.inputs, self.work = inputs, work
         self.rng, self.progress, self.lab = rng, progress, lab
-        self._started = lab.clock()
+        self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
+        starting = lab.clock()
         self.worker = self.start_worker(inputs.config.target, work, inputs.config.limit_s)
+        self.worker_s = lab.clock() - starting
         try:
             target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
             journal = inputs.out / "run.sqlite"
             self.journal = Journal(journal, inputs.identity(target), restart, lambda: self.seconds)
+            self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, lab.clock)
         except BaseException:
             self.worker.close()
             raise
@@ -65,10 +83,49 @@ class Session:
             save_feed(path, feed)
         return paths
 
+    def costs(self, file: Artifact, feed: Path) -> Costs:
+        """What the given model takes. A single run tells it of slow models; quick ones are timed, which costs little.
+
+        Raises:
+            TargetError: it does not run.
+        """
+        clock, slot_ns = self.lab.clock, self.inputs.config.protocol.slot_ns
+        begun = clock()
+        self.worker.load(file, identify=True)
+        built = clock()
+        self.worker.run(file, [feed])
+        inference_s = clock() - built
+        if inference_s < _QUICK_S and not math.isinf(self.plan.seconds):
+            inference_s = float(self.worker.time([file], feed, 1, slot_ns, 0).ns[0, 0]) * 1e-9
+        return Costs(self.worker_s, built - begun, inference_s, slot_ns, self.worker.deterministic)
+
+    def limit_samples(self, costs: Costs) -> None:
+        """Keep as many samples as there is time to judge models on: decided once in a run, with its first inference.
+
+        Raises:
+            UsageError: the budget is too short for anything.
+        """
+        config, parts = self.inputs.config, self.inputs.parts
+        if self.journal.empty:
+            self.plan.require(costs, config, self.journal.spent_s)
+        counts = self.journal.fact(SAMPLES)
+        if counts is None and self.journal.empty:
+            wanted = len(parts.selection), len(parts.verification)
+            counts = self.plan.samples(wanted[0], costs), self.plan.samples(wanted[1], costs)
+            if counts != wanted:  # all samples are no fact: a folder is not taken up by a run that found nothing out
+                self.journal.record_fact(SAMPLES, counts)
+        if counts is not None:
+            self.inputs = self.inputs.judged_on(*counts)
+
     @property
     def seconds(self) -> float:
-        """Since the run began."""
-        return self.lab.clock() - self._started
+        """Since the command began."""
+        return self.lab.clock() - self._begun
+
+    def stage(self, text: str) -> None:
+        """Report that a stage begins, and record the time that was spent until then."""
+        self.progress.stage(text)
+        self.journal.record_seconds()
 
     @contextlib.contextmanager
     def calibrating(self) -> Iterator[None]:
@@ -88,7 +145,7 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    inputs: RunInputs, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab
+    inputs: RunInputs, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab, begun: float
 ) -> Iterator[Session]:
     """Lock the output folder, start the worker and open the journal.
 
@@ -101,7 +158,7 @@ def open_session(
         _locked(inputs.out),
         tempfile.TemporaryDirectory(prefix=".scratch-", dir=inputs.out, ignore_cleanup_errors=True) as work,
     ):
-        session = Session(inputs, Path(work), rng, progress, restart, lab)
+        session = Session(inputs, Path(work), rng, progress, restart, lab, begun)
         try:
             yield session
         finally:

@@ -6,6 +6,7 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 from inlay.data import Samples
 from inlay.errors import ModelError, TargetError
 from inlay.measure.client import Lab
-from inlay.measure.race import Meter, Protocol
+from inlay.measure.race import Meter
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
@@ -25,15 +26,17 @@ from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric
 from inlay.run.assemble import assemble
-from inlay.run.budget import Budget, Limits, Unlimited
+from inlay.run.budget import Budget, Limits, TimeLimit
 from inlay.run.calibration import Calibration
 from inlay.run.confirm import Confirmation, Confirmed, Unseen
+from inlay.run.cuts import cuts
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, SATURATIONS
 from inlay.run.inputs import RunInputs
-from inlay.run.notes import compare_profiles, notes_for
+from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
+from inlay.run.plan import Costs, efforts
 from inlay.run.progress import Progress, SearchStep, Silent
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session, open_session
@@ -45,8 +48,6 @@ from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 
-_RACE_SHARE = 0.05
-"""Of the budget, for a single race: one undecided candidate must not use up the time of all others."""
 _RETREATS = 3
 """Searches for more accuracy after the winner failed on unseen samples: each look at these weakens what they prove."""
 _SAFETY_DB = 1.0
@@ -62,6 +63,7 @@ def tune(
     restart: bool = False,
     progress: Progress | None = None,
     lab: Lab | None = None,
+    before_s: float = 0.0,
 ) -> TuneResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
 
@@ -75,14 +77,16 @@ def tune(
         restart: forget an earlier run in ``out``.
         progress: hears what happens.
         lab: where latency is measured, and by which clock; this machine's own by default.
+        before_s: seconds of the budget that the command has used up before this call.
 
     Raises:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
     """
-    config = config or TuneConfig()
+    config, lab = config or TuneConfig(), lab or Lab()
+    begun = lab.clock() - before_s
     rng = np.random.default_rng(config.seed)
     inputs = RunInputs.of(file, Path(out), samples, config, metric, rng)
-    with open_session(inputs, rng, progress or Silent(), restart, lab or Lab()) as session:
+    with open_session(inputs, rng, progress or Silent(), restart, lab, begun) as session:
         given = _run_given(session)
         model = _calibrate(session, given)
         search = _set_up(session, given, model)
@@ -109,18 +113,17 @@ def search_until(
         refused = limits.refuses(proposal, key, evaluator)
         if refused:
             return refused
-        seconds = limits.seconds
         # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
         trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
         strategy.tell(trial)
-        progress.trial(_step(trial, evaluator, seconds, limits.budget_s))
+        progress.trial(_step(trial, evaluator, limits.left_s))
     return "nothing promising is left"
 
 
-def _step(trial: Trial, evaluator: Evaluator, seconds: float, budget_s: float | None) -> SearchStep:
+def _step(trial: Trial, evaluator: Evaluator, left_s: float) -> SearchStep:
     tally = evaluator.tally
     judged = len(evaluator.judged) - 1
-    return SearchStep(trial, evaluator.incumbent.trial, judged, tally.measurements, tally.failed, seconds, budget_s)
+    return SearchStep(trial, evaluator.incumbent.trial, judged, tally.measurements, tally.failed, left_s)
 
 
 # --- the given model -----------------------------------------------------------------------------------------------
@@ -128,9 +131,13 @@ def _step(trial: Trial, evaluator: Evaluator, seconds: float, budget_s: float | 
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """The model as it was given: its file, and what compares others with it on ``feeds``, the selection samples."""
+    """The model as it was given: its file, what it costs, and what compares others with it on ``feeds``.
+
+    These are the selection samples, or some of them where the model is slow.
+    """
 
     file: Artifact
+    costs: Costs
     feeds: Sequence[Path]
     judge: Judge
 
@@ -138,16 +145,18 @@ class _Given:
 def _run_given(session: Session) -> _Given:
     inputs, worker = session.inputs, session.worker
     file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
-    feeds = session.save_feeds("selection", inputs.parts.selection)
-    session.progress.stage("build and run the model as it is")
+    session.stage("build and run the model as it is")
+    (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
     try:
-        worker.load(file, identify=True)
+        costs = session.costs(file, first)
+        session.limit_samples(costs)
+        feeds = session.save_feeds("selection", session.inputs.parts.selection)
         reference = worker.run(file, feeds)
     except TargetError as error:
         raise ModelError(f"{inputs.file.path} does not run on {inputs.config.target.name}: {error}") from error
-    judge = Judge(reference, inputs.parts.selection, inputs.config.bound, inputs.metric)
+    judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
     judge.refuse_idle_bound()
-    return _Given(file, feeds, judge)
+    return _Given(file, costs, feeds, judge)
 
 
 # --- prepare and calibrate -----------------------------------------------------------------------------------------
@@ -170,7 +179,7 @@ class _Calibrated:
 
 def _calibrate(session: Session, given: _Given) -> _Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
-    session.progress.stage("normalize and index the model")
+    session.stage("normalize and index the model")
     target = Capabilities.of(create(config.target))
     feeds = parts.calibration.feeds
     extraction = take_apart(inputs.file, feeds, session.work, session.journal.fact(SATURATIONS))
@@ -179,8 +188,9 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
     prepared = prepare(inputs.file, target, feeds[0], session.work, config.nodes, config.recipe, extraction)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
     units, samples = len(prepared.selectable), len(parts.calibration)
-    session.progress.stage(f"calibrate {units} units on {samples} samples")
-    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, session.lab.clock)
+    session.stage(f"calibrate {units} units on {samples} samples")
+    deadline = session.plan.calibration(given.costs, config)
+    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline)
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
     return _Calibrated(prepared, imported, candidates)
@@ -191,12 +201,16 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
 
 @dataclass(frozen=True, eq=False)
 class _SearchSetup:
-    """What the search works with; ``feed`` is the file of the inputs that latency is measured on."""
+    """What the search works with.
+
+    ``feed`` is the file of the inputs that latency is measured on; ``costs`` are by the readings of the given model.
+    """
 
     feed: Path
     meter: Meter
     evaluator: Evaluator
     budget: Budget
+    costs: Costs
     guided: GuidedSetup
     strategies: Strategies
 
@@ -212,12 +226,16 @@ class _SearchEnd:
 
 def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
-    journal, clock = session.journal, session.lab.clock
+    journal, plan, costs = session.journal, session.plan, given.costs
     (feed,) = session.save_feeds("latency", parts.calibration.part([0]))
-    meter = Meter(worker, journal, feed, _protocol(config), session.rng, session.lab.sleep, clock)
+    deadline = plan.search(costs, config)
+    protocol = plan.protocol(config.protocol, costs, deadline)
+    meter = Meter(worker, journal, feed, protocol, session.rng, session.lab.sleep, session.lab.clock)
     original = _original(session, given, meter)
+    costs = replace(costs, inference_s=original.latency_ns * 1e-9)
     evaluator = Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file)
-    budget = Budget(config, journal, worker, clock)
+    trial_s = costs.trial_s(len(given.feeds), protocol.first_blocks)
+    budget = Budget(deadline, plan.least_search(costs, config), journal, trial_s, config, worker)
     guided = GuidedSetup(
         model.prepared,
         model.candidates,
@@ -229,23 +247,19 @@ def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup
         feed,
         parts.selection.feeds,
         session.progress,
+        deadline,
+        costs,
     )
     prepared, imported = model.prepared, model.imported
     anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
     strategy = guided.strategy(anchors, budget.hurried)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy)
-    return _SearchSetup(feed, meter, evaluator, budget, guided, strategies)
-
-
-def _protocol(config: TuneConfig) -> Protocol:
-    if config.budget_s is None:
-        return config.protocol
-    return replace(config.protocol, race_s=min(config.protocol.race_s, _RACE_SHARE * config.budget_s))
+    return _SearchSetup(feed, meter, evaluator, budget, costs, guided, strategies)
 
 
 def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
     """The given model as the first incumbent: by definition exact, and as fast as itself."""
-    blocks, metric = session.inputs.config.protocol.first_blocks, given.judge.float_metric
+    blocks, metric = meter.protocol.first_blocks, given.judge.float_metric
     ns = session.journal.once(BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [given.file], blocks))))
     exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
     outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
@@ -256,12 +270,12 @@ def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
 def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _SearchEnd:
     evaluator, interrupted = search.evaluator, False
     try:
-        with search.budget.running():
-            for file in model.imported.files:
-                proposal = Proposal(Placement(), f"qdq-baseline: {file.path.name}", anchor=True)
+        for file in model.imported.files:
+            proposal = Proposal(Placement(), f"qdq-baseline: {file.path.name}", anchor=True)
+            if not search.budget.refuses(proposal, file.digest, evaluator):
                 evaluator.evaluate(proposal, file.digest, partial(_given_file, file), source=file.path)
-            chain = search.strategies.chain
-            stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
+        chain = search.strategies.chain
+        stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
     except KeyboardInterrupt:
         stopped, interrupted = "interrupted", True
     builds = session.worker.builds
@@ -289,7 +303,7 @@ def _confirm(
         The decision, and the models that the retreats built.
     """
     inputs, config, evaluator, worker = session.inputs, session.inputs.config, search.evaluator, session.worker
-    session.progress.stage("confirm the winner in fresh processes")
+    session.stage("confirm the winner in fresh processes")
     unseen = None
     if inputs.verification is not None:
         feeds = session.save_feeds("verification", inputs.verification)
@@ -305,18 +319,23 @@ def _confirm(
         replace(config, confirm_processes=1) if ended.interrupted else config,
         session.work,
         session.rng,
+        session.plan,
+        search.costs,
     )
     confirmed = confirmation.decide(evaluator.incumbent)
     rejected, builds = confirmed.rejected, 0
+    least_search = session.plan.least_search(search.costs, config)
+    trial_s = search.costs.trial_s(len(given.feeds), search.meter.protocol.first_blocks)
+    limit = TimeLimit(least_search, least_search, session.journal, trial_s, config.budget_s)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = confirmed.least_db(config.bound.min_sqnr_db)
-        if least_db is None or not confirmed.best.is_float:
+        if least_db is None or not confirmed.best.is_float or not least_search.fits(trial_s):
             break
         wanted_db = least_db + _SAFETY_DB
-        session.progress.stage(f"look for a model of {wanted_db:.1f} dB: faster ones fail on unseen samples")
+        session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones fail on unseen samples")
         before = worker.builds
         retreat = search.strategies.guided.retreat(wanted_db)
-        search_until(Unlimited(), retreat, evaluator, model.candidates, session.progress)
+        search_until(limit, retreat, evaluator, model.candidates, session.progress)
         builds += worker.builds - before
         confirmed = confirmation.decide(evaluator.incumbent, least_db)
         rejected += confirmed.rejected
@@ -332,6 +351,8 @@ def _result(
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
 
     def why_slow() -> str:
+        if not session.plan.before_writing.fits(search.costs.profile_s(2, PROFILES_COMPARED)):
+            return ""
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
@@ -345,6 +366,7 @@ def _result(
         data_kind=inputs.samples.kind,
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
+        cuts=_cuts(session, search, confirmed),
         why_slow=why_slow,
     )
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
@@ -366,3 +388,11 @@ def _result(
         notes=notes,
         interrupted=ended.interrupted,
     )
+
+
+def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple[str, ...]:
+    if math.isinf(session.plan.seconds):
+        return ()
+    missing = [name for name in search.guided.anchor_names if name not in search.strategies.anchors.trials]
+    effort, full = confirmed.effort, efforts(session.inputs.config, search.costs.inference_s)[0]
+    return cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, effort.cut_from(full))

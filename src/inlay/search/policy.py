@@ -50,6 +50,7 @@ FRONT_TOP_DB = 45.0  # SQNR beyond which a model is as good as float
 # --- solver: labelings within the accuracy constraint -----------------------------------------------------------------
 
 MILP_UNITS = 2500  # units above which no integer program is tried: it would use up its time limit each time
+MILP_SECONDS = 5.0  # that one integer program may take
 MILP_GAP = 5e-3  # relative optimality gap: below what can be measured
 CORRECTIONS = 5  # solutions that are probed before one is taken
 USED_ENOUGH = 0.8  # of the allowed noise (-1 dB): beyond, a solution is not worth correcting further

@@ -29,6 +29,7 @@ class Solver:
         probe: measures the noise of a labeling; None where it cannot.
         anchors: trials of the anchors by name, complete by the time of the first call.
         chosen: for each anchor's name, the units that it runs in low precision.
+        patience: seconds that one integer program may take.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Solver:
         probe: Callable[[np.ndarray], Powers | None],
         anchors: Mapping[str, Trial],
         chosen: Mapping[str, frozenset[str]],
+        patience: Callable[[], float] = lambda: policy.MILP_SECONDS,
     ) -> None:
         self._graph = graph
         self._outputs = outputs
@@ -48,6 +50,7 @@ class Solver:
         self._probe = probe
         self._anchors = anchors
         self._chosen = chosen
+        self._patience = patience
         self._noise: NoiseModel | None = None
 
     @property
@@ -148,10 +151,11 @@ class Solver:
 
     def _exact(self, problem: LabelingProblem, good: np.ndarray, maximum: float | None = None) -> np.ndarray:
         """The solution of an integer program where it is better than ``good``, which keeps ``maximum`` noise."""
-        if len(problem.float_cost) > policy.MILP_UNITS or (problem.is_cut and maximum is None):
+        seconds = min(policy.MILP_SECONDS, self._patience())
+        if len(problem.float_cost) > policy.MILP_UNITS or (problem.is_cut and maximum is None) or not seconds:
             return good
         limits: Sequence[Limit] = ()
         if maximum is not None and self._noise is not None:
             limits = self._noise.limits(maximum, len(problem.boundaries))
-        found = milp.solve(problem, limits, gap=policy.MILP_GAP)
+        found = milp.solve(problem, limits, seconds, gap=policy.MILP_GAP)
         return good if found is None or problem.cost(found) >= problem.cost(good) else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,6 +33,7 @@ class Oracles:
         label: the placement in which the named units run in low precision.
         hurried: whether the anchors took much of the time.
         rewrites: the selectable rewrites of the target, wherever they apply.
+        patience: seconds that one integer program may take, beyond its own limit.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
@@ -40,6 +42,7 @@ class Oracles:
     label: Callable[[frozenset[str]], Placement]
     hurried: Callable[[], bool] = lambda: False
     rewrites: frozenset[PortRewrite] = frozenset()
+    patience: Callable[[], float] = lambda: math.inf
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Surrogate:
             lambda labels: oracles.noise(self.placement(labels)),
             anchors,
             chosen,
+            oracles.patience,
         )
         self.rewrites = RewriteChoice()
         self.best = np.zeros(len(graph.units), bool)

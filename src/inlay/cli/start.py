@@ -1,0 +1,36 @@
+"""The process of a command: how long it has run, and how it ends when it is told to.
+
+A budget bounds the whole command, with the time that Python takes to load it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def seconds_since_start() -> float:
+    """Seconds since this process began; where the system does not tell, those of the processor that it has used."""
+    used_s = time.process_time()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc(5): starttime
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+        return max(used_s, up_s - ticks / os.sysconf("SC_CLK_TCK"))
+    return used_s
+
+
+def end_in_order() -> None:
+    """Leave no scratch files behind when the system or a closed terminal ends this process: unwind, then exit."""
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clearing up
+        sys.exit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, stop)

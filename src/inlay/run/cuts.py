@@ -1,0 +1,43 @@
+"""What a run did less thoroughly, because its budget did not allow for more: for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from inlay.measure.journal import Journal
+from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, SAMPLES
+from inlay.run.inputs import RunInputs
+
+
+def cuts(
+    inputs: RunInputs, journal: Journal, missing: Sequence[str], first_blocks: int, confirmation: str
+) -> tuple[str, ...]:
+    """One phrase for each phase that was cut short.
+
+    Args:
+        inputs: what the run worked with.
+        journal: knows what was decided.
+        missing: anchors that were not timed.
+        first_blocks: of the races.
+        confirmation: what was left out of it, if anything.
+    """
+    return tuple(_cuts(inputs, journal, missing, first_blocks, confirmation))
+
+
+def _cuts(
+    inputs: RunInputs, journal: Journal, missing: Sequence[str], first_blocks: int, confirmation: str
+) -> Iterator[str]:
+    parts, config = inputs.parts, inputs.config
+    samples, choice = journal.fact(CALIBRATION_SAMPLES), journal.fact(CHOICE)
+    if samples is not None and samples < len(parts.calibration):
+        yield f"ranges from {samples} of {len(parts.calibration)} samples"
+    if choice is not None and choice.scores and len(choice.scores) < len(config.methods):
+        yield f"{len(choice.scores)} of {len(config.methods)} ways to choose ranges tried"
+    if journal.fact(SAMPLES) is not None:
+        yield f"accuracy on {len(parts.selection)} samples in the search and {len(parts.verification)} after it"
+    if missing:
+        yield f"not timed: {', '.join(missing)}"
+    if first_blocks < config.protocol.first_blocks:
+        yield f"races begin with {first_blocks} of {config.protocol.first_blocks} blocks"
+    if confirmation:
+        yield confirmation
