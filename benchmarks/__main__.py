@@ -1,4 +1,4 @@
-"""``python -m benchmarks [TABLE] [options]``: quality, compiles, honesty, growth, ethos; or all of them without a name.
+"""``python -m benchmarks [TABLE] [options]``: quality, compiles, honesty, growth, ethos, budgets; or all of them.
 
 Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same
 command goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
@@ -21,7 +21,7 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks import compiles, honesty, quality, render, subjects
+from benchmarks import budgets, compiles, honesty, quality, render, subjects
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
@@ -128,6 +128,14 @@ def run_ethos(options: argparse.Namespace) -> None:
     print(done.stdout, end="")
 
 
+def run_budgets(options: argparse.Namespace) -> None:
+    """``budgets.json`` and ``.md``."""
+    settings = {"budgets": list(budgets.BUDGETS_S), "busy": list(budgets.BUSY), "version": __version__}
+    names = [n for n in subjects.chosen(options.models, options.only) if options.only or n in budgets.SUBJECTS]
+    table = budgets.table(collect("budgets", names, options, budgets.row, settings))
+    _tables(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
+
+
 def publish(options: argparse.Namespace) -> None:
     """Copy finished tables to ``benchmarks/results``: those are committed."""
     render.RESULTS.mkdir(exist_ok=True)
@@ -158,6 +166,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "honesty": run_honesty,
     "growth": run_growth,
     "ethos": run_ethos,
+    "budgets": run_budgets,
     "publish": publish,
     "readme": rewrite_readme,
 }
@@ -178,13 +187,15 @@ def _write(path: Path, data: Row) -> None:
 def _line(row: Row) -> str:
     if "error" in row:
         return f"fails: {row['error']}"
+    if "cells" in row:
+        return ", ".join(f"{c['wall_s']:.0f} of {c['budget_s']} s" for c in row["cells"])
     return render.ratio(row.get("over_best_anchor") or row.get("short_over_long"))
 
 
 def main() -> int:
     """Make the table that is named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="?", choices=COMMANDS, help="all five without it")
+    parser.add_argument("table", nargs="?", choices=COMMANDS, help="all of them without it")
     parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")

@@ -109,6 +109,34 @@ def compiles(table: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def budgets(table: Mapping[str, Any]) -> str:
+    """Wall time over budget, quiet and busy."""
+    lines = [
+        "# Budgets",
+        "",
+        machine(table["machine"]).partition("; search budget")[0] + ".",
+        "Wall time of the whole command over its budget. A budget that was refused as too short is followed by the "
+        "least that the command asked for, which it was then given.",
+        "",
+        "| model | inference | budget | beside | wall | share | speed-up | timed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table["rows"]:
+        if "error" in row:
+            lines.append(f"| {row['model']} | fails: {row['error']} | | | | | | |")
+            continue
+        for cell in row["cells"]:
+            asked = f"{cell['asked_s']} s" + ("" if cell["refused_s"] is None else f" -> {cell['budget_s']} s")
+            beside = f"{cell['busy']} busy" if cell["busy"] else "quiet"
+            ended = cell["code"] == 0
+            time = f"{cell['given_ms']:.3g} ms" if ended else ""
+            result = f"{cell['speedup']:.2f}x | {cell['timed']}" if ended else f"{_plain(cell['last'])} |"
+            wall = f"{cell['wall_s']:.1f} s | {cell['ratio']:.2f}"
+            lines.append(f"| {_name(row)} | {time} | {asked} | {beside} | {wall} | {result} |")
+    lines += ["", f"Kept to within 10 %: {table['kept']} of {table['of']}."]
+    return "\n".join(lines) + "\n"
+
+
 def comparison(table: Mapping[str, Any]) -> str:
     """The README's table: the runtime's own quantizer beside what is delivered."""
     lines = [
@@ -170,4 +198,4 @@ def _plain(note: str) -> str:
     return " ".join(note.replace("|", "/").split())[:160]
 
 
-TABLES: Sequence[str] = ("quality", "compiles", "honesty", "growth", "ethos")
+TABLES: Sequence[str] = ("quality", "compiles", "honesty", "growth", "ethos", "budgets")

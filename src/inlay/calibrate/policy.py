@@ -11,7 +11,7 @@ BUDGET_SHARE = 0.06
 """Share of a run's budget for choosing ranges: most of the gain comes from the first few domains that are tried."""
 DEFAULT_SECONDS = BUDGET_SHARE * DEFAULT_BUDGET_S
 """Seconds for choosing ranges where there is no budget."""
-SCORINGS_IN_TIME = 10
+SCORINGS_IN_TIME = 14
 """Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
 FINAL_SCORINGS = 4
 """Scorings that the time is kept for, behind that choice: of its outcome and two others, with a margin."""

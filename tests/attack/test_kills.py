@@ -1,0 +1,42 @@
+"""A handful of kills in every suite; ``python -m tests.attack kills`` makes as many as it is told.
+
+Commands are forks, so they start from an interpreter of their own: one that has run nothing, and has no threads.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
+ROOT = Path(__file__).parents[2]
+FALSE_ALARMS = """
+import signal, sys
+from pathlib import Path
+from tests.attack.kills import Attack, Ground
+
+ground = Ground(Path(sys.argv[1]))
+ground.outputs["recipe.yaml"] = b"another"
+Path(sys.argv[1], "temp", "left").touch()
+print(ground.faults(Attack(0, "normalize", 0.0, signal.SIGHUP, "command")))
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_a_killed_run_loses_nothing_and_ends_the_same() -> None:
+    done = python("-m", "tests.attack", "kills", "--count", "4", "--first", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": fine") == 4
+
+
+def test_what_is_lost_or_left_is_noticed(tmp_path: Path) -> None:
+    """Negative control: another result than the undisturbed run's, and a file that stays."""
+    done = python("-c", FALSE_ALARMS, str(tmp_path))
+    wanted = ["recipe.yaml differs from the undisturbed run's", "left behind or missing: temp/left"]
+    assert done.stdout.splitlines()[-1:] == [str(wanted)], done.stderr
