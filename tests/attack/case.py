@@ -24,6 +24,10 @@ HERE = "@"
 BAIT = ("random", "ml_dtypes", "secrets", "antigravity")
 """Modules that lie in the working directory. Importing one leaves a trace."""
 TRACE = "EXECUTED"
+HANG_S = 10.0
+"""The promise: no command that only looks at its input takes longer."""
+MOST_RSS_MB = 6000.0
+"""What one guarded call may take, and the processes around it."""
 SECRET = bytes(range(256)) * 16
 
 
@@ -38,6 +42,8 @@ class Case:
         environment: variables of the process beside the usual ones.
         encoding: of standard output and error.
         real: a fresh process from the installed command, rather than a fork of one that has everything imported.
+        hang_s: seconds that it may take.
+        rss_mb: memory of all its processes together.
     """
 
     kind: str
@@ -45,6 +51,8 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "utf8"
     real: bool = False
+    hang_s: float = HANG_S
+    rss_mb: float = MOST_RSS_MB
 
     def arguments(self, folder: Path) -> list[str]:
         """The command line for a case that lies in ``folder``."""

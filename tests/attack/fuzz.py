@@ -91,31 +91,27 @@ class Summary:
     findings: Counter[str] = field(default_factory=Counter)
     longest_s: dict[str, float] = field(default_factory=dict)
     largest_mb: dict[str, float] = field(default_factory=dict)
+    cpu_s: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: dict[str, Any]) -> None:
         """Count one input."""
         kind = str(row["kind"])
         self.by_kind[kind, str(row["outcome"])] += 1
         self.findings.update(row["findings"])
+        self.cpu_s[kind] += row["cpu_s"]
         for table, key in ((self.longest_s, "seconds"), (self.largest_mb, "rss_mb")):
             table[kind] = max(table.get(kind, 0.0), row[key])
 
     def __str__(self) -> str:
         outcomes = ("accepted", "refused", "findings")
-        rows: list[tuple[str, ...]] = [("kind", "inputs", *outcomes, "longest", "largest")]
+        rows: list[tuple[str, ...]] = [("kind", "inputs", *outcomes, "CPU each", "longest", "largest")]
         for kind in sorted({k for k, _ in self.by_kind}):
             counts = [self.by_kind[kind, o] for o in outcomes]
-            rows.append(
-                (
-                    kind,
-                    str(sum(counts)),
-                    *map(str, counts),
-                    f"{self.longest_s[kind]:.1f} s",
-                    f"{self.largest_mb[kind]:.0f} MB",
-                )
-            )
+            cpu_ms = self.cpu_s[kind] / sum(counts) * 1e3
+            shown = (f"{cpu_ms:.0f} ms", f"{self.longest_s[kind]:.1f} s", f"{self.largest_mb[kind]:.0f} MB")
+            rows.append((kind, str(sum(counts)), *map(str, counts), *shown))
         total = [sum(n for (_, o), n in self.by_kind.items() if o == wanted) for wanted in outcomes]
-        rows.append(("all", str(sum(total)), *map(str, total), "", ""))
+        rows.append(("all", str(sum(total)), *map(str, total)))
         lines = ["  ".join(cell.rjust(9) for cell in row) for row in rows]
         lines.append(f"{sum(total)} inputs in {self.seconds:.0f} s; {len(self.findings)} different findings")
         lines += [f"{n:7} x {finding}" for finding, n in self.findings.most_common()]
@@ -215,6 +211,7 @@ class Plan:
                 "findings": [str(f) for f in verdict.findings],
                 "seconds": verdict.ended.seconds,
                 "rss_mb": verdict.ended.rss_mb,
+                "cpu_s": verdict.ended.cpu_s,
             }
 
     def kind(self, number: int) -> str:

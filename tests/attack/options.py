@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -15,7 +14,7 @@ from inlay.cli.commands import app
 from tests.attack.case import Case
 from tests.attack.choices import Choices
 from tests.attack.protos import TEXTS
-from tests.attack.seeds import Seeds, put_model, samples
+from tests.attack.seeds import Seeds, put_model, put_run, samples
 
 PATHS = (
     "@/model/model.onnx", "@/given/samples.npz", "@/given/labels.npy", "@/given/recipe.yaml", "@/given/link.onnx",
@@ -25,7 +24,7 @@ PATHS = (
 OUTPUTS = (
     "@/out/o.onnx", "@/out/new", "@/out/run", "@/out/o.tosa", "@/out/m.yaml", "@/out", "@/model/model.onnx",
     "@/given/link.onnx", "@/given/samples.npz", "@/given/recipe.yaml", "@/given/folder", "@/missing/o.onnx",
-    "/dev/null/x", "", "@/out/" + "n" * 300, "@/out/[red]x.onnx", "@/out/\x1b[31m.onnx", "@/out/a\nb.onnx",
+    "/dev/null/x", "@/out/" + "n" * 300, "@/out/[red]x.onnx", "@/out/\x1b[31m.onnx", "@/out/a\nb.onnx",
 )  # fmt: skip
 """Nothing outside ``out`` but what was given: the user may well overwrite a file that is no input."""
 WORDS = (
@@ -80,7 +79,7 @@ def options(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     if names == ("tune",):
         argv += _SHORT
     if any("@/out/run" in a or a == "@/out" for a in argv):
-        shutil.copytree(seeds.result, folder / "out" / "run")
+        put_run(seeds, folder, "out/run")
     argv = [a.replace("\0", "") for a in argv]  # no program can be given these
     return Case("options", tuple(argv), _terminal(choose), "ascii" if choose.one_in(8) else "utf8", choose.one_in(400))
 

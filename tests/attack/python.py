@@ -22,5 +22,5 @@ def load_state(model: str, state: str) -> None:
 
 def list_modules(path: str, *arguments: str) -> None:
     """Run a command, and write the names of all modules that are imported then."""
-    run(lambda: app(list(arguments), standalone_mode=False))
+    run(lambda: app(list(arguments), standalone_mode=False))  # whatever comes of it
     Path(path).write_text(" ".join(sys.modules), encoding="utf8")

@@ -12,12 +12,12 @@ from tests.attack.case import Case
 from tests.attack.choices import Choices
 from tests.attack.damage import changed, damaged, odd
 from tests.attack.protos import TEXTS
-from tests.attack.seeds import MODEL, TUNE, Seeds
+from tests.attack.seeds import MODEL, TUNE, Seeds, put_run
 
 
 def journal(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     """The journal of a finished run: flipped bytes, zeroed pages, other tables, columns, values, JSON."""
-    _finished(seeds, folder)
+    put_run(seeds, folder)
     path = folder / "out" / "run.sqlite"
     action = choose.below(5)
     if action == 0:
@@ -39,14 +39,6 @@ def _reader(choose: Choices) -> tuple[str, ...]:
     run = ("tune", MODEL, "-o", "@/out", "--data", "@/given/samples.npz", *TUNE)
     wish = choose.among((("--fastest",), ("--min-sqnr", "10"), ("--max-drop", "1%")))
     return choose.weighted(((6, ("select", "@/out", *wish)), (3, run)))
-
-
-def _finished(seeds: Seeds, folder: Path) -> None:
-    for name in ("model", "given", "out"):
-        shutil.copytree(seeds.run / name, folder / name, dirs_exist_ok=True)
-    result = folder / "out" / "result.json"
-    held = result.read_text(encoding="utf8")
-    result.write_text(held.replace(str(seeds.run), str(folder)), encoding="utf8")
 
 
 def _change_rows(path: Path, choose: Choices) -> None:
@@ -92,7 +84,7 @@ def _value(held: Any, choose: Choices) -> Any:
 
 def result(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     """``result.json`` of a finished run, or the cost database of its target."""
-    _finished(seeds, folder)
+    put_run(seeds, folder)
     if choose.one_in(4):
         _spoil_costs(choose, seeds, folder)
         run = ("tune", MODEL, "-o", "@/out/new", "--data", "@/given/samples.npz", *TUNE, "--strategy", "guided")

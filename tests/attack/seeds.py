@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.testing import Builder, concat_model, depthwise_model, residual_model, upsampling_model
 from tests.attack.case import Case, make_folder
 from tests.attack.sandbox import run
+from tests.attack.warm import be_warm
 
 Model = onnx.ModelProto
 
@@ -172,31 +174,19 @@ TUNE = ("--target", "null", "--max-measurements", "2", "--budget", "4s", "--stra
 
 
 class Seeds:
-    """What commands write, to be damaged later.
+    """What commands wrote, to be damaged later.
 
     Args:
-        folder: holds it.
+        folder: as :func:`make_seeds` filled it.
 
     Attributes:
+        run: folder of a case in which a run of :func:`tiny` was made.
         quantized: :func:`tiny` with Q/DQ nodes.
-        run: folder of a finished run of :func:`tiny`, which lies in ``run/model`` in turn.
-        late_modules: what the commands imported on the way.
     """
 
     def __init__(self, folder: Path) -> None:
         self.run = folder / "run"
-        self._make(("tune", "@/model/model.onnx", "-o", "@/out", "--data", "@/given/samples.npz", *TUNE), self.run)
-        once = folder / "once"
-        self._make(("quantize", "@/model/model.onnx", "-o", "@/out/q.onnx", "--target", "null"), once)
-        self.quantized = onnx.load(once / "out" / "q.onnx")
-
-    def _make(self, argv: tuple[str, ...], folder: Path) -> None:
-        make_folder(folder)
-        put_model(folder)
-        np.savez(folder / "given" / "samples.npz", **samples())
-        ended = run(Case("seed", argv), folder)
-        if ended.code != 0:
-            raise RuntimeError(f"{' '.join(argv)}: {(folder / 'stderr').read_text(encoding='utf8')}")
+        self.quantized = onnx.load(folder / "quantized" / "out" / "q.onnx")
 
     @property
     def result(self) -> Path:
@@ -204,26 +194,32 @@ class Seeds:
         return self.run / "out"
 
 
-def late_modules(seeds: Seeds, folder: Path) -> list[str]:
-    """What commands import only when they run."""
-    found: set[str] = set()
-    (folder / "again").mkdir()
-    onnx.save(seeds.quantized, folder / "again" / "q.onnx")
-    model, q, listed = "@/model/model.onnx", str(folder / "again" / "q.onnx"), folder / "modules"
-    for number, argv in enumerate(
-        (
-            ("regions", model, "--target", "null", "--json"),
-            ("quantize", model, "-o", "@/out/q.onnx", "--explain"),
-            ("tune", model, "-o", "@/out", *TUNE, "--strategy", "evolve"),
-            ("lower", q, "-o", "@/out/q.tosa"),
-            ("targets",),
-            ("cache", "show", "@/missing"),
-            ("select", str(seeds.result), "--fastest", "--to", "@/out/s.onnx"),
-        )
+def make_seeds(folder: Path) -> Seeds:
+    """Let Inlay write the seeds into ``folder``, and import what its commands turn out to import late."""
+    model = "@/model/model.onnx"
+    for name, argv in (
+        ("quantized", QUANTIZE),
+        ("run", ("tune", model, "-o", "@/out", "--data", "@/given/samples.npz", *TUNE)),
+        ("regions", ("regions", model, "--target", "null", "--json")),
+        ("lowered", ("lower", str(folder / "quantized" / "out" / "q.onnx"), "-o", "@/out/q.tosa")),
+        ("selected", ("select", str(folder / "run" / "out"), "--fastest", "--to", "@/out/s.onnx")),
+        ("shown", ("cache", "show", "@/missing")),
     ):
-        inner = folder / f"late{number}"
+        inner, listed = folder / name, folder / f"{name}.modules"
         make_folder(inner)
         put_model(inner)
-        run(Case("seed", ("tests.attack.python:list_modules", str(listed), *argv)), inner)
-        found.update(listed.read_text(encoding="utf8").split() if listed.exists() else [])
-    return sorted(m for m in found if m.isascii() and not m.startswith(("__", "tests.")))
+        np.savez(inner / "given" / "samples.npz", **samples())
+        ended = run(Case("seed", ("tests.attack.python:list_modules", str(listed), *argv)), inner)
+        if ended.code != 0:
+            raise RuntimeError(f"{' '.join(argv)}: {(inner / 'stderr').read_text(encoding='utf8')}")
+        be_warm([m for m in listed.read_text(encoding="utf8").split() if not m.startswith(("__", "tests."))])
+    return Seeds(folder)
+
+
+def put_run(seeds: Seeds, folder: Path, name: str = "out") -> None:
+    """Make the finished run, with its model and its samples, that of a case; its output folder gets ``name``."""
+    for source, to in (("model", "model"), ("given", "given"), ("out", name)):
+        shutil.copytree(seeds.run / source, folder / to, dirs_exist_ok=True)
+    result = folder / name / "result.json"
+    held = result.read_text(encoding="utf8")
+    result.write_text(held.replace(str(seeds.run), str(folder)), encoding="utf8")

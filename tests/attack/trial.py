@@ -13,7 +13,7 @@ from tests.attack.choices import Choices
 from tests.attack.loadable import REPORT
 from tests.attack.oracles import Finding
 from tests.attack.sandbox import Ended
-from tests.attack.seeds import Seeds, late_modules
+from tests.attack.seeds import Seeds, make_seeds
 
 Generate = Callable[[Choices, Seeds, Path], Case]
 
@@ -49,9 +49,7 @@ def prepare(folder: Path) -> Seeds:
     """Make the seeds in ``folder``, and have at hand all that commands import."""
     sandbox.adopt_orphans()
     warm.be_warm(("inlay.cli.commands", "inlay.measure.worker", "onnxruntime", "tests.attack.loadable"))
-    seeds = Seeds(folder)
-    warm.be_warm(late_modules(seeds, folder))
-    return seeds
+    return make_seeds(folder)
 
 
 def generate(kind: str, choose: Choices, seeds: Seeds, folder: Path) -> Case:

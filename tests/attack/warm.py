@@ -23,7 +23,7 @@ _BASE = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 def be_warm(modules: Sequence[str]) -> None:
     """Import ``modules``, and keep the collector from copying what the forks share."""
-    for name in modules:
+    for name in sorted({*modules} - {*sys.modules}):
         with contextlib.suppress(ImportError):  # some are made while others are imported
             importlib.import_module(name)
     gc.collect()

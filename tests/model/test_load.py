@@ -203,6 +203,20 @@ def test_a_cycle_is_named(tmp_path: Path) -> None:
     assert "head" not in str(caught.value)
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_reference_to_an_attribute_of_no_function(inside: bool, tmp_path: Path) -> None:
+    model = residual_model()
+    node = next(n for n in model.graph.node if n.name == "branch")
+    node.attribute[0].ref_attr_name = "of_a_function"
+    if inside:  # a body of the main graph is no function either
+        out = helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, None)
+        body = helper.make_graph([onnx.NodeProto.FromString(node.SerializeToString())], "body", [], [out])
+        node.CopyFrom(helper.make_node("If", ["x"], list(node.output), name="if", then_branch=body, else_branch=body))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"attribute .* of node branch refers to of_a_function"):
+        load(tmp_path / "model.onnx")
+
+
 def reshaping_model() -> onnx.ModelProto:
     """A model whose shapes and axes are initializers."""
     b = Builder()

@@ -84,6 +84,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
         raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
     if not model.graph.outputs:
         raise ModelError(f"{path}: the model has no outputs")
+    _refuse_references(path, model)
     _sort(path, model)
     _free_negative_dimensions(model)
     external = tuple(_external_files(path, model))
@@ -91,6 +92,15 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     return ModelFile(
         path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
     )
+
+
+def _refuse_references(path: Path, model: ir.Model) -> None:
+    """An attribute that stands for one of a function has a value within functions only."""
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            if attribute.is_ref():
+                of = f"attribute {name} of node {node.name or node.op_type}"
+                raise ModelError(f"{path}: {of} refers to {attribute.ref_attr_name}, but stands in no function")
 
 
 def _sort(path: Path, model: ir.Model) -> None:
