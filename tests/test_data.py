@@ -72,6 +72,7 @@ def test_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "def stacked():\n    return {'x': np.zeros((5, 3, 4, 4), np.float32)}\n"
         "number = 3\n"
         "def raises():\n    return {}['nothing']\n"
+        "def leaves():\n    raise SystemExit(7)\n"
         "def raises_late():\n    yield {'x': np.zeros((1, 3, 4, 4), np.float32)}\n    raise OSError('disk')\n"
         "def gives_number():\n    return 5\n"
         "def gives_numbers():\n    return [5]\n"
@@ -93,6 +94,7 @@ def test_module_and_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, message in (
         ("raises", r"samples_of_mine:raises failed: KeyError: 'nothing' \(.*samples_of_mine.py, line 8\)"),
         ("raises_late", "OSError: disk"),
+        ("leaves", "SystemExit: 7"),
         ("gives_number", "gave int instead of a mapping"),
         ("gives_numbers", "gave int instead of a mapping"),
         ("ragged", "ValueError"),

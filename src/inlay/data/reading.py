@@ -49,7 +49,7 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
             feeds = _feeds(function(), specs, text)
         except DataError:
             raise
-        except Exception as error:  # the user's own code
+        except (Exception, SystemExit) as error:  # the user's own code
             raise DataError(f"--data {text} failed: {_blame(error)}") from error
         return _checked(feeds, "function", text, specs)
     raise DataError(f"--data {text}: give a .npz file, a folder of .npz/.npy/test_data_set_*, or module:function")

@@ -172,7 +172,7 @@ def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
 def _value(metric: Metric, outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
     try:
         value = float(metric(outputs, labels))
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
     if not np.isfinite(value):
         raise DataError(f"the metric gave {value}: it must be a finite number")
