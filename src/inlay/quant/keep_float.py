@@ -21,6 +21,7 @@ from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 
 _CLAMPS = ("Relu", "Clip")
 _MOVES = ("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")  # Q and DQ are moved through them
+_BEFORE = (*_MOVES, "Pad")  # becomes part of a Conv
 _DATA, _WEIGHT = 0, 1  # input slots
 
 
@@ -48,7 +49,7 @@ def keep_float(graph: onnx.GraphProto, unique: Callable[[str], str], opset: int 
             continue
         source = producers.get(node.input[_DATA])
         moved = False
-        while source is not None and source.op_type in _MOVES:
+        while source is not None and source.op_type in _BEFORE:
             source, moved = producers.get(source.input[_DATA]), True
         result = _before_quantizer(node, readers, uses, constants)
         if source is None or source.op_type != DEQUANTIZE or source.attribute or result is None:

@@ -34,6 +34,8 @@ def _around(op: Callable[[Builder, str], str], clamp: str = "", before: str = ""
             return b.node(f"{name}_{x}", name, [x], kernel_shape=[2, 2], strides=[2, 2])
         if name == "Transpose":
             return b.node(f"{name}_{x}", name, [x], perm=[0, 1, 3, 2])
+        if name == "Pad":
+            return b.node(f"{name}_{x}", name, [x, b.constant("pads", np.array([0, 0, 1, 1] * 2))])
         return x
 
     def build(b: Builder) -> None:
@@ -89,6 +91,7 @@ CASES: dict[str, Case] = {
     "Conv of one channel": _around(_conv(), c=1),
     "Conv of one channel, Relu": _around(_conv(), "Relu", c=1),
     "Conv behind a move": _around(_conv(), before="MaxPool"),
+    "Conv behind a Pad": _around(_conv(), "Clip", before="Pad"),
     "Conv before a move": _around(_conv(), "Relu", behind="Transpose"),
     "Conv between moves": _around(_conv(), "Clip", "Transpose", "MaxPool"),
     "ConvTranspose": _around(_transposed),
