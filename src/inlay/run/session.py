@@ -84,7 +84,7 @@ class Session:
         return paths
 
     def costs(self, file: Artifact, feed: Path) -> Costs:
-        """What the given model takes. A single run tells it of slow models; quick ones are timed, which costs little.
+        """What the given model takes: a quick one is timed, which costs little; a slow one runs once more, warm.
 
         Raises:
             TargetError: it does not run.
@@ -95,8 +95,14 @@ class Session:
         built = clock()
         self.worker.run(file, [feed])
         inference_s = clock() - built
-        if inference_s < _QUICK_S and not math.isinf(self.plan.seconds):
+        if math.isinf(self.plan.seconds):
+            pass  # nothing depends on it
+        elif inference_s < _QUICK_S:
             inference_s = float(self.worker.time([file], feed, 1, slot_ns, 0).ns[0, 0]) * 1e-9
+        else:
+            again = clock()
+            self.worker.run(file, [feed])
+            inference_s = min(inference_s, clock() - again)
         return Costs(self.worker_s, built - begun, inference_s, slot_ns, self.worker.deterministic)
 
     def limit_samples(self, costs: Costs) -> None:
