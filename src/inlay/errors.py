@@ -10,6 +10,7 @@
     ├── TargetError            the runtime refused or failed; carries the stage
     │   ├── CompileFailed
     │   ├── RunFailed
+    │   ├── Crashed
     │   └── TimedOut
     └── JournalError           the output folder belongs to another run, is locked, or cannot be written
 """
@@ -60,6 +61,12 @@ class RunFailed(TargetError):
     """The runtime built the model but could not run it."""
 
     stage = "run"
+
+
+class Crashed(TargetError):
+    """Native code ended its process, or ran out of memory."""
+
+    stage = "crash"
 
 
 class TimedOut(TargetError):

@@ -34,7 +34,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InProcess:
-    """The numeric oracle in this process, on ``feeds``."""
+    """The numeric oracle, without a target's worker, on ``feeds``."""
 
     prepared: PreparedModel
     feeds: Sequence[Feed]

@@ -2,7 +2,20 @@
 
 May import the values in the package root only. Offers :mod:`load` (files to models), :mod:`normalize` and :mod:`passes`
 (one pass per quirk, gated by a numeric check), :mod:`graph` (the immutable index that all analysis reads), :mod:`store`
-(weights on disk, shared by all candidates), :mod:`reference` (the numeric oracle) and :mod:`silence`.
+(weights on disk, shared by all candidates), :mod:`reference` (the numeric oracle), :mod:`guard` (native code in a
+process that can be killed, a :mod:`child`, within the limits of :mod:`policy`), :mod:`onnx_library` and :mod:`silence`.
 """
 
-__all__ = ["graph", "load", "normalize", "passes", "reference", "silence", "store"]
+__all__ = [
+    "child",
+    "graph",
+    "guard",
+    "load",
+    "normalize",
+    "onnx_library",
+    "passes",
+    "policy",
+    "reference",
+    "silence",
+    "store",
+]

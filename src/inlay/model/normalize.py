@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from inlay.errors import TargetError
+from inlay.errors import Crashed, TargetError, TimedOut
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.constants import Evaluate, drop_dead, drop_initializer_inputs, fold_constants, lift_constants
 from inlay.model.passes.half import has_halves
@@ -114,7 +114,7 @@ def normalize(
         rewrites: the float rewrites of the target, in order.
 
     Raises:
-        TargetError: the original model itself does not run.
+        TargetError: the original model itself does not run, or ends the process of a compiled function.
     """
     steps = passes(evaluate, rewrites)
     result, reports = _apply(model, steps)
@@ -137,6 +137,8 @@ def _apply(model: ir.Model, steps: Sequence[tuple[str, Pass]]) -> tuple[ir.Model
             if number not in failed:
                 try:
                     current, edits = step(current)
+                except (Crashed, TimedOut):  # it would do the same in other passes, and cost as much time in each
+                    raise
                 except Exception as error:  # it may have left its work half done: begin again without it
                     failed[number] = f"{type(error).__name__}: {error}".splitlines()[0]
                     break

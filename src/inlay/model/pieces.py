@@ -28,6 +28,7 @@ class PiecewiseSession:
         nodes: most nodes of a piece.
 
     Attributes:
+        whole: the one session, where the graph is one piece.
         types: type of each value computed so far, in the runtime's notation.
 
     Raises:
@@ -38,7 +39,7 @@ class PiecewiseSession:
         self, proto: onnx.ModelProto, store: WeightStore, values: Sequence[str], nodes: int = PIECE_NODES
     ) -> None:
         self._proto, self._store, self._values = proto, store, list(values)
-        self._whole: Session | None = None
+        self.whole: Session | None = None
         self._pieces: list[_Piece] = []
         self._sessions: dict[int, Session] = {}
         self.types: dict[str, str] = {}
@@ -49,17 +50,17 @@ class PiecewiseSession:
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The values by name. Raises CompileFailed or RunFailed."""
-        if self._whole is None:
+        if self.whole is None:
             found = self._run_pieces(feed)
             if found is not None:
                 return found
             self._run_whole()
-        assert self._whole is not None
-        return self._whole.run(feed)
+        assert self.whole is not None
+        return self.whole.run(feed)
 
     def _run_whole(self) -> None:
-        self._whole = Session(with_outputs(self._proto, self._values), self._store)
-        self.types = self._whole.types
+        self.whole = Session(with_outputs(self._proto, self._values), self._store)
+        self.types = self.whole.types
 
     def _run_pieces(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """The values; None where pieces would have to hand on something else than arrays."""

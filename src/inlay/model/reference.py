@@ -1,8 +1,8 @@
-"""The numeric oracle: runs a graph in this process with ONNX Runtime's CPU provider, by default without fusions.
+"""The numeric oracle: runs a graph with ONNX Runtime's CPU provider, by default without fusions.
 
 It computes values (for calibration, constant folding and the numeric check of normalization) and is never timed. This
-is the one generic file that names a runtime. Models are passed as small files that refer to a shared
-:class:`~inlay.model.store.WeightStore`.
+is the one generic file that names a runtime, and the runtime works in the guarded process (:mod:`inlay.model.guard`)
+only. Models are passed as small files that refer to a shared :class:`~inlay.model.store.WeightStore`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
+from inlay.model import policy
+from inlay.model.guard import Limits, Resident, answer_calls, call, limits_for
 from inlay.model.store import WeightStore, externalize_weights
+
+T = TypeVar("T")
 
 
 def runtime_message(error: BaseException) -> str:
@@ -28,8 +33,48 @@ def runtime_message(error: BaseException) -> str:
     return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
 
 
+def guarded() -> None:
+    """The program of the guarded process."""
+    import onnxruntime  # noqa: F401  (loading it takes longer than a small model does)
+
+    answer_calls()
+
+
+class NativeSession:
+    """One session of the runtime, in the process that calls it. The arguments are those of :class:`Session`.
+
+    Attributes:
+        outputs: names of the outputs.
+        types: type of each output in ONNX Runtime's notation, by name.
+    """
+
+    def __init__(self, path: str, optimize: bool, fuse_qdq: bool, threads: int) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        if not fuse_qdq:
+            options.add_session_config_entry("session.disable_quant_qdq", "1")
+        level = ort.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_ENABLE_BASIC
+        try:
+            self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the binding raises several unrelated types
+            raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
+        self.outputs = [o.name for o in self._session.get_outputs()]
+        self.types = {o.name: o.type for o in self._session.get_outputs()}
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every output by name. Raises RunFailed if the runtime fails."""
+        try:
+            return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
+        except Exception as error:  # as above
+            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
+
+
 class Session:
-    """One ONNX Runtime session.
+    """One ONNX Runtime session, in the guarded process.
 
     Args:
         proto: the model; its weights may be in ``store``.
@@ -44,35 +89,45 @@ class Session:
 
     Raises:
         CompileFailed: the runtime rejects the model.
+        Crashed, TimedOut: building it ends the process, or takes too much time or memory.
     """
 
     def __init__(
         self, proto: onnx.ModelProto, store: WeightStore, optimize: bool = False, fuse_qdq: bool = True
     ) -> None:
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = _usable_cores()  # the runtime's own default ignores CPU affinity
-        if not fuse_qdq:
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_ENABLE_BASIC
-        path = store.folder / f"reference-{uuid.uuid4().hex}.onnx"
-        path.write_bytes(proto.SerializeToString())
-        try:
-            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the binding raises several unrelated types
-            raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
-        finally:
-            path.unlink()
-        self.outputs = [o.name for o in self._session.get_outputs()]
-        self.types = {o.name: o.type for o in self._session.get_outputs()}
+        data = proto.SerializeToString()
+        path = store.folder.resolve() / f"reference-{uuid.uuid4().hex}.onnx"
+        path.write_bytes(data)  # it stays: a new process would have to build it again
+        weakref.finalize(self, path.unlink, missing_ok=True)
+        size = len(data) + (store.path.stat().st_size if store.path.exists() else 0)
+        self._limits = limits_for(size, len(proto.graph.node))
+        self._native = Resident(NativeSession, str(path), optimize, fuse_qdq, _usable_cores())
+        self.outputs, self.types = call("building the model", _signature, self._native, limits=self._limits)
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name. Raises RunFailed if the runtime fails."""
-        try:
-            return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
-        except Exception as error:  # as above
-            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
+        """Every output by name. Raises RunFailed, Crashed, TimedOut."""
+        return self.inside([feed], NativeSession.run, dict(feed))
+
+    def inside(self, feeds: Sequence[Mapping[str, np.ndarray]], function: Callable[..., T], *arguments: Any) -> T:
+        """What ``function`` returns for the session itself and ``arguments``, where it lives: outputs need not travel.
+
+        Args:
+            feeds: those that it runs, for the limits.
+            function: can be imported by its name.
+            arguments: can be pickled.
+
+        Raises:
+            RunFailed: the runtime fails.
+            Crashed, TimedOut: it ends its process, or takes too much time or memory.
+        """
+        bytes_of = [sum(array.nbytes for array in feed.values()) for feed in feeds]
+        seconds = len(feeds) * self._limits.seconds + policy.BYTE_SECONDS * sum(bytes_of)
+        memory = self._limits.memory + policy.BYTES_PER_FEED_BYTE * max(bytes_of, default=0) + sum(bytes_of)
+        return call("running the model", function, self._native, *arguments, limits=Limits(seconds, memory))
+
+
+def _signature(session: NativeSession) -> tuple[list[str], dict[str, str]]:
+    return session.outputs, session.types
 
 
 def _usable_cores() -> int:

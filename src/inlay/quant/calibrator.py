@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,12 +12,16 @@ import onnx_ir as ir
 
 from inlay.model.graph import Graph, Shape
 from inlay.model.pieces import PiecewiseSession
-from inlay.model.reference import in_batches
+from inlay.model.reference import NativeSession, in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.observers import Histogram
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
+
+
+FEEDS_BYTES = 64 << 20
+"""Bytes of samples that are observed in one call: histograms travel with each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +84,35 @@ def calibrate(
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
     for batch in in_batches(computed, sizes, BATCH_BYTES):
         session = PiecewiseSession(proto, store, batch)
-        for half, feed in zip(half_of, feeds, strict=True):
-            for value, array in session.run(feed).items():
-                half[value].update(array)
+        for half, some in ((first, feeds[: len(feeds) // 2]), (second, feeds[len(feeds) // 2 :])):
+            for part in _parts(some):
+                counted = {v: half[v] for v in batch}
+                if session.whole is None:
+                    _updated(session, counted, part)
+                else:
+                    half.update(session.whole.inside(part, _updated, counted, part))
     histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
     return Observed(histograms, digest, histograms, (first if len(feeds) > 1 else second, second))
+
+
+def _updated(
+    session: NativeSession | PiecewiseSession,
+    histograms: dict[str, Histogram],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+) -> dict[str, Histogram]:
+    """``histograms`` with the values that ``session`` computes from ``feeds``."""
+    for feed in feeds:
+        for value, array in session.run(feed).items():
+            histograms[value].update(array)
+    return histograms
+
+
+def _parts(feeds: Sequence[Mapping[str, np.ndarray]]) -> Iterator[Sequence[Mapping[str, np.ndarray]]]:
+    """``feeds`` in turn, in lists of at most ``FEEDS_BYTES``."""
+    sizes = {str(i): sum(array.nbytes for array in feed.values()) for i, feed in enumerate(feeds)}
+    for part in in_batches(list(sizes), sizes, FEEDS_BYTES):
+        yield [feeds[int(i)] for i in part]
 
 
 _TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
@@ -100,6 +127,9 @@ def observe_shapes(
     This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
     """
     session = PiecewiseSession(proto, store, values)
-    arrays = session.run(feed)
-    shapes: dict[str, Shape] = {v: tuple(a.shape) for v, a in arrays.items() if isinstance(a, np.ndarray)}
+    shapes = _shapes(session, feed) if session.whole is None else session.whole.inside([feed], _shapes, dict(feed))
     return shapes, {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
+
+
+def _shapes(session: NativeSession | PiecewiseSession, feed: Mapping[str, np.ndarray]) -> dict[str, Shape]:
+    return {v: tuple(a.shape) for v, a in session.run(feed).items() if isinstance(a, np.ndarray)}

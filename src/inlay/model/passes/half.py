@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
+from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.identity import remove_identities
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -29,7 +29,7 @@ def widen_halves(model: ir.Model) -> tuple[ir.Model, int]:
     kinds = {a.type for n in graph for a in n.attributes.values()}
     if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} or model.functions or not has_halves(model):
         return model, 0
-    ShapeInferencePass()(model)
+    infer_shapes(model)
     types = {id(v): v.dtype for v in graph.outputs}
     for value in list(graph.initializers.values()):
         if value.dtype in HALVES and value.const_value is not None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
+from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import ints, is_standard
 
 _WINDOWED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool"})
@@ -21,7 +21,7 @@ def write_out_pads(model: ir.Model) -> tuple[ir.Model, int]:
     """Write the pads out of each windowed operator where they do not depend on a size that is not known."""
     found = [n for n in model.graph if is_standard(n, *_WINDOWED) and "auto_pad" in n.attributes]
     if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
-        ShapeInferencePass()(model)
+        infer_shapes(model)
     return model, sum(_write_out(n) for n in found)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
+
+from inlay.model.onnx_library import infer_shapes
 
 
 def is_standard(node: ir.Node, *op_types: str) -> bool:
@@ -50,7 +51,7 @@ def replace_each(
     """
     found = [n for n in model.graph if is_standard(n, op_type)]
     if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
-        ShapeInferencePass()(model)
+        infer_shapes(model)
     done = 0
     for node in found:
         x, graph = node.inputs[0], node.graph

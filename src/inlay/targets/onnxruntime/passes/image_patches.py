@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
+from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import Steps, constant_of, ints, is_standard, sole_use
 
 Patch = tuple[ir.Value, Mapping[int, tuple[int, int]]]
@@ -24,7 +24,7 @@ def fold_focus(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each Conv that is the only reader of all patches of an image of known size."""
     found = [n for n in model.graph if is_standard(n, "Conv") and _patches(n)]
     if found:
-        ShapeInferencePass()(model)
+        infer_shapes(model)
     return model, sum(_fold(node) for node in found)
 
 

@@ -1,0 +1,214 @@
+"""Calls of native code on a model that nobody vouches for, in a process that can be killed.
+
+A function of Inlay's own runs there with the given arguments; what it returns, or the error it raises, comes back. A
+crash, a hang and memory without end become errors too, and the next call finds a new process. Objects that cannot
+travel (sessions of a runtime) stay there; the parent holds a :class:`Resident`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from inlay import errors
+from inlay.errors import Crashed, InlayError, RunFailed, TimedOut
+from inlay.model import policy
+from inlay.model.child import Child, ChildDied, Part, limit_memory, serve
+
+T = TypeVar("T")
+
+
+class Limits(NamedTuple):
+    """What one call may take.
+
+    Attributes:
+        seconds: until it is ended.
+        memory: bytes, beyond what the process has.
+    """
+
+    seconds: float = policy.CALL_SECONDS
+    memory: int = policy.CALL_BYTES
+
+
+def limits_for(size: int, nodes: int) -> Limits:
+    """Limits of calls on a model of ``size`` bytes, weights included."""
+    return Limits(
+        policy.CALL_SECONDS + policy.NODE_SECONDS * nodes + policy.BYTE_SECONDS * size,
+        policy.CALL_BYTES + policy.BYTES_PER_MODEL_BYTE * size,
+    )
+
+
+class Resident(Generic[T]):
+    """An object in the guarded process, which a function of Inlay's makes from arguments; made again where it got lost.
+
+    As an argument of a call it stands for the object itself. It is freed when the last reference to this is gone.
+    """
+
+    def __init__(self, make: Callable[..., T], *arguments: Any) -> None:
+        self.key = next(_KEYS)
+        self.recipe = (make, arguments)
+        weakref.finalize(self, _FREED.append, self.key)
+
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return _resident, (self.key,)
+
+
+_ENTRY = "inlay.model.reference:guarded"  # it loads what nearly every call needs before the first one comes
+_KEYS = itertools.count()
+_FREED: list[int] = []  # keys of residents that the parent has forgotten, until the next call frees them
+_ceiling: ContextVar[float] = ContextVar("ceiling", default=float("inf"))
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Within this, no call takes more than so many seconds."""
+    token = _ceiling.set(min(seconds, _ceiling.get()))
+    try:
+        yield
+    finally:
+        _ceiling.reset(token)
+
+
+def call(doing: str, function: Callable[..., T], *arguments: Any, limits: Limits | None = None) -> T:
+    """What ``function`` returns in the guarded process.
+
+    Args:
+        doing: what it does, for messages ("running the model").
+        function: one that can be imported by its name.
+        arguments: residents, or values that can be pickled.
+        limits: what the call may take.
+
+    Raises:
+        InlayError: raised by ``function``.
+        RunFailed: it raised anything else.
+        Crashed: it ended the process, or ran out of memory.
+        TimedOut: it took too long.
+    """
+    with _lock:
+        return _guard.call(doing, function, arguments, limits or Limits())
+
+
+class _Guard:
+    """The guarded process, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._owner = 0
+        self._made: set[int] = set()
+        self._ready = False
+
+    def call(self, doing: str, function: Callable[..., T], arguments: Sequence[Any], limits: Limits) -> T:
+        child = self._waited_for(self.start())
+        missing = [a for a in arguments if isinstance(a, Resident) and a.key not in self._made]
+        freed = [_FREED.pop() for _ in range(len(_FREED))]
+        buffers: list[pickle.PickleBuffer] = []
+        first = pickle.dumps((freed, [(r.key, *r.recipe) for r in missing], limits.memory))
+        second = pickle.dumps((function, arguments), protocol=5, buffer_callback=buffers.append)
+        seconds = min(limits.seconds, _ceiling.get())
+        try:
+            head, *rest = child.ask([first, second, *(b.raw() for b in buffers)], seconds)
+            kind, *answer = pickle.loads(head, buffers=rest)
+        except ChildDied as error:
+            raise Crashed(f"{doing} ended its process ({error})") from None
+        except TimeoutError:
+            raise TimedOut(f"{doing} took more than {seconds:.3g} s and was ended") from None
+        except (pickle.UnpicklingError, ValueError, AttributeError, ImportError) as error:
+            child.close()
+            raise Crashed(f"{doing} gave an answer that cannot be read: {type(error).__name__}") from None
+        if kind == "returned":
+            self._made.update(r.key for r in missing)
+            self._made.difference_update(freed)
+            return answer[0]  # type: ignore[no-any-return]
+        if kind == "memory":
+            raise Crashed(f"{doing} needs more than {limits.memory / 2**30:.3g} GiB of memory")
+        raise getattr(errors, answer[0])(answer[1])
+
+    def start(self) -> Child:
+        """The process; a new one where it ended, or belongs to the process that this one was forked from."""
+        if self._child is None or self._owner != os.getpid() or not self._child.alive:
+            if self._child is not None and self._owner == os.getpid():
+                self._child.close()
+            self._child, self._owner = Child(_ENTRY), os.getpid()
+            self._made.clear()
+            self._ready = False
+        return self._child
+
+    def _waited_for(self, child: Child) -> Child:
+        """``child`` once it has loaded its modules, which no call is charged with."""
+        try:
+            if not self._ready:
+                child.ask([], policy.START_SECONDS)
+                self._ready = True
+        except (ChildDied, TimeoutError) as error:
+            raise Crashed(f"the process for native code does not start ({error})") from None
+        return child
+
+    def close(self) -> None:
+        if self._child is not None and self._owner == os.getpid():
+            self._child.close()
+        self._child = None
+
+
+_guard = _Guard()
+_lock = threading.RLock()
+atexit.register(_guard.close)
+
+
+def start() -> None:
+    """Start the process in advance: it loads its modules while the caller does other work."""
+    with _lock:
+        _guard.start()
+
+
+# --- the guarded process ----------------------------------------------------------------------------------------------
+
+_residents: dict[int, Any] = {}
+_limited = [0]  # the limit in force
+
+
+def answer_calls() -> None:
+    """Answer calls until the parent is done."""
+    serve(_answer)
+
+
+def _answer(parts: list[Part]) -> Sequence[Part]:
+    if not parts:
+        return []
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        head = pickle.dumps(_result(parts), protocol=5, buffer_callback=buffers.append)
+    except MemoryError:
+        return [pickle.dumps(("memory",))]
+    return [head, *(b.raw() for b in buffers)]
+
+
+def _result(parts: list[Part]) -> tuple[Any, ...]:
+    try:
+        freed, missing, memory = pickle.loads(parts[0])
+        for key in freed:
+            _residents.pop(key, None)
+        if missing or memory != _limited[-1]:
+            limit_memory(memory)
+            _limited[:] = [memory]
+        for key, make, arguments in missing:
+            _residents[key] = make(*arguments)
+        function, arguments = pickle.loads(parts[1], buffers=parts[2:])
+        return "returned", function(*arguments)
+    except InlayError as error:
+        return "raised", type(error).__name__, str(error)
+    except MemoryError:
+        raise
+    except Exception as error:  # native code raises anything
+        return "raised", RunFailed.__name__, f"{type(error).__name__}: {error}"
+
+
+def _resident(key: int) -> Any:
+    return _residents[key]

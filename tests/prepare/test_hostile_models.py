@@ -1,0 +1,117 @@
+"""Models that crash, hang or exhaust native code are refused in one line; the process of the caller lives on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from inlay.errors import InlayError
+from inlay.model.guard import limited
+from inlay.model.load import load
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.targets.base import Capabilities, TargetSpec
+from inlay.targets.registry import DEFAULT_TARGET, create
+from inlay.testing import Builder, random_feed, residual_model
+
+SECONDS = 20.0  # that a call may take here: much more than a small model needs, also on a busy machine
+
+
+def recursive() -> onnx.ModelProto:
+    """A local function that calls itself: shape inference and the runtime overflow their stack."""
+    model = with_function(["F"])
+    model.functions[0].node[0].domain = "local"
+    model.functions[0].opset_import.append(helper.make_opsetid("local", 1))
+    return model
+
+
+def expanding() -> onnx.ModelProto:
+    """Functions that call the one before ten times each: 10^7 nodes."""
+    model = with_function(["Relu"])
+    for level in range(1, 8):
+        names = ["a", *(f"t{i}" for i in range(9)), "b"]
+        nodes = [
+            helper.make_node(f"F{level - 1}" if level > 1 else "F", [x], [y], domain="local")
+            for x, y in pairwise(names)
+        ]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+        model.functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], nodes, opsets))
+    next(n for n in model.graph.node if n.name == "called").op_type = "F7"
+    return model
+
+
+def with_function(operators: list[str]) -> onnx.ModelProto:
+    b = Builder()
+    x = b.node("called", "Relu", [b.conv("conv", b.input("x", (1, 3, 16, 16)), 8)], channels=8)
+    b.output(b.conv("last", x, 8))
+    model = b.model()
+    body = [helper.make_node(op, ["a"], ["b"]) for op in operators]
+    model.functions.append(helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)]))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    next(n for n in model.graph.node if n.name == "called").MergeFrom(onnx.NodeProto(op_type="F", domain="local"))
+    del model.graph.value_info[:]
+    return model
+
+
+def endless() -> onnx.ModelProto:
+    """A Loop whose condition stays true."""
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 16, 16)), 8)
+    kinds = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "on": TensorProto.BOOL}
+    i, go, on = (helper.make_tensor_value_info(n, t, []) for n, t in kinds.items())
+    v, w = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, 16, 16]) for n in ("v", "w"))
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Relu", ["v"], ["w"])], "b", [i, go, v], [on, w]
+    )
+    loop = b.node("loop", "Loop", ["", b.constant("true", np.array(True)), x], body=body)
+    b.outputs.append(helper.make_tensor_value_info(loop, TensorProto.FLOAT, [1, 8, 16, 16]))
+    return b.model()
+
+
+def enormous(op_type: str) -> Callable[[], onnx.ModelProto]:
+    """A value of 2^42 bytes."""
+
+    def model() -> onnx.ModelProto:
+        b = Builder()
+        x = b.conv("conv", b.input("x", (1, 3, 16, 16)), 8)
+        size = b.constant("size", np.array([2**40] if op_type == "ConstantOfShape" else [2**29, 8, 16, 16]))
+        large = b.node("large", op_type, [size] if op_type == "ConstantOfShape" else [x, size])
+        b.output(b.node("add", "Add", [x, b.node("sum", "ReduceSum", [large], keepdims=0)]))
+        return b.model()
+
+    return model
+
+
+def prepared(model: onnx.ModelProto, folder: Path) -> PreparedModel:
+    onnx.save(model, folder / "model.onnx")
+    target = Capabilities.of(create(TargetSpec(DEFAULT_TARGET)))
+    with limited(SECONDS):
+        return prepare(load(folder / "model.onnx"), target, random_feed(model), folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (recursive, "ended its process .SIG"),
+        (expanding, "took more than|memory|ended its process|function"),
+        (endless, "running the model took more than 20 s"),
+        (enormous("ConstantOfShape"), "memory"),
+        (enormous("Expand"), "memory"),
+    ],
+)
+def test_a_hostile_model_is_refused_in_one_line(
+    make: Callable[[], onnx.ModelProto], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InlayError, match=message) as caught:
+        prepared(make(), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert len(prepared(residual_model(), tmp_path).selectable) > 2, "the next model is worked on as ever"
+
+
+def test_a_harmless_function_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    assert {"conv", "last"} <= {u.name for u in prepared(with_function(["Relu"]), tmp_path).selectable}
