@@ -21,12 +21,16 @@ from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.pads import write_out_pads
+from inlay.model.passes.removed import replace_removed
 from inlay.model.passes.sums import split_sums
 
 NOISE_DB = 60.0
 """Signal-to-difference ratio below which a pass counts as changing the model: float reordering stays above 100 dB."""
 HALF_NOISE_DB = 35.0
 """The same for models in half precision: eleven bits (eight of bfloat16) round at about 66 (48) dB in each operator."""
+
+RAISE_OPSET = "raise the opset"
+"""What reports call the pass without which there are no Q/DQ nodes."""
 
 Outputs = Mapping[str, np.ndarray]
 Run = Callable[[ir.Model], Outputs]
@@ -83,7 +87,8 @@ def passes(evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = ()) -> Sequenc
         ("name nodes and values", fix_names),
         ("take initializers off the inputs", drop_initializer_inputs),
         ("turn Constant nodes into initializers", lift_constants),
-        ("raise the opset", raise_opset),
+        ("replace removed operators", replace_removed),
+        (RAISE_OPSET, raise_opset),
         ("turn Constant nodes of the converter into initializers", lift_constants),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),

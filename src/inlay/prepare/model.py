@@ -13,7 +13,8 @@ import onnx
 from inlay.errors import ModelError, TargetError, UsageError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
-from inlay.model.normalize import Normalized, normalize
+from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
+from inlay.model.passes.opset import FIRST_QDQ_OPSET
 from inlay.model.reference import ConstantEvaluator, run_model
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.take_apart import take_apart
@@ -128,8 +129,8 @@ def prepare(
     base = externalize_weights(normalized.model, store)
     graph = _with_shapes(graph, base, store, feed)
     emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, base)
-    rules = target.rules
-    units = find_units(graph, _usable(rules, graph))
+    rules = _usable(target.rules, graph, normalized)
+    units = find_units(graph, rules)
     allowed = None
     if nodes:
         allowed = select_nodes(graph, nodes)
@@ -159,11 +160,14 @@ def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:
     return replace(prepared, units=units, rules=rules, allowed=allowed - barred, resolved=resolved)
 
 
-def _usable(rules: Rules, graph: Graph) -> Rules:
+def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
     """``rules`` as far as the model's opset has Q/DQ nodes for them (it is raised before, unless that failed)."""
-    if graph.opset < 10:
-        return Rules(rules.activation, ops={})
-    return rules
+    if graph.opset >= FIRST_QDQ_OPSET:
+        return rules
+    why = next((r.rolled_back for r in normalized.reports if r.name == RAISE_OPSET), "")
+    return replace(
+        rules, ops={}, barred=f"the model's opset {graph.opset} has no Q/DQ nodes, and it could not be raised: {why}"
+    )
 
 
 def _with_shapes(graph: Graph, proto: onnx.ModelProto, store: WeightStore, feed: Mapping[str, np.ndarray]) -> Graph:

@@ -76,6 +76,7 @@ class Rules:
         unfold_cost: price, per element, of an activation (Relu, Clip) whose bounds the quantized type's limits do not
             imply; 0 where the clamping is free.
         product_cost: price of one multiply-accumulate in low precision.
+        barred: why nothing of a model can run in low precision, where the table does not apply to it.
     """
 
     activation: QType
@@ -92,6 +93,7 @@ class Rules:
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64
+    barred: str = ""
 
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""
@@ -101,7 +103,7 @@ class Rules:
         """Why ``node`` cannot run in low precision here, or None when it can."""
         rule = self.rule(node)
         if rule is None:
-            return f"{node.op_type} has no low-precision form on this target"
+            return self.barred or f"{node.op_type} has no low-precision form on this target"
         for condition in rule.conditions:
             reason = condition(graph, node)
             if reason:

@@ -7,10 +7,19 @@ means half-pixel coordinates unless it says otherwise. Its attributes are set he
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from collections.abc import Collection, Iterable
 
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from inlay.errors import ModelError, RunFailed
 from inlay.model.onnx_library import convert_opset
 
+_STANDARD = ("", "ai.onnx")
+_HIDDEN = "inlay.hidden"  # a domain that no model has
+MAX_INLINED = 100_000  # nodes after local functions became part of the graph; larger models exist as experiments only
+
+FIRST_QDQ_OPSET = 10  # the first one with QuantizeLinear and DequantizeLinear
 QDQ_OPSET = 13
 """First opset with a channel axis on QuantizeLinear/DequantizeLinear."""
 
@@ -18,14 +27,23 @@ QDQ_OPSET = 13
 def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]:
     """``model`` at opset ``least`` when it is older, and 1; or itself and 0.
 
+    Operators that the converter cannot convert stay as they are: whether they mean the same in the newer opset, the
+    numeric comparison shows. Local functions become part of the graph: the converter loses them.
+
     Raises:
-        Exception: whatever the converter raises for an operator that it cannot convert.
+        RunFailed: the converter fails.
+        ModelError: functions call themselves, or expand to more than ``MAX_INLINED`` nodes.
     """
     version = model.opset_imports.get("", least)
     if version >= least:
         return model, 0
+    if model.functions:
+        model = _inlined(model)
     resizes = [n.outputs[0].name for n in model.graph if _asymmetric(n, version)]
-    converted = convert_opset(model, least)
+    try:
+        converted = convert_opset(model, least)
+    except RunFailed:
+        converted = _convert_around(model, least)
     # The converter keeps the order of nodes, but gives the outputs of those that it replaces names of its own.
     made = [n for n in converted.graph if n.op_type == "Resize"]
     if len(made) == len(resizes):
@@ -39,6 +57,55 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
     converted.ir_version = max(model.ir_version, 7)
     converted.metadata_props.update(model.metadata_props)
     return converted, 1
+
+
+def _convert_around(model: ir.Model, least: int) -> ir.Model:
+    """``model`` at opset ``least``, without the operators for which that fails; what fails besides is raised."""
+    types = {n.op_type for n in model.graph if n.domain in _STANDARD}
+    failing = {t for t in types if not _converts(_hidden(model, types - {t}), least)}
+    converted = convert_opset(_hidden(model, failing), least)
+    for node in converted.graph:
+        if node.domain == _HIDDEN:
+            node.domain = ""
+    converted.opset_imports.pop(_HIDDEN)
+    return converted
+
+
+def _converts(model: ir.Model, least: int) -> bool:
+    try:
+        convert_opset(model, least)
+    except RunFailed:
+        return False
+    return True
+
+
+def _hidden(model: ir.Model, types: Collection[str]) -> ir.Model:
+    """A copy of ``model`` whose operators of these types look like another domain's, which the converter skips."""
+    copy = model.clone()
+    copy.opset_imports[_HIDDEN] = 1
+    for node in copy.graph:
+        if node.op_type in types and node.domain in _STANDARD:
+            node.domain = _HIDDEN
+    return copy
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+
+    def size(nodes: Iterable[ir.Node], within: tuple[ir.OperatorIdentifier, ...]) -> int:
+        total = 0
+        for node in nodes:
+            called = node.op_identifier()
+            if called in within:
+                raise ModelError(f"function {called[1]} calls itself")
+            if called in model.functions and called not in sizes:
+                sizes[called] = size(model.functions[called].all_nodes(), (*within, called))
+            total += sizes.get(called, 1)
+        return total
+
+    if size(model.graph.all_nodes(), ()) > MAX_INLINED:
+        raise ModelError(f"functions of the model expand to more than {MAX_INLINED} nodes")
+    return InlinePass()(model.clone()).model
 
 
 def _asymmetric(node: ir.Node, version: int) -> bool:
