@@ -11,6 +11,7 @@
     │   ├── CompileFailed
     │   ├── RunFailed
     │   ├── Crashed
+    │   ├── BadReading
     │   └── TimedOut
     └── JournalError           the output folder belongs to another run, is locked, or cannot be written
 """
@@ -46,9 +47,15 @@ class DataError(InlayError):
 
 
 class TargetError(InlayError):
-    """The target runtime failed; ``stage`` names the step (compile, run, time, worker)."""
+    """The target runtime failed.
+
+    Attributes:
+        stage: the step (compile, run, measure, timeout, worker).
+        culprit: digest of the model that the runtime was at work on; empty where it was none.
+    """
 
     stage = "target"
+    culprit = ""
 
 
 class CompileFailed(TargetError):
@@ -67,6 +74,12 @@ class Crashed(TargetError):
     """Native code ended its process, or ran out of memory."""
 
     stage = "crash"
+
+
+class BadReading(TargetError):
+    """The runtime gave a time that no inference can take, or something else than times."""
+
+    stage = "measure"
 
 
 class TimedOut(TargetError):

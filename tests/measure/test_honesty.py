@@ -77,7 +77,7 @@ def test_fresh_workers_draw_fresh_noise(tmp_path: Path) -> None:
     lab = simulated(NullTarget(noise=0.03), Clock())
     readings = []
     for seed in (1, 2, 1):
-        with lab.start(TargetSpec("null"), tmp_path, 10.0) as worker:
+        with lab.start(TargetSpec("null"), tmp_path, lambda: 10.0) as worker:
             readings.append(worker.time([Artifact(path, "a")], tmp_path / "feed.npz", 4, 1_000_000, seed).ns)
     assert not np.isin(readings[0], readings[1]).any()
     assert (readings[0] == readings[2]).all(), "the same job gives the same readings"

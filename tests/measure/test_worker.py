@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
 from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact, TargetSpec
@@ -24,6 +24,7 @@ from inlay.testing import concat_model, random_feed, residual_model, run_referen
 
 FAKE = '''
 import os, signal, sys, time
+import numpy as np
 from inlay.errors import RunFailed
 from inlay.targets.null import NullExecutable, NullTarget
 
@@ -62,12 +63,37 @@ class FakeExecutable(NullExecutable):
             os._exit(3)
         if word == "sleepy":
             time.sleep(3600)
-        return super().run(feed)
+        if word == "dies-at-first" and self._count() == 1:
+            os.abort()
+        outputs = super().run(feed)
+        if word == "object":
+            return {name: array.astype(object) for name, array in outputs.items()}
+        return list(outputs) if word == "list" else outputs
 
     def time(self, feed, repeats):
-        if self._path.stem == "slow-death":
+        word = self._path.stem
+        if word == "slow-death":
             os.abort()
-        return super().time(feed, repeats)
+        if word == "dies-at-third" and self._count() == 3:
+            os.abort()
+        if word == "wears-out" and self._count() > 9:
+            raise RunFailed("worn out")
+        odd = {"zero": 0, "negative": -5, "nan": np.nan, "inf": np.inf}
+        if word in odd:
+            return np.full(repeats, odd[word])
+        ns = super().time(feed, repeats)
+        return {"short": np.empty(0), "object": ns.astype(object), "list": ns.tolist()}.get(word, ns)
+
+    def _count(self):
+        """Which call this is, over all processes."""
+        with open(self._path.with_suffix(".calls"), "a+") as file:
+            file.write(".")
+            return file.tell()
+
+    def close(self):
+        if self._path.stem == "stuck":
+            raise ValueError("the model is in use")
+        super().close()
 '''
 
 
@@ -105,14 +131,14 @@ def artifact(tmp_path: Path) -> Callable[..., Artifact]:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    with Worker(TargetSpec("fake"), tmp_path, limit_s=20.0) as made:
+    with Worker(TargetSpec("fake"), tmp_path, lambda: 20.0) as made:
         yield made
 
 
 def impatient(tmp_path: Path) -> Worker:
     """One that waits long enough to start, and then no longer."""
-    made = Worker(TargetSpec("fake"), tmp_path, limit_s=60.0)
-    made._limit = 0.5
+    made = Worker(TargetSpec("fake"), tmp_path, lambda: 60.0)
+    made._limit = lambda: 0.5
     return made
 
 
@@ -158,29 +184,89 @@ def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed
         with pytest.raises(TimedOut, match="did not finish load"):
             worker.load(artifact("hang"))
         assert process.poll() is not None, "the process is gone"
-        worker._limit = 60.0
+        worker._limit = lambda: 60.0
         assert worker.run(artifact("good"), [feed])
-        worker._limit = 0.5
+        worker._limit = lambda: 0.5
         with pytest.raises(TimedOut, match="did not finish run"):
             worker.run(artifact("sleepy"), [feed])
-        worker._limit = 60.0
+        worker._limit = lambda: 60.0
         assert worker.run(artifact("good"), [feed])
     assert not list(tmp_path.glob("outputs-*"))
 
 
 def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
-    process = worker._process
     with pytest.raises(TargetError, match="ValueError: an error of two lines"):
         worker.load(artifact("raise"))
+    process = worker._process
     broken = artifact("broken", concat_model())
     broken.path.write_bytes(b"junk")
     with pytest.raises(CompileFailed, match=r"broken.onnx is not valid"):
         worker.load(broken)
+    assert worker._process is process, "a refusal is an answer, and the process is as good as before"
     wrong = feed.with_name("wrong.npz")
     np.savez(wrong, nothing=np.zeros(3))
     with pytest.raises(RunFailed):
         worker.run(artifact("good"), [wrong])
-    assert worker._process is process, "it is still the same process"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("zero", "took 0 ns"),
+        ("negative", "took -5 ns"),
+        ("nan", "took nan ns"),
+        ("inf", "took inf ns"),
+        ("short", r"gave float64\[0\] in place of"),
+        ("object", r"gave object\[\d\] in place of"),
+        ("list", "gave list in place of"),
+    ],
+)
+def test_times_that_no_inference_can_take_are_failures(
+    word: str, message: str, worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    good, bad = artifact("good"), artifact(word)
+    with pytest.raises(BadReading, match=message) as caught:
+        worker.time([good, bad], feed, 2, 1000, 0)
+    assert caught.value.culprit == bad.digest
+    assert worker.time([good], feed, 2, 1000, 0).ns.shape == (2, 1)
+
+
+def test_outputs_that_are_no_arrays_are_failures(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
+    for word in ("object", "list"):
+        with pytest.raises(RunFailed, match=f"gave (an array of )?{word}"):
+            worker.run(artifact(word), [feed])
+
+
+def test_what_fails_once_is_tried_again_in_a_fresh_process(
+    worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    assert worker.run(artifact("dies-at-first"), [feed])
+    good, bad = artifact("good"), artifact("dies-at-third")
+    timing = worker.time([good, bad], feed, 4, 1000, 0)
+    assert timing.ns.shape == (4, 2)
+
+
+def test_blocks_before_a_failure_count(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
+    assert 1 <= len(worker.time([artifact("good"), artifact("wears-out")], feed, 100, 1000, 0).ns) < 100
+
+
+@pytest.mark.parametrize("word", ["slow-death", "segfault", "raise"])
+def test_an_error_tells_which_model_was_at_work(
+    word: str, worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    models = [artifact("good"), artifact(word), artifact("other")]
+    with pytest.raises(TargetError) as caught:
+        worker.time(models, feed, 2, 1000, 0)
+    assert caught.value.culprit == models[1].digest
+
+
+def test_a_model_that_cannot_be_freed_goes_with_its_process(
+    worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    model = artifact("stuck")
+    worker.load(model)
+    worker.drop(model)
+    assert worker.run(artifact("good"), [feed])
 
 
 def test_output_of_the_runtime_does_not_mix_with_answers(

@@ -38,7 +38,7 @@ def notes(
         candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), refused)
         found.append(Rejected(candidate, accuracy))
     best = SimpleNamespace(is_float=is_float)
-    confirmed = cast(Confirmed, SimpleNamespace(best=best, rejected=tuple(found), placement=placement))
+    confirmed = cast(Confirmed, SimpleNamespace(best=best, rejected=tuple(found), placement=placement, troubles=()))
     return notes_for(
         confirmed,
         reports=(),

@@ -22,6 +22,8 @@ def verdict(result: TuneResult) -> Iterator[str]:
     """The result of a run in a few lines."""
     best = result.best
     verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
+    if not best.confirmed:
+        verdict_word = "Verdict (NOT CONFIRMED)"
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
     yield ""
     yield f"  {'anchor':<28}{'latency':>12}{'speed-up':>26}{'accuracy':>24}"

@@ -34,7 +34,7 @@ def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
     executable.time(feed, 2)
     once = float(executable.time(feed, 3).min())
     least = 1 if once > policy.LONG_INFERENCE_SLOTS * slot_ns else 2
-    return int(np.clip(round(slot_ns / max(once, 1.0)), least, policy.MAX_REPEATS))
+    return int(np.clip(round(slot_ns / once), least, policy.MAX_REPEATS))
 
 
 def reading(ns: np.ndarray) -> float:
@@ -62,6 +62,6 @@ def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: F
         if repeats[i] > 1:
             executables[i].time(feed, 1)
         readings[i].append(reading(executables[i].time(feed, repeats[i])))
-    ns = [float(np.exp(np.mean(np.log(np.maximum(r, 1.0))))) for r in readings]
-    drift = abs(float(np.mean([np.log(max(first, 1.0) / max(second, 1.0)) for first, second in readings])))
+    ns = [float(np.exp(np.mean(np.log(r)))) for r in readings]
+    drift = abs(float(np.mean([np.log(first / second) for first, second in readings])))
     return Block(ns, drift)

@@ -13,20 +13,28 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from inlay.data import load_feed
-from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure import policy
+from inlay.measure.worker import write_marker
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
 
 _BOOT = "import sys; sys.path[:] = filter(None, sys.path); from inlay.measure.worker import main; main()"
 """Starts a worker without the working directory (the empty entry) on the import path: files beside a model are data."""
 
-_ERRORS: dict[str, type[TargetError]] = {"compile": CompileFailed, "run": RunFailed}
+_ERRORS: dict[str, type[TargetError]] = {kind.stage: kind for kind in (CompileFailed, RunFailed, BadReading)}
+_REFUSALS = (CompileFailed, TimedOut)
+"""What is not tried again: a runtime that refuses a model will refuse it again, and a hang has cost enough time."""
+
+Limit = Callable[[], float]
+"""Seconds that the next message may take."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +66,13 @@ def checked(answer: dict[str, Any]) -> dict[str, Any]:
 class Worker:
     """A worker process for one target. Models stay resident until they are dropped or the process dies.
 
+    What fails is tried once more in a fresh process, which has neither leaks nor anything else that the failed one had
+    gathered. Errors tell which model the runtime was at work on (:attr:`~inlay.errors.TargetError.culprit`).
+
     Args:
         spec: the target.
         folder: for outputs.
-        limit_s: seconds that one message may take before the worker is killed.
+        limit: seconds that one message may take before the worker is killed.
 
     Attributes:
         busy_s: seconds that messages took so far.
@@ -73,21 +84,22 @@ class Worker:
         TargetError: the target cannot be created.
     """
 
-    def __init__(self, spec: TargetSpec, folder: Path, limit_s: float = policy.MESSAGE_LIMIT_S) -> None:
+    def __init__(self, spec: TargetSpec, folder: Path, limit: Limit = lambda: policy.MESSAGE_LIMIT_S) -> None:
         self._spec = spec
         self._folder = folder
-        self._limit = limit_s
+        self._limit = limit
         self._process: subprocess.Popen[bytes] | None = None
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
+        self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (the same)
         self._buffer = b""
         self.busy_s = 0.0
         self.builds = 0
         self.fingerprint: Fingerprint
         self.deterministic: bool
         try:
-            self._start()
+            self._insist(self._start)
         except BaseException:
             self.close()
             raise
@@ -105,6 +117,9 @@ class Worker:
         Raises:
             TargetError: it cannot be built.
         """
+        return self._insist(lambda: self._load(artifact, identify))
+
+    def _load(self, artifact: Artifact, identify: bool = False) -> str:
         if artifact.digest not in self._resident or not self._alive:
             self.builds += 1
             more = {"identify": True} if identify else {}
@@ -114,15 +129,21 @@ class Worker:
         return self._graphs.get(artifact.digest, "")
 
     def drop(self, artifact: Artifact) -> None:
-        """Free a model."""
+        """Free a model; where the runtime fails to, its process is ended, which frees all."""
         if artifact.digest in self._resident:
             self._resident.discard(artifact.digest)
             if self._alive:
-                self._ask("unload", key=artifact.digest)
+                try:
+                    self._ask("unload", key=artifact.digest)
+                except TargetError:
+                    self._kill()
 
     def run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
         """Outputs by name for every feed. Raises TargetError."""
-        self.load(artifact)
+        return self._insist(lambda: self._run(artifact, feeds))
+
+    def _run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
+        self._load(artifact)
         out = self._folder / f"outputs-{uuid.uuid4().hex}.npz"
         try:
             self._ask("run", key=artifact.digest, feeds=[str(f) for f in feeds], out=str(out))
@@ -135,16 +156,32 @@ class Worker:
         return results
 
     def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
-        """Time models in interleaved blocks. Raises TargetError."""
+        """Time models in interleaved blocks: as many as asked for, or fewer where a model fails.
+
+        Raises:
+            TargetError: a model failed in the first block.
+        """
+        found: list[dict[str, Any]] = []
+        for each in np.random.default_rng(seed).integers(2**31, size=blocks):
+            try:
+                found.append(self._insist(partial(self._block, artifacts, feed, slot_ns, int(each))))
+            except TargetError:
+                if not found:
+                    raise
+                break
+        return Timing(np.array([b["ns"] for b in found], float), np.array([b["drift"] for b in found], float))
+
+    def _block(self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int) -> dict[str, Any]:
         for artifact in artifacts:
-            self.load(artifact)
-        keys = [a.digest for a in artifacts]
-        answer = self._ask("time", keys=keys, feed=str(feed), blocks=blocks, slot_ns=slot_ns, seed=seed)
-        return Timing(np.asarray(answer["ns"], float).reshape(-1, len(keys)), np.asarray(answer["drift"], float))
+            self._load(artifact)
+        return self._ask("time", keys=[a.digest for a in artifacts], feed=str(feed), slot_ns=slot_ns, seed=seed)
 
     def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
         """Kernel times of a model. Raises TargetError."""
-        self.load(artifact)
+        return self._insist(lambda: self._profile(artifact, feed, repeats))
+
+    def _profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
+        self._load(artifact)
         self.builds += 1
         answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
         return kernel_times(answer["kernels"])
@@ -153,6 +190,7 @@ class Worker:
         """End the process."""
         self._kill()
         self._log.close()
+        self._marker.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -164,22 +202,42 @@ class Worker:
     def _alive(self) -> bool:
         return self._process is not None
 
+    def _insist(self, call: Callable[[], T]) -> T:
+        """What ``call`` returns; where it fails, the second time, in a fresh process."""
+        try:
+            return call()
+        except _REFUSALS:
+            raise
+        except TargetError:
+            self._kill()
+            return call()
+
     def _start(self) -> None:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the worker
-        )
+        marker = self._marker.fileno()
+        write_marker(marker, "")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(os.getpid()), str(marker)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=environment,
+                pass_fds=[marker],
+                start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the worker
+            )
+        except OSError as error:
+            raise TargetError(f"no process can be started for the runtime: {error}") from error
         self._buffer = b""
         self._choose_target()
 
     def _choose_target(self) -> None:
         self._resident.clear()
-        answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options))
+        try:
+            answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options))
+        except TargetError:
+            self._kill()  # without a target it is no use
+            raise
         self.fingerprint = Fingerprint(answer["target"], answer["facts"])
         self.deterministic = bool(answer["deterministic"])
 
@@ -196,25 +254,41 @@ class Worker:
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         if self._process is None:
             self._start()
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
         begun = time.monotonic()
         try:
-            process.stdin.write((json.dumps({"do": do, "with": arguments}) + "\n").encode())
-            process.stdin.flush()
-            line = self._read_line(process, time.monotonic() + self._limit)
-        except (BrokenPipeError, EOFError):
-            raise RunFailed(self._death_message(process, do)) from None
+            return checked(self._answer(do, arguments))
+        except TargetError as error:
+            error.culprit = self._at_work()
+            raise
         except KeyboardInterrupt:
             self._kill()  # its answer would be read as that to the next message
             raise
         finally:
             self.busy_s += time.monotonic() - begun
-        if line is None:
+
+    def _answer(self, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        limit_s = min(self._limit(), policy.CLOSE_LIMIT_S) if do == "unload" else self._limit()
+        try:
+            process.stdin.write((json.dumps({"do": do, "with": arguments}) + "\n").encode())
+            process.stdin.flush()
+            line = self._read_line(process, time.monotonic() + limit_s)
+            answer = None if line is None else json.loads(line)
+        except (BrokenPipeError, EOFError):
+            raise RunFailed(self._death_message(process, do)) from None
+        except ValueError:
             self._kill()
-            raise TimedOut(f"the runtime did not finish {do} within {self._limit:.0f} s and was ended")
-        return checked(json.loads(line))
+            raise RunFailed(f"the runtime wrote into the answer to {do}") from None
+        if answer is None:
+            self._kill()
+            raise TimedOut(f"the runtime did not finish {do} within {limit_s:.0f} s and was ended")
+        return dict(answer)
+
+    def _at_work(self) -> str:
+        """Digest of the model that the runtime was at work on last; empty where it was none."""
+        return os.pread(self._marker.fileno(), policy.MARKER_BYTES, 0).decode(errors="replace").strip()
 
     def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
         """The next line, or None when the deadline passes first."""
@@ -235,14 +309,14 @@ class Worker:
         code = process.wait()
         self._kill()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._log.seek(0)
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - policy.LOG_BYTES))
         lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
-        self._log.truncate(0)
+        self._log.truncate(self._log.seek(0))  # the next process writes from where this one reads
         return f"the runtime's process died in {do} ({how})" + (f": {lines[-1]}" if lines else "")
 
 
-StartWorker = Callable[[TargetSpec, Path, float], Worker]
-"""Starts a worker for a target, with a folder for scratch files and a time limit in seconds."""
+StartWorker = Callable[[TargetSpec, Path, Limit], Worker]
+"""Starts a worker for a target, with a folder for scratch files and a time limit."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inlay.measure.client import Lab, Worker, checked
+from inlay.errors import TargetError
+from inlay.measure.client import Lab, Limit, Worker, checked
 from inlay.measure.worker import Service
 from inlay.targets.base import Target, TargetSpec
 
@@ -17,25 +18,29 @@ class InProcessWorker(Worker):
     Args:
         spec: name and options of the target.
         folder: for outputs.
-        limit_s: unused, as nothing here can be killed.
+        limit: unused, as nothing here can be killed.
         target: makes all runtime calls.
         clock: returns seconds of the simulation.
     """
 
     def __init__(
-        self, spec: TargetSpec, folder: Path, limit_s: float, *, target: Target, clock: Callable[[], float]
+        self, spec: TargetSpec, folder: Path, limit: Limit, *, target: Target, clock: Callable[[], float]
     ) -> None:
         self._given, self._clock = target, clock
         self._service: Service | None = None
-        super().__init__(spec, folder, limit_s)
+        self._announced = ""
+        super().__init__(spec, folder, limit)
 
     @property
     def _alive(self) -> bool:
         return self._service is not None
 
     def _start(self) -> None:
-        self._service = Service(self._given)
+        self._service = Service(self._given, self._announce)
         self._choose_target()
+
+    def _announce(self, key: str) -> None:
+        self._announced = key
 
     def _kill(self) -> None:
         self._service = None
@@ -48,6 +53,9 @@ class InProcessWorker(Worker):
         begun = self._clock()
         try:
             return checked(self._service.handle({"do": do, "with": arguments}))
+        except TargetError as error:
+            error.culprit = self._announced
+            raise
         finally:
             self.busy_s += self._clock() - begun
 
@@ -70,7 +78,7 @@ class Clock:
 def simulated(target: Target, clock: Clock) -> Lab:
     """A lab in which every worker is this process with ``target``, and time is that of ``clock``."""
 
-    def start(spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
-        return InProcessWorker(spec, folder, limit_s, target=target, clock=clock)
+    def start(spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+        return InProcessWorker(spec, folder, limit, target=target, clock=clock)
 
     return Lab(start, clock, clock.sleep)

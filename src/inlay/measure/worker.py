@@ -14,7 +14,9 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import astuple
+from collections.abc import Callable
+from dataclasses import asdict, astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from inlay.data import load_feed, save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure import policy
 from inlay.measure.blocks import run_block, slot_repeats
-from inlay.targets.base import Artifact, Executable, Feed, Simulated, Target, TargetSpec
+from inlay.measure.checked import Checked
+from inlay.targets.base import Artifact, Feed, Target, TargetSpec
 from inlay.targets.registry import create
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -35,12 +38,14 @@ class Service:
 
     Args:
         target: used in place of the target that is named in messages: a simulation in the caller's process.
+        announce: hears the key of each model before the runtime works on it: if it never returns, that one is to blame.
     """
 
-    def __init__(self, target: Target | None = None) -> None:
+    def __init__(self, target: Target | None = None, announce: Callable[[str], None] = lambda key: None) -> None:
         self._given = target
+        self._announce = announce
         self._target: Target | None = None
-        self._resident: dict[str, Executable] = {}
+        self._resident: dict[str, Checked] = {}
         self._feeds: dict[str, Feed] = {}
         self._repeats: dict[str, int] = {}
 
@@ -53,7 +58,7 @@ class Service:
         except InlayError as error:
             return {"error": str(error), "stage": "worker"}
         except Exception as error:  # a runtime may raise anything: it is an answer, not the end of the worker
-            return {"error": f"{type(error).__name__}: {error}", "stage": "worker"}
+            return {"error": f"{type(error).__name__}: {error}"[: policy.MESSAGE_LENGTH], "stage": "worker"}
         return answer
 
     def on_target(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -69,10 +74,9 @@ class Service:
         if key not in self._resident:
             artifact = Artifact(Path(path), digest)
             identified = getattr(self._target, "compile_identified", None) if identify else None
-            if identified is None:
-                self._resident[key] = self._target.compile(artifact)
-            else:
-                self._resident[key], graph = identified(artifact)
+            self._announce(key)
+            executable, graph = (self._target.compile(artifact), "") if identified is None else identified(artifact)
+            self._resident[key] = Checked(executable, partial(self._announce, key))
         return {"graph": graph}
 
     def on_unload(self, key: str) -> dict[str, Any]:
@@ -92,20 +96,17 @@ class Service:
         save_feed(Path(out), arrays)
         return {}
 
-    def on_time(self, keys: list[str], feed: str, blocks: int, slot_ns: int, seed: int) -> dict[str, Any]:
-        """Time models in interleaved blocks: for each block every model's nanoseconds, and the drift."""
+    def on_time(self, keys: list[str], feed: str, slot_ns: int, seed: int) -> dict[str, Any]:
+        """Time models in one interleaved block: every model's nanoseconds, and the drift."""
         arrays = self._feed(feed)
         executables = [self._resident[k] for k in keys]
         for key, executable in zip(keys, executables, strict=True):
             if key not in self._repeats:
                 self._repeats[key] = slot_repeats(executable, arrays, slot_ns)
         repeats = [self._repeats[k] for k in keys]
-        rng = np.random.default_rng(seed)
         for executable in executables:
-            if isinstance(executable, Simulated):
-                executable.reseed(seed)
-        rows = [run_block(executables, repeats, arrays, rng) for _ in range(blocks)]
-        return {"ns": [row.ns for row in rows], "drift": [row.drift for row in rows]}
+            executable.reseed(seed)
+        return asdict(run_block(executables, repeats, arrays, np.random.default_rng(seed)))
 
     def on_profile(self, key: str, feed: str, repeats: int) -> dict[str, Any]:
         """Kernel times of a model."""
@@ -138,12 +139,25 @@ def die_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def write_marker(file: int, key: str) -> None:
+    """Replace what the file holds by ``key``."""
+    os.pwrite(file, key.encode()[: policy.MARKER_BYTES].ljust(policy.MARKER_BYTES), 0)
+
+
 def main() -> None:
-    """Answer messages until standard input ends. The parent's process number is the argument."""
+    """Answer messages until standard input ends.
+
+    Arguments: the parent's process number, and a file descriptor to which the key of the model at work is written.
+    """
     die_with_parent(int(sys.argv[1]))
+    marker = int(sys.argv[2])
+    messages = os.fdopen(os.dup(0), encoding="utf8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf8")
-    os.dup2(2, 1)  # what a runtime prints must not mix with the answers
-    service = Service()
-    for line in sys.stdin:
+    os.dup2(2, 1)  # what a runtime prints must not mix with the answers,
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # nor must it read messages
+    os.close(nothing)
+    service = Service(announce=lambda key: write_marker(marker, key))
+    for line in messages:
         answers.write(json.dumps(service.handle(json.loads(line))) + "\n")
         answers.flush()

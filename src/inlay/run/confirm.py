@@ -7,13 +7,16 @@ beside the given model, float and the best anchor. Only its blocks decide and ar
 from having been chosen for being good. An open case is measured on, and looked at once more. The chosen model is
 delivered where it beats both the given model and float with an error of at most
 :data:`~inlay.run.contenders.FALSE_ACCEPT`, and the best anchor is not clearly faster.
+
+A contender that fails in fresh processes is given up, and the next one takes its place. Where not even the given model
+runs there, nothing can be confirmed: the readings of the search are the evidence, and the result says so.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +26,7 @@ import onnx
 from inlay.data import Samples
 from inlay.errors import TargetError
 from inlay.files import replacing
-from inlay.measure.client import StartWorker, Worker
+from inlay.measure.client import Limit, StartWorker, Worker
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256, load
@@ -42,6 +45,7 @@ from inlay.run.contenders import (
     promise,
 )
 from inlay.run.evaluate import Candidate
+from inlay.run.fresh_readings import FreshReadings
 from inlay.run.plan import Costs, Effort, Plan
 from inlay.run.result import Best
 from inlay.targets.base import Artifact
@@ -105,6 +109,7 @@ class Confirmed:
         placement: what it quantizes; None for a given file with Q/DQ of its own.
         rejected: contenders that were faster but are outside the bound on unseen samples.
         effort: how thoroughly contenders were measured.
+        troubles: what failed on the way, for people.
     """
 
     best: Best
@@ -113,6 +118,7 @@ class Confirmed:
     placement: Placement | None
     rejected: tuple[Rejected, ...]
     effort: Effort
+    troubles: tuple[str, ...] = ()
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none would help.
@@ -155,6 +161,7 @@ class Confirmation:
         baseline: the given model.
         worker: computes outputs.
         start: starts the fresh processes that measure.
+        limit: seconds that one call of the runtime may take.
         feed: file of the inputs that latency is measured on.
         unseen: the verification samples; None where there are too few.
         config: settings.
@@ -169,6 +176,7 @@ class Confirmation:
     baseline: Artifact
     worker: Worker
     start: StartWorker
+    limit: Limit
     feed: Path
     unseen: Unseen | None
     config: TuneConfig
@@ -187,9 +195,13 @@ class Confirmation:
         """
         verifier = _Verifier(self)
         effort = self.plan.confirmation(self.costs, self.config)
-        finalists = self._first_round(incumbent, least_db, verifier, effort)
-        finalists, reported = self._second_round(finalists, effort)
-        base, *others = finalists
+        fresh = FreshReadings(self.start, self.limit, self.feed, self.config, self.folder, self.rng)
+        contenders = self._contenders(incumbent, least_db, effort)
+        try:
+            base, others, reported = self._two_rounds(contenders, fresh, verifier, effort)
+        except TargetError as error:
+            left = [e for e in contenders if e.key not in fresh.given_up]
+            return self._unconfirmed(left, verifier, effort, error)
         champion = self._champion(base, others)
         reference = next((e for e in others if e.is_float), base)
         best = _best(
@@ -198,19 +210,60 @@ class Confirmation:
             self._gain(reference, champion, reported),
             verifier.accuracy(champion),
         )
-        placement = Placement() if best.is_float else champion.candidate.placement
-        return Confirmed(
-            best, float(np.median(base.ns)) / 1e6, champion.file.path, placement, verifier.rejected, effort
-        )
+        origins = {e.key: e.candidate.trial.proposal.origin for e in contenders}
+        troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
+        return self._confirmed(best, base, champion, verifier, effort, troubles)
 
-    def _first_round(
-        self, incumbent: Candidate, least_db: float | None, verifier: _Verifier, effort: Effort
-    ) -> list[Entry]:
-        """The given model, float, the most promising contender that keeps the bound, and the best anchor."""
-        contenders = contenders_of(self.judged, incumbent, least_db, effort.contenders)
-        entries = [Entry(c, self._final(c), np.empty(0)) for c in contenders]
-        given = Entry(self.judged[0], self.baseline, np.empty(0))
-        base, *entries = self._measured([given, *entries], effort.first, effort.blocks)
+    def _confirmed(
+        self, best: Best, base: Entry, champion: Entry, verifier: _Verifier, effort: Effort, troubles: Sequence[str]
+    ) -> Confirmed:
+        placement = Placement() if best.is_float else champion.candidate.placement
+        baseline_ms = float(np.median(base.ns)) / 1e6
+        found = (*troubles, *verifier.troubles)
+        return Confirmed(best, baseline_ms, champion.file.path, placement, verifier.rejected, effort, found)
+
+    def _unconfirmed(
+        self, contenders: Sequence[Entry], verifier: _Verifier, effort: Effort, error: TargetError
+    ) -> Confirmed:
+        """The decision by the readings of the search, as the given model did not run in fresh processes."""
+        searched = {e.key: e.candidate.trial.outcome for e in (self._given, *contenders)}
+        latency = {key: found.latency for key, found in searched.items() if isinstance(found, Measured)}
+        proven = [e for e in contenders if e.key in latency and latency[e.key].speedup.shows_gain()]
+        ranked = sorted(proven, key=lambda e: -latency[e.key].speedup.low)
+        champion = next((e for e in ranked if verifier.keeps(e)), self._given)
+        base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (self._given, champion))
+        gained = latency[champion.key].speedup
+        over_float = next((_over(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
+        best = replace(_best(champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
+        trouble = f"NOT CONFIRMED: {error}; the figures are those of the search"
+        return self._confirmed(best, base, champion, verifier, effort, [trouble])
+
+    @property
+    def _given(self) -> Entry:
+        return Entry(self.judged[0], self.baseline, np.empty(0))
+
+    def _contenders(self, incumbent: Candidate, least_db: float | None, effort: Effort) -> list[Entry]:
+        """The most promising candidates, in their final form."""
+        found = contenders_of(self.judged, incumbent, least_db, effort.contenders)
+        return [Entry(c, self._final(c), np.empty(0)) for c in found]
+
+    def _two_rounds(
+        self, contenders: Sequence[Entry], fresh: FreshReadings, verifier: _Verifier, effort: Effort
+    ) -> tuple[Entry, list[Entry], float]:
+        """The given model and the finalists with the readings that decide, and the level of intervals to report.
+
+        Raises:
+            TargetError: the given model does not run in fresh processes.
+        """
+        base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks)
+        while True:
+            finalists = self._finalists(base, [e for e in entries if e.key not in fresh.given_up], verifier)
+            found, level = self._second_round([base, *finalists], fresh, effort)
+            if len(found) == 1 + len(finalists):
+                return found[0], found[1:], level
+
+    def _finalists(self, base: Entry, entries: Sequence[Entry], verifier: _Verifier) -> list[Entry]:
+        """Float, the most promising contender that keeps the bound, and the best anchor."""
         deterministic = self.worker.deterministic
         promises = {e.key: promise(base, e, deterministic) for e in entries}
         quantized = most_promising([e for e in entries if not e.is_float], promises, 0.0 if deterministic else TIE)
@@ -219,18 +272,21 @@ class Confirmation:
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
         if anchor is not None and (chosen is None or not verifier.keeps(anchor)):
             anchor = None
-        return [base, *floats, *(e for e in (chosen, anchor) if e is not None)]
+        return [*floats, *(e for e in (chosen, anchor) if e is not None)]
 
-    def _second_round(self, finalists: Sequence[Entry], effort: Effort) -> tuple[list[Entry], float]:
-        """The finalists with new readings only, and the level of the intervals to report."""
-        found = self._measured(finalists, effort.second, effort.blocks)
+    def _second_round(
+        self, finalists: Sequence[Entry], fresh: FreshReadings, effort: Effort
+    ) -> tuple[list[Entry], float]:
+        """The finalists that did not fail, with new readings only, and the level of the intervals to report."""
+        found = fresh.of(finalists, effort.second, effort.blocks)
         if self.worker.deterministic or not open_cases(found[0].ns, [e.ns for e in found[1:]]):
             return found, LEVEL
         later = self.plan.later_look(self.costs, len(found), effort)
         if not later:
             return found, LEVEL
-        again = self._measured(found, later, effort.blocks)
-        found = [e.with_readings(np.concatenate([e.ns, more.ns])) for e, more in zip(found, again, strict=True)]
+        again = fresh.of(found, later, effort.blocks)
+        first = {e.key: e.ns for e in found}
+        found = [e.with_readings(np.concatenate([first[e.key], e.ns])) for e in again]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
 
     def _champion(self, base: Entry, others: Sequence[Entry]) -> Entry:
@@ -253,22 +309,6 @@ class Confirmation:
         own.mkdir(exist_ok=True)
         return self.candidates.deliver(candidate.placement, own / "model.onnx")
 
-    def _measured(self, entries: Sequence[Entry], processes: int, blocks: int) -> list[Entry]:
-        """The same contenders with the readings of fresh processes in place of theirs."""
-        if not processes:
-            return list(entries)
-        files = [e.file for e in entries]
-        readings = []
-        for _ in range(processes):
-            with self.start(self.config.target, self.folder, self.config.limit_s) as fresh:
-                seed = int(self.rng.integers(2**31))
-                count = 1 if fresh.deterministic else blocks
-                readings.append(fresh.time(files, self.feed, count, self.config.protocol.slot_ns, seed).ns)
-                if fresh.deterministic:
-                    break
-        ns = np.concatenate(readings)
-        return [e.with_readings(ns[:, i]) for i, e in enumerate(entries)]
-
 
 class _Verifier:
     """Judges contenders on the unseen samples, each at most once; without such samples all are kept."""
@@ -277,6 +317,7 @@ class _Verifier:
         self._context = context
         self._known: dict[str, Accuracy | Failed | None] = {}
         self._rejected: list[Rejected] = []
+        self.troubles: list[str] = []
         given = context.judged[0]
         exact = given.trial.outcome  # it is its own reference
         if context.unseen is not None and isinstance(exact, Measured):
@@ -289,10 +330,11 @@ class _Verifier:
 
     def keeps(self, entry: Entry) -> bool:
         """Whether a contender keeps the bound on the unseen samples, as far as there are some."""
-        if self._context.unseen is None:
+        reference = self._reference
+        if reference is None or self._context.unseen is None:
             return True
         if entry.key not in self._known:
-            found = self._judge(entry, self._context.unseen)
+            found = self._judge(entry, reference, self._context.unseen)
             self._known[entry.key] = found
             if isinstance(found, Failed) or not found.feasible:
                 self._rejected.append(Rejected(entry.candidate, found))
@@ -304,9 +346,9 @@ class _Verifier:
         known = self._known.get(entry.key)
         return known if isinstance(known, Accuracy) else None
 
-    def _judge(self, entry: Entry, unseen: Unseen) -> Accuracy | Failed:
+    def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
         worker, bound = self._context.worker, self._context.config.bound
-        judge = Judge(self._reference, unseen.samples, bound, unseen.metric, margin=False)
+        judge = Judge(reference, unseen.samples, bound, unseen.metric, margin=False)
         try:
             return judge.judge(worker.run(entry.file, unseen.feeds))
         except TargetError as error:
@@ -315,9 +357,20 @@ class _Verifier:
             worker.drop(entry.file)
 
     @cached_property
-    def _reference(self) -> list[Outputs]:
-        assert self._context.unseen is not None
-        return list(self._context.worker.run(self._context.baseline, self._context.unseen.feeds))
+    def _reference(self) -> Sequence[Outputs] | None:
+        """What the given model makes of the unseen samples; None where there are none, or it fails."""
+        if self._context.unseen is None:
+            return None
+        try:
+            return self._context.worker.run(self._context.baseline, self._context.unseen.feeds)
+        except TargetError as error:
+            self.troubles.append(f"no model was verified on unseen samples, as the given model fails there: {error}")
+            return None
+
+
+def _over(gained: Interval, reference: Interval) -> Interval:
+    """One speed-up over another of the same model, with all that both intervals leave open."""
+    return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
 
 
 def _best(champion: Entry, over_given: Interval, over_float: Interval, verified: Accuracy | None) -> Best:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.errors import CompileFailed, InlayError, RunFailed, TargetError, TimedOut
+from inlay.errors import BadReading, CompileFailed, InlayError, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
@@ -103,7 +103,8 @@ class Evaluator:
         self.judged: list[Candidate] = [baseline]
         self._by_key = {baseline.key: baseline}
         self._by_graph: dict[str, Candidate] = {}
-        self._remember(baseline, worker.load(baseline_file, identify=True))
+        with contextlib.suppress(TargetError):  # without its graph, models that equal it are measured themselves
+            self._remember(baseline, worker.load(baseline_file, identify=True))
         self.tally = Tally()
 
     def evaluate(
@@ -226,13 +227,20 @@ class Evaluator:
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"
             return self._race(proposal, artifact, accuracy)
-        except (CompileFailed, RunFailed, TimedOut) as error:
+        except (CompileFailed, RunFailed, BadReading, TimedOut) as error:
             return Trial(proposal, Failed(_stage(error, stage), str(error)))
         except TargetError as error:
             return Trial(proposal, Failed("worker", str(error)))
 
     def _race(self, proposal: Proposal, artifact: Artifact, accuracy: Accuracy) -> Trial:
-        race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact)
+        try:
+            race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact)
+        except TargetError as error:
+            at_fault = self._incumbent_file.digest
+            if error.culprit != at_fault or at_fault in (self._baseline_file.digest, artifact.digest):
+                raise
+            self.incumbent, self._incumbent_file = self.judged[0], self._baseline_file
+            race = self._meter.race("race", self._baseline_file, self._baseline_file, artifact)
         self.tally.measurements += 1
         outcome: Outcome = Measured(Latency(race.ns, race.speedup, race.blocks), accuracy)
         accepted = accuracy.feasible and race.versus.shows_gain()
@@ -240,8 +248,7 @@ class Evaluator:
 
     def _drop(self, artifact: Artifact) -> None:
         """Free a model in the worker and on disk."""
-        with contextlib.suppress(TargetError):  # a worker that died took the model along
-            self._worker.drop(artifact)
+        self._worker.drop(artifact)
         if artifact.path.name.startswith("candidate-"):
             artifact.path.unlink(missing_ok=True)
 

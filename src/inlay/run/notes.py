@@ -45,11 +45,13 @@ def notes_for(
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
     if interrupted:
         return (
+            *confirmed.troubles,
             *_data_notes(data_kind, verified),
             *cut,
             "the search was interrupted: this is the best so far; the same command goes on from here",
         )
     return (
+        *confirmed.troubles,
         *_data_notes(data_kind, verified),
         *cut,
         *_signal_notes(confirmed, anchors),

@@ -55,13 +55,14 @@ class Best:
         origin: which anchor or strategy proposed it.
         placement_digest: its placement; of the empty one for float.
         latency_ms: median of the confirmation.
-        speedup: over the model as it was given, confirmed in fresh processes.
+        speedup: over the model as it was given.
         over_float: over the normalized float model, in the same blocks.
         selection: accuracy on the samples that the search looked at.
         verification: accuracy on samples that nothing has seen, or None when there were too few.
         qdq_pairs: QuantizeLinear nodes in the file.
         is_float: it holds no Q/DQ nodes.
         output_sha256: of the delivered file, which is the measured file.
+        confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
     """
 
     origin: str
@@ -74,6 +75,7 @@ class Best:
     qdq_pairs: int
     is_float: bool
     output_sha256: str
+    confirmed: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``; accuracy from the verification samples where there are some."""
@@ -86,6 +88,7 @@ class Best:
             "speedup_low": _finite(self.speedup.low),
             "speedup_high": _finite(self.speedup.high),
             "speedup_over_normalized_float": self.over_float.value,
+            "confirmed": self.confirmed,
             "sqnr_db": accuracy.sqnr_db,
             "metric": accuracy.metric,
             "metric_drop": accuracy.drop,

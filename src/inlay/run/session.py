@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from inlay.data import Samples, save_feed
 from inlay.errors import JournalError
-from inlay.measure.client import Lab, Worker
+from inlay.measure.client import Lab, Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.run.facts import SAMPLES
 from inlay.run.inputs import RunInputs
@@ -57,7 +57,7 @@ class Session:
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
         starting = lab.clock()
-        self.worker = self.start_worker(inputs.config.target, work, inputs.config.limit_s)
+        self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
         self.worker_s = lab.clock() - starting
         try:
             target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
@@ -68,9 +68,13 @@ class Session:
             self.worker.close()
             raise
 
-    def start_worker(self, spec: TargetSpec, folder: Path, limit_s: float) -> Worker:
+    def limit_s(self) -> float:
+        """Seconds that the next call of the runtime may take."""
+        return self.inputs.config.limit_s
+
+    def start_worker(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker whose busy time counts as the run's."""
-        worker = self.lab.start(spec, folder, limit_s)
+        worker = self.lab.start(spec, folder, limit)
         self._workers.append(worker)
         return worker
 

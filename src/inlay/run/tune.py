@@ -260,7 +260,13 @@ def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup
 def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
     """The given model as the first incumbent: by definition exact, and as fast as itself."""
     blocks, metric = meter.protocol.first_blocks, given.judge.float_metric
-    ns = session.journal.once(BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [given.file], blocks))))
+    try:
+        ns = session.journal.once(
+            BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [given.file], blocks)))
+        )
+    except TargetError as error:
+        path, target = session.inputs.file.path, session.inputs.config.target.name
+        raise ModelError(f"{path} cannot be timed on {target}: {error}") from error
     exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
     outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
     trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
@@ -314,6 +320,7 @@ def _confirm(
         given.file,
         worker,
         session.start_worker,
+        session.limit_s,
         search.feed,
         unseen,
         replace(config, confirm_processes=1) if ended.interrupted else config,

@@ -1,0 +1,83 @@
+"""What a runtime returns, checked where it arrives: all that follows may rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from inlay.errors import BadReading, RunFailed
+from inlay.measure import policy
+from inlay.targets.base import Executable, Feed, KernelTime, Simulated
+
+
+class Checked:
+    """An executable that returns arrays and times as the protocol says, or raises.
+
+    Args:
+        executable: as the target built it.
+        announce: called before each call of the runtime.
+    """
+
+    def __init__(self, executable: Executable, announce: Callable[[], None]) -> None:
+        self._executable, self._announce = executable, announce
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises RunFailed."""
+        self._announce()
+        return checked_outputs(self._executable.run(feed))
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference, shape (repeats,), float64. Raises RunFailed, BadReading."""
+        self._announce()
+        return checked_readings(self._executable.time(feed, repeats), repeats)
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """Kernel times. Raises RunFailed, BadReading."""
+        self._announce()
+        kernels = list(self._executable.profile(feed, repeats))
+        for kernel in kernels:
+            if not (isinstance(kernel, KernelTime) and np.isfinite(kernel.ns) and kernel.ns >= 0):
+                raise BadReading(f"the runtime's profile holds {str(kernel)[:200]}, which is no time of a kernel")
+        return kernels
+
+    def close(self) -> None:
+        """Free the executable."""
+        self._announce()
+        self._executable.close()
+
+    def reseed(self, seed: int) -> None:
+        """Draw the noise of a simulation from ``seed``; real runtimes have their own."""
+        if isinstance(self._executable, Simulated):
+            self._executable.reseed(seed)
+
+
+def checked_readings(found: object, repeats: int) -> np.ndarray:
+    """Readings as float64: one for each inference, finite, and longer than what the clock can tell from nothing.
+
+    Raises:
+        BadReading: they are not.
+    """
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf" or found.shape != (repeats,):
+        shape = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+        raise BadReading(f"the runtime gave {shape} in place of {repeats} times")
+    ns = found.astype(np.float64)
+    bad = ~(np.isfinite(ns) & (ns > policy.CLOCK_NS))
+    if bad.any():
+        raise BadReading(f"the runtime says that an inference took {ns[bad][0]:g} ns")
+    return ns
+
+
+def checked_outputs(found: object) -> dict[str, np.ndarray]:
+    """Outputs as arrays by name.
+
+    Raises:
+        RunFailed: they are something else, or hold Python objects.
+    """
+    if not isinstance(found, Mapping):
+        raise RunFailed(f"the runtime gave {type(found).__name__} in place of outputs by name")
+    for name, array in found.items():
+        if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            what = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise RunFailed(f"the runtime gave {what} as output {name}")
+    return dict(found)
