@@ -1,4 +1,4 @@
-"""For tests: small models built node by node, and the conformance classes of targets and strategies.
+"""For tests: small models, a target that fails, and the conformance classes of targets and strategies.
 
 A package that brings a target of its own proves that it keeps the contract in three lines of pytest::
 
@@ -9,6 +9,7 @@ A package that brings a target of its own proves that it keeps the contract in t
 pytest itself is not imported here.
 """
 
+from inlay.testing.faulty import FAULTS, FaultyTarget
 from inlay.testing.models import (
     Builder,
     concat_model,
@@ -26,7 +27,9 @@ from inlay.testing.strategies import StrategyTestCase
 from inlay.testing.targets import TargetTestCase
 
 __all__ = [
+    "FAULTS",
     "Builder",
+    "FaultyTarget",
     "StrategyTestCase",
     "TargetTestCase",
     "concat_model",
