@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inlay.measure import policy
-from inlay.measure.blocks import reading, run_block, slot_repeats
+from inlay.measure.blocks import preempted_share, reading, run_block, slot_repeats
+from inlay.measure.checked import Checked
 from inlay.targets.base import Feed, KernelTime
 
 
 class Slowing:
     """A model whose machine becomes slower with every inference: ``ns * exp(rate * inferences so far)``."""
+
+    preempted_ns = 0.0
 
     def __init__(self, ns: float, clock: list[int], rate: float, log: list[str] | None = None, name: str = "") -> None:
         self._ns, self._clock, self._rate = ns, clock, rate
@@ -66,6 +77,41 @@ def test_a_block_runs_every_model_twice_in_mirrored_order() -> None:
         assert log[3:] == log[2::-1]
         orders.add(tuple(log[:3]))
     assert len(orders) == 6, "any order may come"
+
+
+@given(st.integers(1, 9), st.floats(0.0, 0.9), st.integers(0, 10**6))
+def test_the_share_that_other_processes_took_is_what_the_reading_holds_of_it(n: int, busy: float, seed: int) -> None:
+    """Of inferences of known length, each with a wait of its own: only waits in the faster half are in the reading."""
+    rng = np.random.default_rng(seed)
+    waits = np.where(rng.random(n) < busy, rng.exponential(3e6, n), 0.0)
+    ns = 1e6 + waits
+    assert preempted_share(ns, float(waits.sum())) == pytest.approx(1.0 - 1e6 / reading(ns), abs=1e-9)
+
+
+def test_a_thread_that_is_kept_from_running_knows_how_long() -> None:
+    """Two threads of one processor: what one waits, the other ran."""
+    if not Path("/proc/thread-self/schedstat").exists():
+        pytest.skip("the system does not tell")
+
+    class Spinning(Slowing):
+        def time(self, feed: Feed, repeats: int) -> np.ndarray:
+            begun, used = time.perf_counter_ns(), time.thread_time_ns()
+            while time.thread_time_ns() - used < 200e6:
+                pass
+            return np.array([time.perf_counter_ns() - begun])
+
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        checked = Checked(Spinning(1.0, [0], 0.0), lambda: None)
+        (ns,) = checked.time({}, 1)
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, mine)
+    assert ns - checked.preempted_ns == pytest.approx(200e6, rel=0.1), "what is left is its own time"
+    assert preempted_share(np.array([ns]), checked.preempted_ns) > policy.MAX_PREEMPTED
 
 
 def test_repeats_fill_a_slot() -> None:

@@ -17,6 +17,8 @@ from inlay.targets.base import Artifact, Feed, KernelTime
 class NoisyModel:
     """3 % noise on every inference, and one in ten takes 1.5 times as long."""
 
+    preempted_ns = 0.0
+
     def __init__(self, ns: float, rng: np.random.Generator) -> None:
         self._ns, self._rng = ns, rng
 
@@ -46,7 +48,7 @@ class NoisyWorker:
     def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
         models = [self._models[a.digest] for a in artifacts]
         rows = [run_block(models, [3] * len(models), {}, self._rng) for _ in range(blocks)]
-        return Timing(np.array([r.ns for r in rows]), np.array([r.drift for r in rows]))
+        return Timing(*(np.array([getattr(r, key) for r in rows]) for key in ("ns", "drift", "preempted")))
 
 
 def noisy_meter(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -23,10 +24,22 @@ class Block:
         ns: nanoseconds per inference of each model, in the order given.
         drift: absolute log-ratio of the two passes through the block, the mean over all models. The baseline's own
             would select blocks in which the baseline was fast, and so bias every speedup.
+        preempted: share of a reading that other processes took, the largest of the block.
     """
 
     ns: list[float]
     drift: float
+    preempted: float = 0.0
+
+
+class Clocked(Executable, Protocol):
+    """An executable that tells how long it waited for a processor.
+
+    Attributes:
+        preempted_ns: nanoseconds of the last call of ``time`` in which other processes ran in its place.
+    """
+
+    preempted_ns: float
 
 
 def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
@@ -50,7 +63,21 @@ def reading(ns: np.ndarray) -> float:
     return float(np.sort(ns)[: (len(ns) + 1) // 2].mean())
 
 
-def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
+def preempted_share(ns: np.ndarray, preempted_ns: float) -> float:
+    """Share of a slot's reading that other processes took.
+
+    The inferences took ``sum(ns) - preempted_ns`` by themselves. As long as that mean is no less than the reading, all
+    that was taken is in the slower half, which the reading leaves out.
+
+    Args:
+        ns: nanoseconds of each inference, shape (inferences,).
+        preempted_ns: how long they all waited for a processor.
+    """
+    alone = (float(ns.sum()) - preempted_ns) / len(ns)
+    return min(1.0, max(0.0, 1.0 - alone / reading(ns))) if preempted_ns > 0.0 else 0.0
+
+
+def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
     """Time every model twice.
 
     The first inference of each slot refills the caches and does not count. A model with a single repeat runs so long
@@ -58,10 +85,13 @@ def run_block(executables: Sequence[Executable], repeats: Sequence[int], feed: F
     """
     order = rng.permutation(len(executables))
     readings: list[list[float]] = [[] for _ in executables]
+    preempted = 0.0
     for i in (*order, *order[::-1]):
         if repeats[i] > 1:
             executables[i].time(feed, 1)
-        readings[i].append(reading(executables[i].time(feed, repeats[i])))
+        found = executables[i].time(feed, repeats[i])
+        readings[i].append(reading(found))
+        preempted = max(preempted, preempted_share(found, executables[i].preempted_ns))
     ns = [float(np.exp(np.mean(np.log(r)))) for r in readings]
     drift = abs(float(np.mean([np.log(first / second) for first, second in readings])))
-    return Block(ns, drift)
+    return Block(ns, drift, preempted)

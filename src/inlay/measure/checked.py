@@ -17,10 +17,14 @@ class Checked:
     Args:
         executable: as the target built it.
         announce: called before each call of the runtime.
+
+    Attributes:
+        preempted_ns: how long this thread was ready to run but did not, during the last call of :meth:`time`.
     """
 
     def __init__(self, executable: Executable, announce: Callable[[], None]) -> None:
         self._executable, self._announce = executable, announce
+        self.preempted_ns = 0.0
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""
@@ -30,7 +34,11 @@ class Checked:
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """Nanoseconds of each inference, shape (repeats,), float64. Raises RunFailed, BadReading."""
         self._announce()
-        return checked_readings(self._executable.time(feed, repeats), repeats)
+        before = _waited_ns()
+        found = self._executable.time(feed, repeats)
+        is_simulated = isinstance(self._executable, Simulated)  # its times do not depend on this machine
+        self.preempted_ns = 0.0 if is_simulated else _waited_ns() - before
+        return checked_readings(found, repeats)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Kernel times. Raises RunFailed, BadReading."""
@@ -50,6 +58,18 @@ class Checked:
         """Draw the noise of a simulation from ``seed``; real runtimes have their own."""
         if isinstance(self._executable, Simulated):
             self._executable.reseed(seed)
+
+
+def _waited_ns() -> float:
+    """Nanoseconds that this thread has waited for a processor since it began; 0 where the system does not tell.
+
+    Linux counts them for each thread (``schedstat``); waiting for anything else than a processor is not in it.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return float(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def checked_readings(found: object, repeats: int) -> np.ndarray:

@@ -44,10 +44,17 @@ class Timing:
     Attributes:
         ns: nanoseconds per inference, shape (blocks, models).
         drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
+        preempted: the largest share of a reading that other processes took, shape (blocks,).
     """
 
     ns: np.ndarray
     drift: np.ndarray
+    preempted: np.ndarray
+
+    @property
+    def is_quiet(self) -> np.ndarray:
+        """Which blocks neither drifted nor were preempted: all models of a block count, or none, shape (blocks,)."""
+        return (self.drift <= policy.MAX_DRIFT) & (self.preempted <= policy.MAX_PREEMPTED)
 
 
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
@@ -169,7 +176,8 @@ class Worker:
                 if not found:
                     raise
                 break
-        return Timing(np.array([b["ns"] for b in found], float), np.array([b["drift"] for b in found], float))
+        ns, drift, preempted = (np.array([b[key] for b in found], float) for key in ("ns", "drift", "preempted"))
+        return Timing(ns, drift, preempted)
 
     def _block(self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int) -> dict[str, Any]:
         for artifact in artifacts:

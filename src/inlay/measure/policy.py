@@ -17,6 +17,7 @@ REPORTED_LEVEL = 0.96
 percent of coverage. Over simulated races of every length it covers the truth in 94 to 97 % of cases
 (``tests/measure/test_race.py``); the level of a single look, which decides, would cover it in up to 99 %."""
 
+MAX_PREEMPTED = 0.02  # share of a reading that other processes may have taken; beyond, its block is discarded
 MAX_DRIFT = 0.02  # log-ratio of the two passes through a block beyond which it is discarded
 LOST_FIRST = 0.93  # speedup over the incumbent below which the first look gives up, whatever the interval
 LOST_LATER = 0.97  # the same at later looks, which rest on at least twice the blocks
@@ -31,5 +32,5 @@ RESIDENT_FEEDS = 64  # feeds that a worker holds in memory: samples by the thous
 MESSAGE_LIMIT_S = 600.0  # seconds that a message may take before the worker is killed, by default
 CLOSE_LIMIT_S = 5.0  # seconds that a runtime gets to free a model: ending its process frees it as well
 MARKER_BYTES = 128  # of a model's key, as a worker marks which model it is at work on; keys of 64 to 70 are usual
-MESSAGE_LENGTH = 2000  # characters of an error of a runtime: it may hold a whole model as text
+MESSAGE_LENGTH = 500  # characters of an error of a runtime: it may hold a whole model as text
 LOG_BYTES = 1 << 16  # from the end of what a dead worker printed: where its last words are

@@ -3,7 +3,8 @@
 A race begins with few blocks and doubles them at each look, until the time for one race is spent. It ends early when
 the interval shows a gain over the incumbent or excludes one, or when more blocks would most likely not show one either.
 As the readings decide when to stop, each of the (at most) three looks spends a third of the allowed error (Bonferroni).
-Blocks in which the machine's speed drifted are discarded and measured again after a pause.
+Blocks in which the machine's speed drifted, or other processes took a part of a reading, are discarded and measured
+again after a pause.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ class Meter:
             wanted = blocks - len(kept)
             seed = int(self._rng.integers(2**31))
             timing = self._worker.time(artifacts, self._feed, wanted, self.protocol.slot_ns, seed)
-            quiet = timing.drift <= policy.MAX_DRIFT
-            if spare <= 0:
+            quiet = timing.is_quiet
+            if spare <= 0 or self._worker.deterministic:
                 quiet[:] = True
             lost = int((~quiet).sum())
             spare -= lost

@@ -195,7 +195,9 @@ class Confirmation:
         """
         verifier = _Verifier(self)
         effort = self.plan.confirmation(self.costs, self.config)
-        fresh = FreshReadings(self.start, self.limit, self.feed, self.config, self.folder, self.rng)
+        fresh = FreshReadings(
+            self.start, self.limit, self.feed, self.config, self.folder, self.rng, self.plan.before_writing
+        )
         contenders = self._contenders(incumbent, least_db, effort)
         try:
             base, others, reported = self._two_rounds(contenders, fresh, verifier, effort)
@@ -212,6 +214,11 @@ class Confirmation:
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in contenders}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
+        if fresh.is_busy:
+            troubles.append(
+                "the machine was busy: other processes took a part of many readings, and the figures may be off by "
+                "more than their interval says; measure again on a quiet machine"
+            )
         return self._confirmed(best, base, champion, verifier, effort, troubles)
 
     def _confirmed(

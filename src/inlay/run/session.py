@@ -13,6 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from inlay.data import Samples, save_feed
+from inlay.deadline import Deadline
 from inlay.errors import JournalError
 from inlay.measure.client import Lab, Limit, Worker
 from inlay.measure.journal import Journal
@@ -24,6 +25,10 @@ from inlay.targets.base import Artifact, TargetSpec
 
 _QUICK_S = 0.05
 """Seconds of a run below which a model counts as quick: what surrounds the inference is a large part of them."""
+
+_LEAST_LIMIT_S = 2.0
+"""Seconds that a call of the runtime may take, however little time is left; otherwise half of what is left: a hang must
+leave time for other models."""
 
 
 class Session:
@@ -56,6 +61,7 @@ class Session:
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
+        self._deadline = Deadline(clock=lab.clock)  # none, until the plan is made
         starting = lab.clock()
         self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
         self.worker_s = lab.clock() - starting
@@ -64,13 +70,14 @@ class Session:
             journal = inputs.out / "run.sqlite"
             self.journal = Journal(journal, inputs.identity(target), restart, lambda: self.seconds)
             self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, lab.clock)
+            self._deadline = self.plan.deadline
         except BaseException:
             self.worker.close()
             raise
 
     def limit_s(self) -> float:
         """Seconds that the next call of the runtime may take."""
-        return self.inputs.config.limit_s
+        return min(self.inputs.config.limit_s, max(_LEAST_LIMIT_S, self._deadline.left / 2.0))
 
     def start_worker(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker whose busy time counts as the run's."""
