@@ -30,7 +30,7 @@ def test_a_run_ends_with_a_model_whose_figure_is_true(fault: str, place: str, tm
     found = attempt(fault, place, tmp_path / "run", is_simulated=True)
     if place == "baseline, always":
         assert found.claimed is None
-        assert "model.onnx cannot be timed on" in found.message, "one line, which names the model that does not run"
+        assert "model.onnx does not run on" in found.message, "one line, which names the model that does not run"
         return
     assert found.is_true, found
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import JournalError
+from inlay.errors import JournalError, ModelError, TargetError
 from inlay.measure.client import Lab, Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.run.facts import SAMPLES
@@ -78,6 +78,15 @@ class Session:
     def limit_s(self) -> float:
         """Seconds that the next call of the runtime may take."""
         return min(self.inputs.config.limit_s, max(_LEAST_LIMIT_S, self._deadline.left / 2.0))
+
+    @contextlib.contextmanager
+    def given_model_runs(self) -> Iterator[None]:
+        """Without the given model there is nothing to compare with: where it fails, the run ends, with a line on it."""
+        try:
+            yield
+        except TargetError as error:
+            path, target = self.inputs.file.path, self.inputs.config.target.name
+            raise ModelError(f"{path} does not run on {target}: {error}") from error
 
     def start_worker(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker whose busy time counts as the run's."""

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import Samples
-from inlay.errors import ModelError, TargetError
 from inlay.measure.client import Lab
 from inlay.measure.race import Meter
 from inlay.model.load import ModelFile
@@ -147,13 +146,11 @@ def _run_given(session: Session) -> _Given:
     file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
     session.stage("build and run the model as it is")
     (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
-    try:
+    with session.given_model_runs():
         costs = session.costs(file, first)
         session.limit_samples(costs)
         feeds = session.save_feeds("selection", session.inputs.parts.selection)
         reference = worker.run(file, feeds)
-    except TargetError as error:
-        raise ModelError(f"{inputs.file.path} does not run on {inputs.config.target.name}: {error}") from error
     judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
     judge.refuse_idle_bound()
     return _Given(file, costs, feeds, judge)
@@ -260,13 +257,9 @@ def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup
 def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
     """The given model as the first incumbent: by definition exact, and as fast as itself."""
     blocks, metric = meter.protocol.first_blocks, given.judge.float_metric
-    try:
-        ns = session.journal.once(
-            BASELINE_NS, lambda: float(np.median(meter.measure("baseline", [given.file], blocks)))
-        )
-    except TargetError as error:
-        path, target = session.inputs.file.path, session.inputs.config.target.name
-        raise ModelError(f"{path} cannot be timed on {target}: {error}") from error
+    with session.given_model_runs():
+        measure = partial(meter.measure, "baseline", [given.file], blocks)
+        ns = session.journal.once(BASELINE_NS, lambda: float(np.median(measure())))
     exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
     outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
     trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
