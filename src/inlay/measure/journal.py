@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -332,6 +332,10 @@ def _made(kind: Any, data: Any) -> Any:
     if get_origin(kind) is tuple:
         return tuple(_made(get_args(kind)[0], part) for part in data)
     kinds = get_args(kind) or (kind,)
-    if not isinstance(data, (*kinds, int) if float in kinds else kinds) or data != data:
+    if get_origin(kind) is Literal:
+        fits = data in kinds
+    else:
+        fits = isinstance(data, (*kinds, int) if float in kinds else kinds) and data == data
+    if not fits:
         raise TypeError(f"{data!r} is not of type {kind}")
     return data
