@@ -55,7 +55,7 @@ def test_what_was_proven_in_the_search_is_delivered_where_nothing_can_be_confirm
 
 def test_a_process_that_dies_costs_one_contender(tmp_path: Path) -> None:
     with installed(tmp_path / "site"):
-        found = attempt("abort in time", "confirmation", tmp_path / "run")
+        found = attempt("abort in time", "confirmation", tmp_path / "run", budget_s=None)
     assert found.is_true
     assert found.confirmed
     assert "was given up: the runtime's process died in time (signal SIGABRT)" in found.message

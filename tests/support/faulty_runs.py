@@ -81,7 +81,7 @@ def installed(site: Path) -> Iterator[None]:
 
 
 def attempt(
-    fault: str, place: str, folder: Path, budget_s: float = 8.0, seed: int = 0, *, is_simulated: bool = False
+    fault: str, place: str, folder: Path, budget_s: float | None = 8.0, seed: int = 0, *, is_simulated: bool = False
 ) -> Outcome:
     """Tune a small model on a target with ``fault`` at ``place``.
 
