@@ -73,7 +73,7 @@ class RunFailed(TargetError):
 class Crashed(TargetError):
     """Native code ended its process, or ran out of memory."""
 
-    stage = "crash"
+    stage = "run"
 
 
 class BadReading(TargetError):
