@@ -7,7 +7,8 @@ import pytest
 
 from inlay.quant.sensitivity import Sensitivity
 from inlay.search.base import Strategy
-from inlay.search.guided import Guided, Oracles
+from inlay.search.guided import Guided
+from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
@@ -75,7 +76,7 @@ class Bench:
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
         oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, rewrites=self.rewrites)
         rng = np.random.default_rng(0)
-        guided = Guided(self.graph, oracles, anchors, names, ["out"], self.bound, self.base_ns, rng)
+        guided = Guided(Surrogate(self.graph, oracles, anchors, names, ["out"], self.bound, self.base_ns), rng)
         self.answer(guided)
         self.guided = guided
 

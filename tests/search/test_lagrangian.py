@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from inlay.search.labeling import BoundaryCost, LabelingProblem, Limit
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.local_search import LocalSearch
-from inlay.search.mincut import minimum_cut
-from tests.search.test_mincut import brute_force, problems
+from tests.search.test_mincut import brute_force, minimum_cut, problems
 
 
 @st.composite
@@ -52,10 +51,8 @@ def test_what_is_known_is_not_lost(case: tuple[LabelingProblem, list[Limit]]) ->
 
 
 def start(problem: LabelingProblem, draw: st.DataObject) -> np.ndarray:
-    """Labels that keep ties and label no unit that is not free."""
+    """Labels of selectable units."""
     labels: np.ndarray = np.array([draw.draw(st.booleans()) for _ in problem.selectable]) & problem.selectable
-    for tie in problem.ties:
-        labels[list(tie)] = bool(labels[list(tie)].all())
     return labels
 
 
@@ -77,10 +74,9 @@ def test_improving_keeps_costs_and_usage_in_step_and_ends_where_no_single_change
         return
     assert fits(problem, limits, after)
     assert problem.cost(after) <= problem.cost(labels) + 1e-9
-    tied = {i: tie for tie in problem.ties for i in tie}
     for i in range(len(after)):
         changed = after.copy()
-        changed[list(tied.get(i, (i,)))] ^= True
+        changed[i] ^= True
         assert problem.cost(changed) >= problem.cost(after) - 1e-6 or not fits(problem, limits, changed)
 
 

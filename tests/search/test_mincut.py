@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from inlay.search.labeling import BoundaryCost, FusionPenalty, LabelingProblem, Limit
 from inlay.search.milp import solve
-from inlay.search.mincut import minimum_cut
+from inlay.search.mincut import Network
+
+
+def minimum_cut(problem: LabelingProblem) -> np.ndarray:
+    return Network(problem).cut(problem.low_cost - problem.float_cost, problem.boundary_costs)
 
 
 @st.composite
@@ -23,19 +27,14 @@ def problems(draw: st.DrawFn, least: float = 0.0, penalized: bool = False) -> La
     for _ in range(draw(st.integers(0, 2 * n))):
         producer = draw(st.integers(-1, n - 1))
         consumers = sorted(draw(st.sets(st.integers(0, n - 1), max_size=3)) - {producer})
-        boundaries.append(
-            BoundaryCost(
-                producer, tuple(consumers), draw(st.booleans()), draw(boundary), draw(boundary), draw(boundary)
-            )
-        )
-    ties = [tuple(sorted(draw(st.sets(st.integers(0, n - 1), min_size=2, max_size=2))))] if n > 1 else []
+        boundaries.append(BoundaryCost(producer, tuple(consumers), draw(st.booleans()), draw(boundary), draw(boundary)))
     costs = [np.array(draw(st.lists(cost, min_size=n, max_size=n))) for _ in range(2)]
     free = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     penalties = []
     for _ in range(draw(st.integers(0, 3)) if penalized and n > 1 else 0):
         unit, *causes = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=4, unique=True))
         penalties.append(FusionPenalty(unit, tuple(causes), draw(st.floats(0.0, 20.0))))
-    return LabelingProblem(costs[0], costs[1], boundaries, free, ties if draw(st.booleans()) else [], penalties)
+    return LabelingProblem(costs[0], costs[1], boundaries, free, penalties)
 
 
 def brute_force(problem: LabelingProblem) -> float:
@@ -57,12 +56,28 @@ def test_the_integer_program_is_optimal_with_negative_boundaries_and_penalties(p
     assert problem.cost(found) == pytest.approx(brute_force(problem), abs=2e-2)
 
 
+@settings(max_examples=60, deadline=None)
+@given(problems(least=-3.0, penalized=True), st.data())
+def test_the_integer_program_keeps_limits_at_least_cost(problem: LabelingProblem, data: st.DataObject) -> None:
+    n, m = len(problem.float_cost), len(problem.boundaries)
+    weights = st.integers(0, 3)
+    low, quantize = (np.array(data.draw(st.lists(weights, min_size=k, max_size=k)), float) for k in (n, m))
+    limit = Limit(quantize, low, float(data.draw(st.integers(1, 6))))
+    every = [np.array(labels, bool) for labels in itertools.product((False, True), repeat=n)]
+    found = solve(problem, [limit])
+    assert found is not None, "all float keeps every limit"
+    assert limit.usage(problem, found) <= 1.0 + 1e-6
+    best = min(problem.cost(y) for y in every if limit.usage(problem, y) <= 1.0)
+    assert problem.cost(found) == pytest.approx(best, abs=2e-2)
+
+
 @pytest.mark.parametrize("which", ["negative", "penalty"])
-def test_a_cut_refuses_what_it_cannot_express(which: str) -> None:
-    boundaries = [BoundaryCost(0, (1,), quantize=-1.0)] if which == "negative" else []
+def test_a_problem_says_that_a_cut_cannot_express_it(which: str) -> None:
+    boundaries = [BoundaryCost(0, (1,), quantize=-1.0 if which == "negative" else 1.0)]
     penalties = [FusionPenalty(0, (1,), 1.0)] if which == "penalty" else []
-    with pytest.raises(ValueError, match="program"):
-        minimum_cut(LabelingProblem(np.ones(2), np.zeros(2), boundaries, np.ones(2, bool), penalties=penalties))
+    problem = LabelingProblem(np.ones(2), np.zeros(2), boundaries, np.ones(2, bool), penalties)
+    assert not problem.is_cut
+    assert LabelingProblem(np.ones(2), np.zeros(2), [BoundaryCost(0, (1,), quantize=1.0)], np.ones(2, bool)).is_cut
 
 
 def test_a_unit_between_low_ones_is_priced_as_low_or_one_of_them_is_given_up() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from inlay.quant.sensitivity import Sensitivity
 from inlay.search.edges import State
-from inlay.search.noise_allowance import NoiseAllowance
-from inlay.search.noise_model import NoiseModel
+from inlay.search.noise_model import NoiseAllowance, NoiseModel
 from inlay.trial import (
     Accuracy,
     Failed,

@@ -26,7 +26,8 @@ from inlay.run.plan import Costs
 from inlay.run.progress import Progress
 from inlay.search.baselines import Anchors, anchor_units
 from inlay.search.cost_model import CostModel
-from inlay.search.guided import Guided, Oracles
+from inlay.search.guided import Guided
+from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import Fingerprint, KernelTime
 from inlay.trial import noise_of
@@ -75,7 +76,7 @@ class GuidedSetup:
     probing_s: list[float] = field(default_factory=list)
 
     def strategy(self, anchors: Anchors, hurried: Callable[[], bool]) -> Guided:
-        """The strategy, with costs known from earlier runs; ``hurried`` as in :class:`~inlay.search.guided.Oracles`."""
+        """The strategy, with costs known from earlier runs; ``hurried`` as in ``Oracles``."""
         prepared, config = self.prepared, self.config
         unit_graph = build_unit_graph(prepared.graph, prepared.units)
         seconds = SHARE * (config.budget_s or DEFAULT_BUDGET_S)
@@ -100,7 +101,7 @@ class GuidedSetup:
             lambda: _SOLVING_SHARE * self.deadline.left,
         )
         least_db = config.bound.min_sqnr_db
-        return Guided(
+        surrogate = Surrogate(
             unit_graph,
             oracles,
             anchors.trials,
@@ -108,9 +109,9 @@ class GuidedSetup:
             prepared.graph.float_outputs,
             None if least_db is None else noise_of(least_db),
             self._baseline_ns,
-            np.random.default_rng([config.seed, _DRAWS_STREAM]),
             self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),
         )
+        return Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))
 
     @property
     def anchor_names(self) -> tuple[str, ...]:

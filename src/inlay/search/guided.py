@@ -12,58 +12,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from functools import partial
 
 import numpy as np
 
 from inlay.search import policy
 from inlay.search.base import Dialogue, Scripted, Strategy
-from inlay.search.exploration import Explorer
-from inlay.search.pareto import is_dominated, most_informative, predicted_front
-from inlay.search.surrogate import Oracles, Surrogate
-from inlay.search.unit_graph import UnitGraph
+from inlay.search.exploration import Explorer, is_dominated, most_informative, predicted_front
+from inlay.search.surrogate import Surrogate
 from inlay.trial import Infeasible, Proposal, Trial, noise_of
 from inlay.types import PortRewrite
-
-__all__ = ["Guided", "Oracles"]
 
 
 class Guided(Scripted):
     """See the module.
 
     Args:
-        graph: units and values.
-        oracles: profiles and sensitivities.
-        anchors: trials of the anchors by name, complete by the time of the first ``ask``.
-        chosen: for each anchor's name, the units that it runs in low precision.
-        outputs: names of the float outputs, as in the sensitivities.
-        bound: noise over signal that the SQNR bound allows; None where there is no such bound.
-        baseline_ns: latency of the baseline.
+        surrogate: what was learned; the anchors that it refers to are complete by the time of the first ``ask``.
         rng: of Thompson samples and neighborhood moves.
-        known: unit and boundary costs by signature, from earlier runs.
-
-    Attributes:
-        surrogate: what was learned.
     """
 
-    def __init__(
-        self,
-        graph: UnitGraph,
-        oracles: Oracles,
-        anchors: Mapping[str, Trial],
-        chosen: Mapping[str, frozenset[str]],
-        outputs: Sequence[str],
-        bound: float | None,
-        baseline_ns: float,
-        rng: np.random.Generator,
-        known: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, surrogate: Surrogate, rng: np.random.Generator) -> None:
         super().__init__("guided", self._propose)
-        self._graph = graph
-        self._oracles = oracles
-        self.surrogate = Surrogate(graph, oracles, anchors, chosen, outputs, bound, baseline_ns, known)
-        self._explorer = Explorer(self.surrogate, rng)
+        self._graph = surrogate.graph
+        self.surrogate = surrogate
+        self._explorer = Explorer(surrogate, rng)
 
     @property
     def rewrites(self) -> frozenset[PortRewrite]:
@@ -100,7 +74,7 @@ class Guided(Scripted):
     def _cuts(self) -> Dialogue:
         """Solve and try, until the solution is a labeling that was tried."""
         surrogate = self.surrogate
-        if not (surrogate.allowance.active and self._oracles.hurried()):  # what is outside the bound can wait
+        if not (surrogate.allowance.active and surrogate.oracles.hurried()):  # what is outside the bound can wait
             problem = surrogate.cost_model.expected_problem()
             unconstrained = surrogate.solver.solve_unconstrained(problem, [surrogate.best])
             if surrogate.trial(unconstrained) is None:

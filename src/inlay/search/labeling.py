@@ -26,7 +26,6 @@ class BoundaryCost:
         float_reader: some reader is always float.
         quantize: paid where the producer is float and some consumer is low.
         dequantize: paid where the producer is low and some reader is float.
-        any_low: paid where the producer or any consumer is low.
     """
 
     producer: int
@@ -34,7 +33,6 @@ class BoundaryCost:
     float_reader: bool = False
     quantize: float = 0.0
     dequantize: float = 0.0
-    any_low: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ class LabelingProblem:
         low_cost: cost of each unit in low precision, shape (n,).
         boundaries: costs of values.
         selectable: units that may be low; the others are float. Shape (n,).
-        ties: groups of units that must have the same label.
         penalties: costs of units that do not stay float between low ones.
     """
 
@@ -67,13 +64,12 @@ class LabelingProblem:
     low_cost: np.ndarray
     boundaries: Sequence[BoundaryCost]
     selectable: np.ndarray
-    ties: Sequence[Sequence[int]] = ()
     penalties: Sequence[FusionPenalty] = ()
 
     @cached_property
     def boundary_costs(self) -> np.ndarray:
-        """Rows ``quantize``, ``dequantize``, ``any_low`` of all boundaries; shape (3, boundaries)."""
-        return np.array([[b.quantize, b.dequantize, b.any_low] for b in self.boundaries], np.float64).reshape(-1, 3).T
+        """Rows ``quantize`` and ``dequantize`` of all boundaries; shape (2, boundaries)."""
+        return np.array([[b.quantize, b.dequantize] for b in self.boundaries], np.float64).reshape(-1, 2).T
 
     @property
     def is_cut(self) -> bool:
@@ -81,24 +77,23 @@ class LabelingProblem:
         return not self.penalties and not bool((self.boundary_costs < 0.0).any())
 
     def cost(self, labels: np.ndarray) -> float:
-        """Total cost of a labeling; infinite where it breaks a tie or labels a unit that is not selectable."""
-        if bool((labels & ~self.selectable).any()) or any(len({bool(labels[i]) for i in tie}) > 1 for tie in self.ties):
+        """Total cost of a labeling; infinite where a unit that is not selectable is low."""
+        if bool((labels & ~self.selectable).any()):
             return float("inf")
         total = float(np.where(labels, self.low_cost, self.float_cost).sum())
         total += sum(penalty.cost for penalty in self.penalties if penalty.applies(labels))
         return total + float((self.boundary_costs * self.paid(labels)).sum())
 
     def paid(self, labels: np.ndarray) -> np.ndarray:
-        """Which boundary costs a labeling pays: rows as in :attr:`boundary_costs`, shape (3, boundaries)."""
+        """Which boundary costs a labeling pays: rows as in :attr:`boundary_costs`, shape (2, boundaries)."""
         return self.paid_given(self.arrays.low_producer(labels), self.arrays.low_consumers(labels))
 
     def paid_given(
         self, low_producer: np.ndarray, low_consumers: np.ndarray, at: np.ndarray | slice = slice(None)
     ) -> np.ndarray:
         """:meth:`paid` of the boundaries ``at``, given whether the producer is low and how many consumers are."""
-        some = low_consumers > 0
         some_float = self.arrays.some_float(low_consumers, at)
-        return np.stack([~low_producer & some, low_producer & some_float, low_producer | some])
+        return np.stack([~low_producer & (low_consumers > 0), low_producer & some_float])
 
     @cached_property
     def boundaries_of(self) -> Sequence[Sequence[int]]:

@@ -115,7 +115,7 @@ class LagrangianSolver:
         """
         units = np.zeros(len(self._loss))
         for k in self._negative:
-            boundary, (quantize, dequantize, any_low) = self._problem.boundaries[k], costs[:, k]
+            boundary, (quantize, dequantize) = self._problem.boundaries[k], costs[:, k]
             low_producer = boundary.producer >= 0 and (labels is None or bool(labels[boundary.producer]))
             lows = [c for c in boundary.consumers if labels is None or labels[c]]
             floats = [c for c in boundary.consumers if labels is None or not labels[c]]
@@ -127,8 +127,6 @@ class LagrangianSolver:
                 units[boundary.producer] += dequantize
                 if not boundary.float_reader:
                     units[floats[0]] -= dequantize
-            if any_low < 0.0 and (low_producer or lows):  # max >= any
-                units[boundary.producer if low_producer else lows[0]] += any_low
         return units
 
 

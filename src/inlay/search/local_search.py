@@ -16,9 +16,9 @@ class LocalSearch:
     A change costs time proportional to the boundaries that it touches.
 
     Args:
-        problem: costs, ties and penalties.
+        problem: costs and penalties.
         limits: what must hold.
-        labels: to begin with; they keep the ties and label no unit that is not selectable.
+        labels: to begin with; no unit that is not selectable is low.
 
     Attributes:
         cost: of the current labels.
@@ -37,10 +37,6 @@ class LocalSearch:
             np.array([c.quantize for c in limits], np.float64).reshape(len(limits), boundaries).T / maximum
         )
         self.usage: np.ndarray = np.array([limit.usage(problem, labels) for limit in limits], np.float64)
-        tied = {i: tuple(tie) for tie in _merged(problem.ties) for i in tie}
-        self._group = [tied.get(i, (i,)) for i in range(n)]
-        self._tied = [group for i, group in enumerate(self._group) if len(group) > 1 and group[0] == i]
-        self._movable = np.array([bool(problem.selectable[list(group)].all()) for group in self._group], bool)
         self.cost = problem.cost(labels)
 
     @property
@@ -67,14 +63,14 @@ class LocalSearch:
             cost, usage = self._flips()
             broken = self.usage > 1.0
             saved = np.minimum(-usage, np.maximum(self.usage - 1.0, 0.0))[:, broken].sum(axis=1)
-            useful = np.flatnonzero(self._movable & (saved > 0.0))
+            useful = np.flatnonzero(self._problem.selectable & (saved > 0.0))
             best = useful[np.argsort(np.maximum(cost, 0.0)[useful] / saved[useful], kind="stable")]
             before = excess
             for unit in best[: max(1, int(useful.size * policy.BATCH_SHARE))].tolist():
-                group, low = self._group[unit], not self._low[unit]
-                left = _excess(self.usage + self._preview(group, low)[1])
+                low = not self._low[unit]
+                left = _excess(self.usage + self._preview([unit], low)[1])
                 if left < excess - policy.ROUNDING:
-                    self._set(group, low)
+                    self._set([unit], low)
                     excess = left
             if excess == before:
                 return
@@ -82,7 +78,7 @@ class LocalSearch:
     def _flip_units(self) -> bool:
         """Flip single units where that pays, the highest gain per usage first. Whether any was flipped."""
         cost, usage = self._flips()
-        paying = np.flatnonzero(self._movable & (cost < 0.0))
+        paying = np.flatnonzero(self._problem.selectable & (cost < 0.0))
         per_usage = cost[paying] / (usage[paying].max(axis=1, initial=0.0) + policy.FREE_USAGE)
         best = paying[np.argsort(per_usage, kind="stable")]
         return self._take(((unit,), not self._low[unit]) for unit in best.tolist())
@@ -99,19 +95,16 @@ class LocalSearch:
     def _take(self, changes: Iterable[tuple[Sequence[int], bool]]) -> bool:
         taken = False
         for members, low in changes:
-            whole = [i for m in members for i in self._group[m] if self._movable[i] and self._low[i] is not low]
-            if whole:
-                cost, usage = self._preview(whole, low)
+            changed = [m for m in members if self._problem.selectable[m] and self._low[m] is not low]
+            if changed:
+                cost, usage = self._preview(changed, low)
                 if cost < -policy.ROUNDING and _excess(self.usage + usage) == 0.0:
-                    self._set(whole, low)
+                    self._set(changed, low)
                     taken = True
         return taken
 
     def _flips(self) -> tuple[np.ndarray, np.ndarray]:
-        """Additional cost and usage of flipping each unit together with those tied to it.
-
-        Shapes (n,) and (n, limits).
-        """
+        """Additional cost and usage of flipping each unit alone; shapes (n,) and (n, limits)."""
         problem, arrays, n = self._problem, self._problem.arrays, len(self._low)
         low = self.labels
         low_producer, low_consumers = arrays.low_producer(low), arrays.low_consumers(low)
@@ -136,8 +129,6 @@ class LocalSearch:
             weights = self._quantize_weights[:, j]
             usage[:, j] += np.bincount(arrays.producer[owned], (weights * by_producer[0])[owned], n)
             usage[:, j] += np.bincount(arrays.consumer, weights[arrays.edge] * by_consumer[0], n)
-        for group in self._tied:
-            cost[list(group)], usage[list(group)] = self._preview(group, not self._low[group[0]])
         return cost, usage
 
     def _preview(self, units: Sequence[int], low: bool) -> tuple[float, np.ndarray]:
@@ -180,7 +171,7 @@ class LocalSearch:
         cost = boundary.quantize if quantized else 0.0
         if low_producer and (boundary.float_reader or low_consumers < len(boundary.consumers)):
             cost += boundary.dequantize
-        return (cost + boundary.any_low if low_producer or low_consumers > 0 else cost), quantized
+        return cost, quantized
 
 
 def _excess(usage: np.ndarray) -> float:
@@ -191,13 +182,3 @@ def _excess(usage: np.ndarray) -> float:
 def _paying_labels(penalty: FusionPenalty) -> list[tuple[int, bool]]:
     """Units of a penalty, each with the label that it has where the penalty is paid."""
     return [(penalty.unit, False), *((neighbor, True) for neighbor in penalty.neighbors)]
-
-
-def _merged(ties: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Ties that share a unit, as one."""
-    found: list[set[int]] = []
-    for tie in ties:
-        touching = [group for group in found if group.intersection(tie)]
-        found = [group for group in found if not group.intersection(tie)]
-        found.append(set(tie).union(*touching))
-    return [sorted(group) for group in found]

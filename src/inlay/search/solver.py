@@ -10,8 +10,7 @@ from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import milp, policy
 from inlay.search.labeling import LabelingProblem, Limit
 from inlay.search.lagrangian import LagrangianSolver
-from inlay.search.noise_allowance import NoiseAllowance
-from inlay.search.noise_model import NoiseModel
+from inlay.search.noise_model import NoiseAllowance, NoiseModel
 from inlay.search.unit_graph import UnitGraph
 from inlay.trial import Accuracy, Trial, decibels
 

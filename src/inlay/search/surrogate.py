@@ -13,7 +13,7 @@ from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import policy
 from inlay.search.cost_model import CostModel, Prediction
 from inlay.search.executed import Disagreement, disagreements
-from inlay.search.noise_allowance import NoiseAllowance
+from inlay.search.noise_model import NoiseAllowance
 from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
 from inlay.search.solver import Solver
 from inlay.search.unit_graph import UnitGraph
@@ -75,6 +75,7 @@ class Surrogate:
         known: unit and boundary costs by signature, from earlier runs.
 
     Attributes:
+        graph, oracles: as given.
         cost_model: of latency.
         allowance: how much noise is allowed.
         solver: solves for labelings within the allowance; holds the noise model.
@@ -97,7 +98,7 @@ class Surrogate:
         known: Mapping[str, float] | None = None,
     ) -> None:
         self.graph = graph
-        self._oracles = oracles
+        self.oracles = oracles
         self._anchors = anchors
         self._chosen = chosen
         self._baseline_ns = baseline_ns
@@ -123,7 +124,7 @@ class Surrogate:
 
     def placement(self, labels: np.ndarray) -> Placement:
         """The placement of a labeling and all that follows from it, with the faster rewrites."""
-        plain = self._oracles.label(self.graph.names(self.graph.fixed_point(labels)))
+        plain = self.oracles.label(self.graph.names(self.graph.fixed_point(labels)))
         return plain.with_rewrites(self.rewrites.rewrites)
 
     def trial(self, labels: np.ndarray) -> Trial | None:
@@ -138,12 +139,12 @@ class Surrogate:
         """For each selectable rewrite, profile the anchor that has the most ports for it, without and with it."""
         measured = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
         plain = [p for p in measured if not p.rewrites]
-        for name in sorted({r.name for r in self._oracles.rewrites}):
-            offered = [r for r in self._oracles.rewrites if r.name == name]
+        for name in sorted({r.name for r in self.oracles.rewrites}):
+            offered = [r for r in self.oracles.rewrites if r.name == name]
             usual = max(plain, key=lambda p: len(p.with_rewrites(offered).rewrites), default=Placement())
             rewritten = usual.with_rewrites(offered)
             if rewritten.rewrites:
-                profiles = [self._oracles.profile(p) for p in (usual, rewritten)]
+                profiles = [self.oracles.profile(p) for p in (usual, rewritten)]
                 self.rewrites |= choose_rewrites(self.graph, rewritten.rewrites, *profiles)
 
     def update_from_anchors(self) -> None:
@@ -200,7 +201,7 @@ class Surrogate:
 
     def _update_from_profile(self, labels: np.ndarray, placement: Placement, ns: float, stddev: float) -> float:
         """Learn from a profile; nanoseconds with the faster rewrites, which anchors lack."""
-        kernels = self._oracles.profile(placement)
+        kernels = self.oracles.profile(placement)
         self.disagreements.update({(d.unit, d.wanted_low): d for d in disagreements(self.graph, labels, kernels)})
         faster = self.rewrites.applied(self.graph, placement, kernels)
         if kernels:
