@@ -35,7 +35,7 @@ FAST = Config(schemes_per_region=6, confirmations=0)
 
 
 def evolve(graph: Graph, space: SearchSpace | None = None, config: Config | None = None) -> Evolve:
-    return Evolve(graph, RULES, rng=np.random.default_rng(0), space=space, config=config)
+    return Evolve(space or find_search_space(graph, RULES), rng=np.random.default_rng(0), config=config)
 
 
 def pairs(data: bytes) -> int:

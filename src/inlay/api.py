@@ -46,6 +46,7 @@ from inlay.prepare.options import (
 )
 from inlay.quant.accuracy import Bound, find_metric
 from inlay.regions.cache import PatternCache
+from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
@@ -290,8 +291,10 @@ def regions(
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
         return prepared.space(
-            maximum_sequence_region_size=maximum_sequence_region_size,
-            minimum_topdown_search_size=minimum_topdown_search_size,
+            Config(
+                maximum_sequence_region_size=maximum_sequence_region_size,
+                minimum_topdown_search_size=minimum_topdown_search_size,
+            )
         )
 
 

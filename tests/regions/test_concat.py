@@ -16,6 +16,7 @@ from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Placement, Port
 from tests.support.planted import PlantedEvaluator
+from tests.support.region_graphs import ports_of
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 SEEDS = 100
@@ -43,7 +44,7 @@ def test_all_inputs_of_the_concat_are_covered_within_thirty_samples(branches: in
     wanted = concat_ports(graph)
     found = 0
     for seed in range(SEEDS):
-        strategy = Evolve(graph, RULES, rng=np.random.default_rng(seed), space=space)
+        strategy = Evolve(space, rng=np.random.default_rng(seed))
         evaluator = PlantedEvaluator(lambda p: 100.0 + len(p))
         for _ in range(30):
             proposal = strategy.ask()
@@ -70,7 +71,7 @@ def by_drawing(groups: bool, seed: int) -> bool:
             continue
         seen.add(scheme)
         sampler.record(how)
-        if wanted <= space.ports(scheme, leaf.id):
+        if wanted <= ports_of(space, scheme, leaf.id):
             return True
     return False
 
@@ -146,7 +147,7 @@ def test_promotion_takes_the_concat_along() -> None:
         return 100.0 - 10 * (Port("n2", 0) in placement) - 10 * (Port("cat", 0) in placement)
 
     evaluator = PlantedEvaluator(latency)
-    strategy = Evolve(graph, RULES, rng=np.random.default_rng(0), space=space)
+    strategy = Evolve(space, rng=np.random.default_rng(0))
     while (proposal := strategy.ask()) is not None:
         if Port("n2", 0) in proposal.placement:
             assert Port("cat", 0) in proposal.placement

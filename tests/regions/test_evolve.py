@@ -17,7 +17,7 @@ from inlay.regions.evolve import Evolve
 from inlay.regions.points import NodeInputInsertionPoint
 from inlay.regions.sampling import SchemeSampler
 from inlay.regions.schemes import InsertionScheme
-from inlay.regions.search_space import find_search_space
+from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.trial import Failed, Proposal, Trial
@@ -28,8 +28,9 @@ from tests.support.planted import Kind, PlantedEvaluator, drive, planted_latency
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 
 
-def evolve(graph: Graph, seed: int = 0, **more: object) -> Evolve:
-    return Evolve(graph, RULES, rng=np.random.default_rng(seed), **more)  # type: ignore[arg-type]
+def evolve(graph: Graph, seed: int = 0, space: SearchSpace | None = None, **more: object) -> Evolve:
+    space = space or find_search_space(graph, RULES)
+    return Evolve(space, rng=np.random.default_rng(seed), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["plain", "mixed", "paired"])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.model.graph import Graph
+from inlay.regions.config import Config
 from inlay.regions.point_filters import filter_context, find_rejections
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
@@ -22,7 +23,9 @@ MODERATE = settings(max_examples=80, deadline=None)
 
 
 def space_of(graph: Graph, size: int = 10) -> SearchSpace:
-    return find_search_space(graph, RULES, maximum_sequence_region_size=size, minimum_topdown_search_size=size)
+    return find_search_space(
+        graph, RULES, config=Config(maximum_sequence_region_size=size, minimum_topdown_search_size=size)
+    )
 
 
 @MODERATE

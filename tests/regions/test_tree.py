@@ -6,16 +6,18 @@ import pytest
 from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay.model.graph import Graph
-from inlay.regions.dominators import immediate_dominators
-from inlay.regions.fork_join import MAX_NESTING, find_fork_joins
+from inlay.regions.config import Config
+from inlay.regions.fork_join import MAX_NESTING, find_fork_joins, immediate_dominators
 from inlay.regions.tree import Region, RegionTree, RegionType, find_regions
+from inlay.space.units import find_units
 from inlay.targets.onnxruntime.rules import rules_for
 
 RULES = rules_for("x86_64", frozenset({"avx512_vnni"}))
 
 
 def tree_of(graph: Graph, longest: int = 10, least: int = 10) -> RegionTree:
-    return find_regions(graph, RULES, maximum_sequence_region_size=longest, minimum_topdown_search_size=least)
+    config = Config(maximum_sequence_region_size=longest, minimum_topdown_search_size=least)
+    return find_regions(graph, find_units(graph, RULES), RULES, config)
 
 
 def composites(tree: RegionTree) -> list[Region]:

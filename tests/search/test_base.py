@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.regions.evolve import Evolve
+from inlay.regions.search_space import find_search_space
 from inlay.search.base import Chain, Dialogue, LazyStrategy, Scripted, Strategy
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.testing import StrategyTestCase
@@ -166,9 +167,10 @@ def test_evolve_starts_from_the_incumbent_of_the_strategy_before() -> None:
         if trial.accepted:
             incumbents.append(trial.proposal.placement)
 
-    lazy = LazyStrategy("evolve", lambda: Evolve(graph, RULES, incumbents[-1]))
+    space = find_search_space(graph, RULES)
+    lazy = LazyStrategy("evolve", lambda: Evolve(space, incumbents[-1]))
     chain = Chain([Scripted("once", once), lazy])
-    evaluator = PlantedEvaluator(planted_latency(Evolve(graph, RULES).space, "mixed"))
+    evaluator = PlantedEvaluator(planted_latency(space, "mixed"))
     one = chain.ask()
     assert one is not None
     chain.tell(evaluator(one))

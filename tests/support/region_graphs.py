@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import Graph, Node
 from inlay.regions.node_facts import COMMUTATIVE
+from inlay.regions.schemes import InsertionScheme
+from inlay.regions.search_space import SearchSpace
+from inlay.types import Port
 
 SHAPE = (1, 8, 4, 4)
 
@@ -124,3 +127,8 @@ def _reordered(graph: Graph, rng: np.random.Generator) -> list[Node]:
             if not waiting[after.name]:
                 ready.append(after)
     return order
+
+
+def ports_of(space: SearchSpace, scheme: InsertionScheme, region_id: int) -> frozenset[Port]:
+    """The ports that ``scheme`` selects in one region of its pattern."""
+    return frozenset(port for point in scheme.points for port in space.tables[region_id][point])

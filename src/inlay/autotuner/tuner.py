@@ -80,15 +80,8 @@ class QDQAutotuner:
         """
         config = config or Config()
         cache = PatternCache.load(pattern_cache) if isinstance(pattern_cache, (str, Path)) else pattern_cache
-        space = find_search_space(
-            self._subject.graph,
-            self._rules,
-            maximum_sequence_region_size=config.maximum_sequence_region_size,
-            minimum_topdown_search_size=config.minimum_topdown_search_size,
-            nodes=nodes,
-        )
-        rng = np.random.default_rng(config.seed)
-        self._evolve = Evolve(self._subject.graph, self._rules, None, config, rng, cache, space)
+        space = find_search_space(self._subject.graph, self._rules, nodes, config=config)
+        self._evolve = Evolve(space, None, config, np.random.default_rng(config.seed), cache)
         self._state = TunerState()
 
     @property
@@ -308,13 +301,11 @@ class QDQAutotuner:
         if saved.baseline_ms is not None and saved.incumbent_ms is not None:
             speedup = saved.baseline_ms / saved.incumbent_ms
         self._evolve = Evolve(
-            self._subject.graph,
-            self._rules,
+            core.space,
             saved.placement,
             core.config,
             np.random.default_rng(core.config.seed),
             saved.cache,
-            core.space,
             base_speedup=speedup,
         )
         self._state = TunerState(saved.baseline_ms, saved.incumbent_ms, self._state.variance, saved.profiled)

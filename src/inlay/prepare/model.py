@@ -22,6 +22,7 @@ from inlay.quant.calibrator import observe_shapes
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
+from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
@@ -61,9 +62,9 @@ class PreparedModel:
     resolved: Resolved | None = None
     rewrites: tuple[Rewrite[Any], ...] = ()
 
-    def space(self, **limits: int) -> SearchSpace:
-        """The region-pattern search space; ``limits`` as for :func:`~inlay.regions.search_space.find_search_space`."""
-        return find_search_space(self.graph, self.rules, None, self.allowed, **limits)
+    def space(self, config: Config | None = None) -> SearchSpace:
+        """The region-pattern search space."""
+        return find_search_space(self.graph, self.rules, None, self.allowed, config)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:

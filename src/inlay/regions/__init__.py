@@ -11,34 +11,6 @@ Vocabulary:
 * *pattern*: the structural signature that isomorphic regions share; such a region is an *instance* of its pattern.
 * *insertion point*: a slot of a pattern at which Q/DQ may be inserted. It stands for ports in every instance.
 * *scheme*: a frozen set of insertion points of one pattern.
-
-Files, in the order of the flow::
-
-    dominators, fork_join, leaves, boundaries ─▶ tree              regions
-    canonical, point_filters ─▶ node_facts ─▶ patterns             patterns
-    points ─▶ schemes                                              insertion points and schemes
-    search_space, describe                                         all of it for one model; as text and JSON
-    scheme_import                                                  an existing placement as schemes
-    config, sampling, cache ─▶ evolve                              the search
 """
 
-__all__ = [
-    "boundaries",
-    "cache",
-    "canonical",
-    "config",
-    "describe",
-    "dominators",
-    "evolve",
-    "fork_join",
-    "leaves",
-    "node_facts",
-    "patterns",
-    "point_filters",
-    "points",
-    "sampling",
-    "scheme_import",
-    "schemes",
-    "search_space",
-    "tree",
-]
+__all__ = ["cache", "config", "describe", "evolve", "points", "scheme_import", "schemes", "search_space", "tree"]

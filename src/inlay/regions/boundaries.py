@@ -8,7 +8,6 @@ takes two comparisons.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from inlay.model.graph import Graph
@@ -32,14 +31,6 @@ class LiveRange(NamedTuple):
     first_use: int
     last_use: int
     is_graph_output: bool
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """Values that cross a region's border inwards and outwards."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
 
 
 def find_live_ranges(graph: Graph, leaf_index: Mapping[str, int]) -> dict[str, LiveRange]:
@@ -75,32 +66,11 @@ def leaves_region(live: LiveRange, region: LeafRange) -> bool:
     return live.is_graph_output or (live.last_use != _NONE and (live.first_use < begin or live.last_use >= end))
 
 
-def leaf_boundary(
-    graph: Graph, nodes: Iterable[str], live_ranges: Mapping[str, LiveRange], region: LeafRange
-) -> Boundary:
-    """Inputs and outputs of the leaf ``region``, which consists of ``nodes``."""
-    inputs: dict[str, None] = {}
-    outputs: dict[str, None] = {}
-    for name in nodes:
-        node = graph.node(name)
-        for value in (*node.inputs, *sorted(node.captured)):
-            if value and not graph.is_constant(value) and not _inside(live_ranges[value], region):
-                inputs[value] = None
-        outputs.update(dict.fromkeys(v for v in node.outputs if v and leaves_region(live_ranges[v], region)))
-    return Boundary(tuple(inputs), tuple(outputs))
-
-
-def composite_boundary(
-    children: Iterable[Boundary], live_ranges: Mapping[str, LiveRange], region: LeafRange
-) -> Boundary:
-    """Inputs and outputs of ``region``, whose child regions have the boundaries ``children``."""
-    inputs: dict[str, None] = {}
-    outputs: dict[str, None] = {}
-    for child in children:
-        inputs.update(dict.fromkeys(v for v in child.inputs if not _inside(live_ranges[v], region)))
-        outputs.update(dict.fromkeys(v for v in child.outputs if leaves_region(live_ranges[v], region)))
-    return Boundary(tuple(inputs), tuple(outputs))
-
-
-def _inside(live: LiveRange, region: LeafRange) -> bool:
-    return region[0] <= live.defined < region[1]
+def crossing(
+    reads: Iterable[str], writes: Iterable[str], live_ranges: Mapping[str, LiveRange], region: LeafRange
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the values that ``region`` reads and computes: those from outside, and those that leave it; each once."""
+    begin, end = region
+    inputs = dict.fromkeys(v for v in reads if not begin <= live_ranges[v].defined < end)
+    outputs = dict.fromkeys(v for v in writes if leaves_region(live_ranges[v], region))
+    return tuple(inputs), tuple(outputs)

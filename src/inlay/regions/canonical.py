@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 _MASK = (1 << 64) - 1
 
@@ -40,19 +39,6 @@ Cells = dict[int, list[int]]
 """The vertices of each colour that more than one vertex has."""
 
 
-@dataclass(frozen=True)
-class LabelledDag:
-    """Vertices 0..n-1 in topological order.
-
-    Attributes:
-        labels: 64-bit label of each vertex.
-        edges: ``(from, to, label)`` with ``from < to``; parallel edges are allowed.
-    """
-
-    labels: Sequence[int]
-    edges: Sequence[tuple[int, int, int]]
-
-
 def hash_combine(seed: int, number: int) -> int:
     """Hash ``number`` into ``seed`` with the finalizer of SplitMix64 (Steele, Lea, Flood 2014); 64 bits."""
     x = (seed * 0x9E3779B97F4A7C15 + number + 0x7F4A7C15) & _MASK
@@ -61,19 +47,24 @@ def hash_combine(seed: int, number: int) -> int:
     return x ^ (x >> 31)
 
 
-def canonical_order(dag: LabelledDag) -> list[int]:
-    """The vertices in canonical order. About O(edges) on graphs without large cells of symmetric vertices."""
-    count = len(dag.labels)
+def canonical_order(labels: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> list[int]:
+    """The vertices in canonical order. About O(edges) on graphs without large cells of symmetric vertices.
+
+    Args:
+        labels: 64-bit label of each vertex, in topological order.
+        edges: ``(from, to, label)`` with ``from < to``; parallel edges are allowed.
+    """
+    count = len(labels)
     before: Neighbours = [[] for _ in range(count)]
     after: Neighbours = [[] for _ in range(count)]
-    for start, end, label in dag.edges:
+    for start, end, label in edges:
         before[end].append((start, label))
         after[start].append((end, label))
     depth = [0] * count
     for vertex in range(count):
         for earlier, _ in before[vertex]:
             depth[vertex] = max(depth[vertex], depth[earlier] + 1)
-    colour = [hash_combine(dag.labels[v], depth[v]) for v in range(count)]
+    colour = [hash_combine(labels[v], depth[v]) for v in range(count)]
     _refine_all(colour, before, after)
     cells = _cells(colour, range(count))
     if cells:

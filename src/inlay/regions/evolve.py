@@ -17,16 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inlay.model.graph import Graph
 from inlay.regions.cache import CacheEntry, PatternCache
 from inlay.regions.config import Config
 from inlay.regions.sampling import SchemeSampler
 from inlay.regions.scheme_import import scheme_of_ports
 from inlay.regions.schemes import InsertionScheme, SchemeCompletion
-from inlay.regions.search_space import RegionPattern, SearchSpace, find_search_space
+from inlay.regions.search_space import RegionPattern, SearchSpace
 from inlay.regions.tree import RegionType
-from inlay.space.rules import Rules
-from inlay.trial import Measured, Proposal, Trial
+from inlay.trial import Proposal, Trial
 from inlay.types import Placement, Port, PortRewrite
 
 _ENUMERABLE_POINTS = 12
@@ -106,13 +104,11 @@ class Evolve:
     """The strategy: see the module's docstring. Fulfils :class:`inlay.search.base.Strategy`.
 
     Args:
-        graph: the normalized model.
-        rules: the target's table.
+        space: the search space of the normalized model.
         base: the placement to start from, such as the best known; it is proposed first unless it is empty.
         config: settings.
         rng: source of all random choices; by default made from ``config.seed``.
         cache: schemes from earlier runs, which are tried first.
-        space: the search space of ``graph``, if the caller has it already.
         seeds: existing placements; the schemes that they amount to are tried before any is drawn.
         rewrites: selectable rewrites to apply wherever their ports are quantized, besides those of ``base``.
         base_speedup: speedup of ``base`` over float, if it was measured before; 1 for the empty placement.
@@ -126,26 +122,19 @@ class Evolve:
 
     def __init__(
         self,
-        graph: Graph,
-        rules: Rules,
+        space: SearchSpace,
         base: Placement | None = None,
         config: Config | None = None,
         rng: np.random.Generator | None = None,
         cache: PatternCache | None = None,
-        space: SearchSpace | None = None,
         seeds: Sequence[Placement] = (),
         rewrites: frozenset[PortRewrite] = frozenset(),
         base_speedup: float | None = None,
     ) -> None:
         self.config = config or Config()
-        self.space = space or find_search_space(
-            graph,
-            rules,
-            maximum_sequence_region_size=self.config.maximum_sequence_region_size,
-            minimum_topdown_search_size=self.config.minimum_topdown_search_size,
-        )
+        self.space = space
         base = base if base is not None else Placement()
-        self._completion = SchemeCompletion(graph, self.space.units, rules, base, rewrites)
+        self._completion = SchemeCompletion(space.graph, space.units, space.rules, base, rewrites)
         if base_speedup is None and not len(base):
             base_speedup = 1.0
         self.best = Incumbent(base, self._completion.activations(base), base_speedup)
@@ -171,8 +160,8 @@ class Evolve:
         candidate, self._pending = self._pending, None
         assert candidate is not None, "tell without ask"
         assert trial.proposal.placement == candidate.placement, "tell must answer the proposal last asked for"
-        speedup = measured_speedup(trial)
-        if speedup is None:
+        speedup = trial.speedup
+        if speedup is None or not trial.feasible:
             return
         if candidate.search is not None and candidate.scheme is not None:
             candidate.search.speedups[candidate.scheme] = speedup
@@ -316,14 +305,6 @@ class Evolve:
         """Cached schemes of ``pattern``, best first; without those that have points which are not legal here."""
         legal = set(pattern.points)
         return (e.scheme for e in self._cache.entries(pattern.signature) if e.scheme.points <= legal)
-
-
-def measured_speedup(trial: Trial) -> float | None:
-    """Speedup over the baseline of a trial that was measured and is feasible, or None."""
-    if not trial.feasible:
-        return None
-    assert isinstance(trial.outcome, Measured)
-    return trial.outcome.latency.speedup.value
 
 
 def _search_order(pattern: RegionPattern) -> tuple[bool, int, int]:

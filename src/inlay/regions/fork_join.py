@@ -11,13 +11,12 @@ input, and nodes that compute no float tensor (shape arithmetic).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from inlay.model.graph import Graph
-from inlay.regions.dominators import immediate_dominators
 
 MAX_NESTING = 8
 """Blocks with more levels of blocks inside are dissolved: this bounds the number of regions that a node is in."""
@@ -161,3 +160,45 @@ def _values_before_weights(graph: Graph) -> dict[str, bool]:
         else:
             origins.update(dict.fromkeys((v for v in node.outputs if v), origin))
     return {v: bool(origin & feeding) for v, origin in origins.items()}
+
+
+def immediate_dominators(predecessors: Sequence[Sequence[int]]) -> list[int]:
+    """Immediate dominator of each vertex, in O(edges · log nodes). Those of the reversed graph are post-dominators.
+
+    In topological order, the immediate dominator of a vertex is the lowest common ancestor of its predecessors in the
+    dominator tree built so far. One extra "jump" pointer per vertex (skew-binary jump pointers: Myers, *An applicative
+    random-access stack*, 1983) makes the search for that ancestor logarithmic.
+
+    Args:
+        predecessors: of each vertex, in topological order. Vertex 0 is the root; a vertex without predecessors counts
+            as its direct successor.
+
+    Returns:
+        One vertex for each vertex; the root's entry is the root itself.
+    """
+    count = len(predecessors)
+    parent, jump, depth = [0] * count, [0] * count, [0] * count
+    for vertex in range(1, count):
+        before = predecessors[vertex]
+        dominator = before[0] if before else 0
+        for other in before[1:]:
+            dominator = _common_ancestor(dominator, other, parent, jump, depth)
+        parent[vertex] = dominator
+        depth[vertex] = depth[dominator] + 1
+        far = jump[dominator]
+        equal_jumps = depth[dominator] - depth[far] == depth[far] - depth[jump[far]]
+        jump[vertex] = jump[far] if equal_jumps else dominator
+    return parent
+
+
+def _common_ancestor(one: int, two: int, parent: list[int], jump: list[int], depth: list[int]) -> int:
+    if depth[one] < depth[two]:
+        one, two = two, one
+    while depth[one] > depth[two]:
+        one = jump[one] if depth[jump[one]] >= depth[two] else parent[one]
+    while one != two:
+        if jump[one] != jump[two]:
+            one, two = jump[one], jump[two]
+        else:
+            one, two = parent[one], parent[two]
+    return one

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from inlay.model.graph import Graph, Node
 from inlay.regions.boundaries import LiveRange, leaves_region
-from inlay.regions.canonical import LabelledDag, canonical_order
+from inlay.regions.canonical import canonical_order
 from inlay.regions.node_facts import NodeDescriber, NodeFacts, Read, hash_bytes, hash_text
 from inlay.regions.point_filters import Rejections
 from inlay.regions.tree import Region, RegionType
@@ -168,7 +168,7 @@ class _RegionDag:
         edges.extend((self.vertex[name], first_child + child, _IN_CHILD) for name, child in child_of.items())
 
         self.rank = [0] * len(labels)
-        for position, vertex in enumerate(canonical_order(LabelledDag(labels, edges))):
+        for position, vertex in enumerate(canonical_order(labels, edges)):
             self.rank[vertex] = position
         self.order = sorted(range(len(nodes)), key=lambda i: self.rank[self.vertex[nodes[i].node.name]])
         self.child_order = sorted(range(len(child_signatures)), key=lambda c: self.rank[first_child + c])

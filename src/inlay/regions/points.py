@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from types import MappingProxyType
 
-from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.boundaries import LiveRange, leaves_region
 from inlay.regions.patterns import Instance
@@ -111,18 +110,6 @@ def from_data(data: object) -> InsertionPoint:
 
 def _is_index(index: object) -> bool:
     return isinstance(index, int) and not isinstance(index, bool) and index >= 0
-
-
-def resolve(point: InsertionPoint, table: PointTable) -> tuple[Port, ...]:
-    """The ports that ``point`` stands for in one region, by its table from :func:`legal_points`.
-
-    Raises:
-        UsageError: the region's pattern has no such point.
-    """
-    try:
-        return table[point]
-    except KeyError:
-        raise UsageError(f"the region offers no insertion point at {point}") from None
 
 
 def legal_points(

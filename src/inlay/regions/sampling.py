@@ -29,6 +29,9 @@ class SchemeSampler:
         groups: its Concat groups.
         config: settings.
         rng: source of all random choices.
+
+    Attributes:
+        group_samples: number of recorded schemes that set or cleared a Concat group.
     """
 
     def __init__(
@@ -43,12 +46,7 @@ class SchemeSampler:
         self._config = config
         self._rng = rng
         self._flips: list[InsertionPoint] = []
-        self._group_samples = 0
-
-    @property
-    def group_samples(self) -> int:
-        """Number of recorded schemes that set or cleared a Concat group."""
-        return self._group_samples
+        self.group_samples = 0
 
     def group_probability(self, drawn: int) -> float:
         """Probability that the next scheme sets or clears a Concat group, after ``drawn`` schemes.
@@ -59,7 +57,7 @@ class SchemeSampler:
         if not self._groups:
             return 0.0
         left = max(1, self._config.schemes_per_region - drawn)
-        missing = self._config.concat_group_min_samples - self._group_samples
+        missing = self._config.concat_group_min_samples - self.group_samples
         return min(1.0, max(_LEAST_GROUP_SHARE, missing / left))
 
     def draw(
@@ -87,7 +85,7 @@ class SchemeSampler:
 
     def record(self, how: str) -> None:
         """Count a drawn scheme that is going to be measured, by how it was made."""
-        self._group_samples += how == GROUP_MOVE
+        self.group_samples += how == GROUP_MOVE
 
     def _parent(self, ranked: Sequence[InsertionScheme], incumbent: InsertionScheme) -> InsertionScheme:
         """One of the best schemes so far: of the top percent, or of the ``minimum_schemes_to_mutate`` best."""

@@ -13,7 +13,6 @@ from inlay.regions.points import (
     PointTable,
     RegionOutputInsertionPoint,
     from_data,
-    resolve,
     sort_key,
     to_data,
 )
@@ -46,14 +45,6 @@ class InsertionScheme:
     def distance(self, other: InsertionScheme) -> int:
         """Edit distance: the number of points in exactly one of the two schemes."""
         return len(self.points ^ other.points)
-
-    def ports(self, table: PointTable) -> frozenset[Port]:
-        """The ports that it selects in one region, by that region's table.
-
-        Raises:
-            UsageError: the region's pattern lacks one of the points.
-        """
-        return frozenset(port for point in self.points for port in resolve(point, table))
 
     def to_data(self) -> list[list[str | int | None]]:
         """Plain data, in order."""

@@ -11,14 +11,14 @@ from types import MappingProxyType
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
+from inlay.regions.config import Config
 from inlay.regions.patterns import Instance, PatternFinder, summarize
 from inlay.regions.point_filters import Rejections, filter_context, find_rejections
 from inlay.regions.points import InsertionPoint, PointTable, legal_points
-from inlay.regions.schemes import ConcatGroup, InsertionScheme, concat_groups
+from inlay.regions.schemes import ConcatGroup, concat_groups
 from inlay.regions.tree import RegionTree, RegionType, find_regions
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units
-from inlay.types import Port
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +70,13 @@ class SearchSpace:
     pattern_of: Mapping[int, RegionPattern]
     tables: Mapping[int, PointTable]
 
-    def ports(self, scheme: InsertionScheme, region_id: int) -> frozenset[Port]:
-        """The ports that ``scheme`` selects in one region. Raises UsageError when it belongs to another pattern."""
-        return scheme.ports(self.tables[region_id])
-
 
 def find_search_space(
     graph: Graph,
     rules: Rules,
     nodes: Iterable[str] | None = None,
     allowed: frozenset[str] | None = None,
-    *,
-    maximum_sequence_region_size: int = 10,
-    minimum_topdown_search_size: int = 10,
+    config: Config | None = None,
 ) -> SearchSpace:
     """Regions, patterns and insertion points of ``graph``.
 
@@ -91,8 +85,7 @@ def find_search_space(
         rules: the target's table.
         nodes: globs over node names; only ports of matching nodes are legal. None means all.
         allowed: names of nodes, as a further restriction; None means all.
-        maximum_sequence_region_size: most nodes of a leaf.
-        minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
+        config: sizes of regions.
 
     Raises:
         UsageError: a glob matches no node.
@@ -101,7 +94,7 @@ def find_search_space(
         chosen = select_nodes(graph, nodes)
         allowed = chosen if allowed is None else chosen & allowed
     with _paused_collector():
-        return _find(graph, rules, maximum_sequence_region_size, minimum_topdown_search_size, allowed)
+        return _find(graph, rules, allowed, config or Config())
 
 
 @contextmanager
@@ -116,12 +109,10 @@ def _paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _find(graph: Graph, rules: Rules, longest: int, least: int, allowed: frozenset[str] | None) -> SearchSpace:
+def _find(graph: Graph, rules: Rules, allowed: frozenset[str] | None, config: Config) -> SearchSpace:
     units = find_units(graph, rules)
     rejections = find_rejections(filter_context(graph, rules, units, allowed))
-    tree = find_regions(
-        graph, rules, maximum_sequence_region_size=longest, minimum_topdown_search_size=least, units=units
-    )
+    tree = find_regions(graph, units, rules, config)
     finder = PatternFinder(graph, rejections, tree.live_ranges)
     signatures: dict[int, str] = {}
     instances: dict[str, list[Instance]] = {}

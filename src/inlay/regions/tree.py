@@ -12,23 +12,17 @@ A fork/join block becomes a COMPOSITE. So does a sequence that is too long for o
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from inlay.model.graph import Graph
-from inlay.regions.boundaries import (
-    Boundary,
-    LeafRange,
-    LiveRange,
-    composite_boundary,
-    find_live_ranges,
-    leaf_boundary,
-)
+from inlay.regions.boundaries import LeafRange, LiveRange, crossing, find_live_ranges
+from inlay.regions.config import Config
 from inlay.regions.fork_join import NO_BLOCK, find_fork_joins
 from inlay.regions.leaves import LeafSequence, find_sequences
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, find_units
+from inlay.space.units import Unit
 
 
 class RegionType(enum.Enum):
@@ -102,33 +96,21 @@ class RegionTree:
     live_ranges: Mapping[str, LiveRange] = field(repr=False)
 
 
-def find_regions(
-    graph: Graph,
-    rules: Rules,
-    *,
-    maximum_sequence_region_size: int = 10,
-    minimum_topdown_search_size: int = 10,
-    units: tuple[Unit, ...] | None = None,
-) -> RegionTree:
+def find_regions(graph: Graph, units: Collection[Unit], rules: Rules, config: Config) -> RegionTree:
     """Partition ``graph`` into a tree of regions. O(edges · log nodes).
 
-    Args:
-        graph: the model.
-        rules: the target's table; operators with a row in it that compute are the anchors of leaves.
-        maximum_sequence_region_size: most nodes of a leaf.
-        minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE of its own.
-        units: ``find_units(graph, rules)``, if the caller has it already.
+    Operators that compute and have a row in ``rules`` are the anchors of leaves; ``config`` bounds the sizes of leaves
+    and of sequences.
     """
-    units = find_units(graph, rules) if units is None else units
     anchor_of = {name: unit.nodes[0] for unit in units for name in unit.nodes[1:]}
     blocks = find_fork_joins(graph)
-    sequences = find_sequences(graph, rules, blocks, anchor_of, max(1, maximum_sequence_region_size))
+    sequences = find_sequences(graph, rules, blocks, anchor_of, config.maximum_sequence_region_size)
     order = {node.name: node.index for node in graph.nodes}
 
     # content[b] is what lies directly in block b; the last entry (index NO_BLOCK) is the root's
     content: list[list[_Draft]] = [[] for _ in range(len(blocks.blocks) + 1)]
     for sequence in sequences:
-        content[sequence.block].extend(_drafts(sequence, order, minimum_topdown_search_size))
+        content[sequence.block].extend(_drafts(sequence, order, config.minimum_topdown_search_size))
     for index in range(len(blocks.blocks) - 1, -1, -1):  # children before their parents
         parent = content[blocks.blocks[index].parent]
         inner = _flatten(content[index])
@@ -205,10 +187,12 @@ def _region(
 ) -> Region:
     is_leaf = draft.type is RegionType.LEAF
     leaf_range = (begin, children[-1].leaf_range[1] if children else begin + is_leaf)
-    if is_leaf:
-        boundary = leaf_boundary(graph, draft.nodes, live_ranges, leaf_range)
-    else:
-        boundary = composite_boundary([Boundary(c.inputs, c.outputs) for c in children], live_ranges, leaf_range)
+    nodes = [graph.node(name) for name in draft.nodes]
+    reads = [v for n in nodes for v in (*n.inputs, *sorted(n.captured)) if v and not graph.is_constant(v)]
+    writes = [v for n in nodes for v in n.outputs if v]
+    reads += [v for child in children for v in child.inputs]
+    writes += [v for child in children for v in child.outputs]
+    inputs, outputs = crossing(reads, writes, live_ranges, leaf_range)
     return Region(
         id=region_id,
         type=draft.type,
@@ -216,8 +200,8 @@ def _region(
         parent=parent,
         children=children,
         direct_nodes=draft.nodes,
-        inputs=boundary.inputs,
-        outputs=boundary.outputs,
+        inputs=inputs,
+        outputs=outputs,
         size=sum(c.size for c in children) + len(draft.nodes),
         leaf_range=leaf_range,
     )

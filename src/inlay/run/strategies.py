@@ -62,13 +62,11 @@ def compose(
 
     def make_evolve() -> Evolve:
         return Evolve(
-            prepared.graph,
-            prepared.rules,
+            prepared.space(),
             base=evaluator.incumbent.placement or Placement(),
             config=Config(schemes_per_region=config.schemes_per_region, seed=config.seed),
             rng=np.random.default_rng([config.seed, _EVOLUTION_STREAM]),
             cache=cache,
-            space=prepared.space(),
             seeds=[placement for _, placement in imported.placements],
             rewrites=guided.rewrites,
         )
