@@ -62,8 +62,8 @@ def space(workspace: MakeWorkspace) -> Workspace:
 
 
 def errors(space: Workspace) -> dict[str, np.ndarray]:
-    p, feeds = space.prepared, [dict(feed) for feed in space.feeds]
-    return weight_error_means(p.emitter.base, p.store, p.graph, p.units, p.rules, space.table, feeds)
+    feeds = [dict(feed) for feed in space.feeds]
+    return weight_error_means(space.prepared, space.prepared.units, space.table, feeds)
 
 
 def given_bias(space: Workspace) -> np.ndarray:

@@ -171,7 +171,7 @@ def test_the_probe_computes_what_is_emitted(workspace: MakeWorkspace, make: Call
     space = workspace(make(), samples=3)
     p, full = space.prepared, space.full()
     domains = domains_of(p, space.observed, "minmax")
-    probe = RangeProbe(p.emitter, p.graph, p.store, full, space.table, domains, p.rules.activation)
+    probe = RangeProbe(p, full, space.table, domains)
     assert probe.domains
     feed = dict(space.feeds[0])
     found = {}
@@ -224,7 +224,7 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
     reference = Session(p.emitter.base, p.store)
     wanted = [reference.run(f) for f in feeds]
     domains = domains_of(p, space.observed, "minmax")
-    probe = RangeProbe(p.emitter, p.graph, p.store, full, space.table, domains, p.rules.activation)
+    probe = RangeProbe(p, full, space.table, domains)
     tables = {m: table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.domains, m)) for m in METHODS}
     options = {c: {m: t.params(c, p.rules.activation) for m, t in tables.items()} for c in probe.domains}
     local = {c: dict.fromkeys(METHODS, 0.0) for c in probe.domains}

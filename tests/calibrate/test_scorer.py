@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inlay.calibrate.scorer import InProcess, OnTarget, TableScorer
+from inlay.calibrate.scorer import OnTarget, Run, TableScorer, in_process
 from inlay.data import Samples, save_feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
@@ -29,22 +29,22 @@ def judge_of(space: Workspace) -> Judge:
     return Judge([reference.run(feed) for feed in space.feeds], samples, Bound(), margin=False)
 
 
-def in_process(space: Workspace) -> InProcess:
-    return InProcess(space.prepared, [dict(feed) for feed in space.feeds])
+def here_on(space: Workspace) -> Run:
+    return in_process(space.prepared, [dict(feed) for feed in space.feeds])
 
 
 def test_the_score_is_the_sqnr_of_the_worst_output(workspace: MakeWorkspace) -> None:
     space = workspace(small_model(), samples=3)
     judge = judge_of(space)
-    backend = in_process(space)
-    found = TableScorer(judge, backend).sqnr_db(space.table, space.full())
-    outputs = backend.outputs(space.table, space.full())
+    run = here_on(space)
+    found = TableScorer(judge, run).sqnr_db(space.table, space.full())
+    outputs = run(space.table, space.full())
     pairs = [
         (np.stack([want[name] for want in judge.reference]), np.stack([got[name] for got in outputs]))
         for name in judge.reference[0]
     ]
     assert found == pytest.approx(min(sqnr(want, got) for want, got in pairs))
-    assert TableScorer(judge, backend).sqnr_db(space.table, Placement()) == EXACT_DB
+    assert TableScorer(judge, run).sqnr_db(space.table, Placement()) == EXACT_DB
 
 
 def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_path: Path) -> None:
@@ -52,10 +52,10 @@ def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_
     judge, paths = judge_of(space), [tmp_path / f"{i}.npz" for i in range(2)]
     for path, feed in zip(paths, space.feeds, strict=True):
         save_feed(path, dict(feed))
-    here = TableScorer(judge, in_process(space)).sqnr_db(space.table, space.full())
+    here = TableScorer(judge, here_on(space)).sqnr_db(space.table, space.full())
     with Worker(TargetSpec("null"), tmp_path) as worker:
         target = OnTarget(space.prepared, worker, paths)
-        assert TableScorer(judge, target).sqnr_db(space.table, space.full()) == pytest.approx(here, abs=0.5)
+        assert TableScorer(judge, target.outputs).sqnr_db(space.table, space.full()) == pytest.approx(here, abs=0.5)
         outputs, ns = target.timed_outputs(space.table, space.full(), 1_000_000)
     assert judge.judge(outputs).sqnr_db == pytest.approx(here, abs=0.5)
     assert ns > 0.0
@@ -71,12 +71,11 @@ def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_
     ],
 )
 def test_failures_are_values(workspace: MakeWorkspace, error: TargetError, stage: str) -> None:
-    class Broken:
-        def outputs(self, table: QParamsTable, placement: Placement) -> Sequence[Outputs]:
-            raise error
+    def broken(table: QParamsTable, placement: Placement) -> Sequence[Outputs]:
+        raise error
 
     space = workspace(small_model())
-    scorer = TableScorer(judge_of(space), Broken())
+    scorer = TableScorer(judge_of(space), broken)
     assert scorer.sqnr_db(space.table, space.full()) == Failed(stage, str(error))  # type: ignore[arg-type]
     with pytest.raises(type(error)):
         scorer.accuracy(space.table, space.full())

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
-from inlay.calibrate.scorer import InProcess, TableScorer
+from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import observe, table_from
 from inlay.data import Samples, bound, files_of, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
@@ -107,7 +107,7 @@ class Subject:
             observed,
             prepared.label(frozenset(u.name for u in prepared.selectable)),
             self._samples.feeds,
-            TableScorer(judge, InProcess(prepared, some.feeds)).sqnr_db,
+            TableScorer(judge, in_process(prepared, some.feeds)).sqnr_db,
             policy.DEFAULT_SECONDS,
             clock=StepClock.for_model(prepared),
         )

@@ -18,31 +18,22 @@ from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.model.graph import Graph
 from inlay.model.reference import Session, in_batches
-from inlay.model.store import WeightStore, tensor_proto
+from inlay.model.store import tensor_proto
+from inlay.prepare.model import PreparedModel
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
-from inlay.space.rules import Rules
 from inlay.space.units import Unit
 
 _PREFIX = "inlay.bias/"
 
 
 def weight_error_means(
-    base: onnx.ModelProto,
-    store: WeightStore,
-    graph: Graph,
-    units: Sequence[Unit],
-    rules: Rules,
-    table: QParamsTable,
-    feeds: Sequence[Feed],
+    prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable, feeds: Sequence[Feed]
 ) -> dict[str, np.ndarray]:
     """Mean error of every output channel that the rounded weights of each unit cause, with exact activations.
 
     Args:
-        base: the normalized model, its weights in ``store``.
-        store: weights.
-        graph: index of the model, with shapes.
-        units: its units; those with a quantized weight and a constant bias of one element per channel are probed.
-        rules: type of weights.
+        prepared: the model.
+        units: some of its units; those with a weight and a constant bias of one element per channel are probed.
         table: qparams of the weights.
         feeds: samples, which count equally; they are streamed, and only one mean per channel is kept.
 
@@ -52,11 +43,12 @@ def weight_error_means(
     Raises:
         CompileFailed, RunFailed: the probe model does not run.
     """
+    graph = prepared.graph
     found = {u.name: u for u in units if _correctable(graph, u)}
     sizes = {name: _weight(graph, unit).nbytes for name, unit in found.items()}
     means: dict[str, np.ndarray] = {}
     for batch in in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES):
-        session = Session(_probe(base, graph, [found[n] for n in batch], rules, table), store, optimize=True)
+        session = Session(_probe(prepared, [found[n] for n in batch], table), prepared.store, optimize=True)
         for feed in feeds:
             for name, mean in session.run(feed).items():
                 node = name.removeprefix(_PREFIX)
@@ -78,10 +70,9 @@ def _weight(graph: Graph, unit: Unit) -> np.ndarray:
     return array
 
 
-def _probe(
-    base: onnx.ModelProto, graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable
-) -> onnx.ModelProto:
-    """``base`` with a copy of each unit that computes the mean error of its weight; these are the only outputs."""
+def _probe(prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable) -> onnx.ModelProto:
+    """The model with a copy of each unit that computes the mean error of its weight; these are the only outputs."""
+    base, graph = prepared.emitter.base, prepared.graph
     model = onnx.ModelProto()
     model.CopyFrom(base)
     proto = model.graph
@@ -90,7 +81,7 @@ def _probe(
     for unit in units:
         port = unit.weights[0]
         weight = _weight(graph, unit)
-        params = table.params(graph.value_of(port), rules.weight)
+        params = table.params(graph.value_of(port), prepared.rules.weight)
         error = dequantize(quantize(weight, params), params) - weight
         error_name, raw, mean = (f"{_PREFIX}{unit.name}{suffix}" for suffix in ("/weight", "/raw", ""))
         copy = onnx.NodeProto()

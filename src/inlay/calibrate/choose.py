@@ -227,8 +227,7 @@ class _Search:
         """Of all rounded weights whose biases are quantized."""
         prepared = self.prepared
         units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
-        base, table = prepared.emitter.base, self.table(self.method)
-        means = weight_error_means(base, prepared.store, prepared.graph, units, prepared.rules, table, self.feeds)
+        means = weight_error_means(prepared, units, self.table(self.method), self.feeds)
         return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
 
     def restricted(
@@ -267,7 +266,8 @@ class _Search:
         begun = self.clock()
         reference = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
         references = [reference.run(feed) for feed in self.feeds]
-        probes = [self._probe(each) for each in ([{}, means] if means else [{}])]
+        tables = [self.table(self.method, each) for each in ([{}, means] if means else [{}])]
+        probes = [RangeProbe(self.prepared, self.placement, table, self.domains) for table in tables]
         activation = self.prepared.rules.activation
         domains = probes[0].domains
 
@@ -290,18 +290,6 @@ class _Search:
         best = int(np.argmax(starts))
         found = select(probes[best], max(0.0, seconds - (self.clock() - begun)))
         return found, means if best else {}
-
-    def _probe(self, means: WeightErrorMeans) -> RangeProbe:
-        prepared = self.prepared
-        return RangeProbe(
-            prepared.emitter,
-            prepared.graph,
-            prepared.store,
-            self.placement,
-            self.table(self.method, means),
-            self.domains,
-            prepared.rules.activation,
-        )
 
     def _noise(self, domain: str, params: QParams) -> float:
         """The largest error at a value of ``domain``, relative to its power."""

@@ -16,8 +16,9 @@ from onnx import TensorProto, helper
 from inlay.data import Feed
 from inlay.model.graph import Graph
 from inlay.model.reference import Session
-from inlay.model.store import WeightStore, tensor_proto
-from inlay.quant.emit import ONNX_TYPE, Emitter
+from inlay.model.store import tensor_proto
+from inlay.prepare.model import PreparedModel
+from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import STORAGE, QParamsTable
 from inlay.types import Placement, Port, QParams, QType
@@ -29,13 +30,10 @@ class RangeProbe:
     """One session on ``placement`` that takes the qparams of its activations as inputs.
 
     Args:
-        emitter: writes the placement.
-        graph: index of the model.
-        store: weights.
+        prepared: the model; the qparams of activations of its target's usual type are inputs.
         placement: what is quantized.
         table: qparams of weights and of constants, and corrected biases.
         domains: by value, the domain whose qparams it shares; a value that shares with none may be missing.
-        qtype: type of the activations whose qparams are inputs.
 
     Attributes:
         domains: those whose qparams are inputs, in the order of the model.
@@ -46,20 +44,13 @@ class RangeProbe:
     """
 
     def __init__(
-        self,
-        emitter: Emitter,
-        graph: Graph,
-        store: WeightStore,
-        placement: Placement,
-        table: QParamsTable,
-        domains: Mapping[str, str],
-        qtype: QType,
+        self, prepared: PreparedModel, placement: Placement, table: QParamsTable, domains: Mapping[str, str]
     ) -> None:
-        proto = emitter.emit(Placement((p, q) for p, q in placement if q is not QType.INT32), table)
+        proto = prepared.emitter.emit(Placement((p, q) for p, q in placement if q is not QType.INT32), table)
         _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
-        self._qtype = qtype
-        self.domains = _qparams_to_inputs(proto, graph, domains, qtype)
-        self._session = Session(proto, store, optimize=True, fuse_qdq=False)
+        self._qtype = prepared.rules.activation
+        self.domains = _qparams_to_inputs(proto, prepared.graph, domains, self._qtype)
+        self._session = Session(proto, prepared.store, optimize=True, fuse_qdq=False)
 
     def run(self, feed: Feed, qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
         """Outputs by name, with ``qparams`` for each domain. Raises RunFailed."""

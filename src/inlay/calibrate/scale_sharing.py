@@ -56,12 +56,8 @@ def choose_sharing(
 ) -> tuple[Sharing, ...]:
     """Decide for each operator of ``rules.share``, in topological order; domains merged before count as one range.
 
-    Args:
-        graph: the model.
-        rules: policy and costs of the target.
-        histograms: by observed value.
-        ranges: of each observed value alone.
-        flipped: operators for which the opposite decision was measured to be better.
+    ``histograms`` and ``ranges`` are those of each observed value alone. For the operators ``flipped``, the opposite
+    decision was measured to be better.
     """
     nodes = [n for n in graph.nodes if n.op_type in rules.share and is_shared(rules, n) and not _moves(rules, n)]
     if not nodes:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from inlay.data import Feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
@@ -24,25 +23,18 @@ Score = Callable[[QParamsTable, Placement], float | Failed]
 """SQNR in dB of the worst output when a placement is quantized with a table, or where it failed."""
 
 
-class Backend(Protocol):
-    """Where the quantized model runs, on the scoring samples."""
-
-    def outputs(self, table: QParamsTable, placement: Placement) -> Sequence[Outputs]:
-        """Outputs for each sample. Raises TargetError."""
-        ...
+Run = Callable[[QParamsTable, Placement], Sequence[Outputs]]
+"""Runs the quantized model on each scoring sample. Raises TargetError."""
 
 
-@dataclass(frozen=True, eq=False)
-class InProcess:
+def in_process(prepared: PreparedModel, feeds: Sequence[Feed]) -> Run:
     """The numeric oracle, without a target's worker, on ``feeds``."""
 
-    prepared: PreparedModel
-    feeds: Sequence[Feed]
+    def run(table: QParamsTable, placement: Placement) -> list[Outputs]:
+        session = Session(prepared.emitter.emit(placement, table), prepared.store)
+        return [session.run(feed) for feed in feeds]
 
-    def outputs(self, table: QParamsTable, placement: Placement) -> list[Outputs]:
-        """Outputs for each feed. Raises CompileFailed, RunFailed."""
-        session = Session(self.prepared.emitter.emit(placement, table), self.prepared.store)
-        return [session.run(feed) for feed in self.feeds]
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,15 +74,15 @@ class TableScorer:
 
     Attributes:
         judge: compares outputs with those of the float model on the scoring samples.
-        backend: runs the quantized model on the same samples.
+        outputs: of the quantized model on the same samples.
     """
 
     judge: Judge
-    backend: Backend
+    outputs: Run
 
     def accuracy(self, table: QParamsTable, placement: Placement) -> Accuracy:
         """Accuracy of ``placement`` with ``table``. Raises TargetError."""
-        return self.judge.judge(self.backend.outputs(table, placement))
+        return self.judge.judge(self.outputs(table, placement))
 
     def sqnr_db(self, table: QParamsTable, placement: Placement) -> float | Failed:
         """SQNR in dB of the worst output, or where it failed."""

@@ -34,12 +34,7 @@ class LiveRange(NamedTuple):
 
 
 def find_live_ranges(graph: Graph, leaf_index: Mapping[str, int]) -> dict[str, LiveRange]:
-    """The live range of every value that is not constant. Linear time.
-
-    Args:
-        graph: the model.
-        leaf_index: index of each node's leaf, by node name.
-    """
+    """The live range of every value that is not constant, by the index of each node's leaf. Linear time."""
     found: dict[str, list[int]] = {v: [_NONE, _NONE, _NONE] for v in graph.inputs}
     for node in graph.nodes:  # in topological order: a value is computed before it is read
         leaf = leaf_index[node.name]

@@ -55,10 +55,8 @@ def regions_json(space: SearchSpace) -> dict[str, Any]:
 def regions_lines(space: SearchSpace, every: bool = False) -> list[str]:
     """The tree for people: sizes, patterns and their instances, insertion points, and why ports are rejected.
 
-    Args:
-        space: the search space.
-        every: show each region with its points and its rejected ports. Otherwise a pattern is expanded at its first
-            instance, one line stands for each other instance, and rejections are counted by filter.
+    With ``every``, each region is shown with its points and its rejected ports. Otherwise a pattern is expanded at its
+    first instance, one line stands for each other instance, and rejections are counted by filter.
     """
     lines = [
         f"{len(space.graph.nodes)} nodes, {len(space.tree.regions)} regions, {len(space.patterns)} patterns, "

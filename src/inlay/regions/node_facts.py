@@ -71,9 +71,7 @@ class NodeFacts(NamedTuple):
 class NodeDescriber:
     """Gathers the facts of nodes and the descriptions of values; both are cached.
 
-    Args:
-        graph: the model.
-        rejections: which ports are legal; this is part of a pattern, so that a scheme fits every instance.
+    Which ports are legal (``rejections``) is part of a pattern, so that a scheme fits every instance.
     """
 
     def __init__(self, graph: Graph, rejections: Rejections) -> None:

@@ -55,13 +55,7 @@ class Instance:
 
 
 class PatternFinder:
-    """Finds the signature and the canonical order of regions.
-
-    Args:
-        graph: the model.
-        rejections: which ports and outputs are legal insertion points.
-        live_ranges: where each value is computed and read, by leaf.
-    """
+    """Finds the signature and the canonical order of regions."""
 
     def __init__(self, graph: Graph, rejections: Rejections, live_ranges: Mapping[str, LiveRange]) -> None:
         self._graph = graph

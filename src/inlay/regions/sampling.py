@@ -22,13 +22,7 @@ GROUP_MOVE = "Concat group"
 
 
 class SchemeSampler:
-    """Draws schemes of one pattern.
-
-    Args:
-        points: the pattern's points, in order.
-        groups: its Concat groups.
-        config: settings.
-        rng: source of all random choices.
+    """Draws schemes of one pattern, by its points and its Concat groups.
 
     Attributes:
         group_samples: number of recorded schemes that set or cleared a Concat group.
@@ -65,10 +59,8 @@ class SchemeSampler:
     ) -> tuple[InsertionScheme, str]:
         """A scheme, which may be known already, and how it was made.
 
-        Args:
-            incumbent: the pattern's current scheme.
-            ranked: schemes measured so far, best first.
-            drawn: number of schemes drawn for this pattern.
+        ``incumbent`` is the pattern's current scheme, ``ranked`` those measured so far, best first, and ``drawn`` the
+        number of schemes drawn.
         """
         if self._rng.random() < self.group_probability(drawn):
             return self._toggle_group(self._parent(ranked, incumbent)), GROUP_MOVE

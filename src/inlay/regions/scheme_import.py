@@ -49,12 +49,7 @@ class ImportReport:
 
 
 def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) -> ImportReport:
-    """Account for ``sites``, and express them as schemes.
-
-    Args:
-        space: the search space of the normalized float model.
-        sites: ports with their types, as extracted from a Q/DQ model.
-    """
+    """Account for ``sites``, as extracted from a Q/DQ model, and express them as schemes."""
     graph = space.graph
     reached = {port for table in space.tables.values() for ports in table.values() for port in ports}
     constants = {p for unit in space.units if unit.selectable for p in (*unit.weights, *unit.biases)}

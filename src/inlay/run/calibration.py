@@ -130,7 +130,7 @@ class Calibration:
             observed,
             placement,
             () if self.parts.calibration.kind == "random" else self.parts.calibration.feeds,
-            TableScorer(judge, target).sqnr_db,
+            TableScorer(judge, target.outputs).sqnr_db,
             policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s,
             self.config.bound.min_sqnr_db,
             self.config.methods,

@@ -25,7 +25,7 @@ from inlay.run.noise_probes import SHARE, Probes
 from inlay.run.plan import Costs
 from inlay.run.progress import Progress
 from inlay.search.baselines import Anchors, anchor_units
-from inlay.search.cost_model import CostModel
+from inlay.search.cost_prior import CostParameters
 from inlay.search.guided import Guided
 from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
@@ -132,7 +132,7 @@ class GuidedSetup:
     def _known_costs(self, unit_graph: UnitGraph) -> dict[str, float]:
         if not self.config.cost_db:
             return {}
-        return CostDatabase(self.fingerprint).read(CostModel(unit_graph).signatures())
+        return CostDatabase(self.fingerprint).read(set(CostParameters(unit_graph).signatures))
 
     def _sensitivity(self, probes: Probes) -> Sensitivity:
         if self.journal.fact(SENSITIVITY) is None:

@@ -85,7 +85,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
-        scorer = TableScorer(judge, OnTarget(prepared, worker, feeds))
+        scorer = TableScorer(judge, OnTarget(prepared, worker, feeds).outputs)
         clock = StepClock.for_model(prepared) if worker.deterministic else time.monotonic
         known = samples.feeds if real else ()
         choice = choose_calibration(

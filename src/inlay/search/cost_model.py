@@ -57,7 +57,7 @@ class CostPosterior:
         return np.asarray(np.maximum(self.prior.mean + self._correction, policy.LEAST_CORRECTION * self.prior.mean))
 
     def predict(self, paid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Expected nanoseconds of labelings, and their standard deviations; both of shape (labelings,).
+        """Expected nanoseconds of many labelings, and their standard deviations; both of shape (labelings,).
 
         Args:
             paid: indices of the parameters that each labeling pays, shape (labelings, units + edges).
@@ -124,11 +124,7 @@ class Prediction:
 
 
 class CostModel:
-    """Learned costs of one model on one target.
-
-    Args:
-        graph: units and values.
-        known: costs by signature from earlier runs; see :meth:`summary`.
+    """Learned costs of one model on one target; ``known`` ones are the :meth:`summary` of earlier runs.
 
     Attributes:
         parameters: what has a cost.
@@ -194,16 +190,8 @@ class CostModel:
 
     def predict(self, labels: np.ndarray) -> Prediction:
         """Latency of a labeling."""
-        (mean,), (stddev,) = self.predict_paid(self.paid(labels)[None])
+        (mean,), (stddev,) = self.costs().predict(self.paid(labels)[None])
         return Prediction(float(mean), float(stddev))
-
-    def predict_paid(self, paid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Expected nanoseconds of many labelings, and their standard deviations; both of shape (labelings,).
-
-        Args:
-            paid: a row of :meth:`paid` for each, shape (labelings, units + edges).
-        """
-        return self.costs().predict(paid)
 
     def expected_problem(self) -> LabelingProblem:
         """The labeling problem under the expected costs."""
@@ -212,10 +200,6 @@ class CostModel:
     def sampled_problem(self, rng: np.random.Generator) -> LabelingProblem:
         """The labeling problem under costs sampled from their posterior: Thompson sampling."""
         return self.parameters.problem(self.costs().sample(rng))
-
-    def signatures(self) -> set[str]:
-        """Keys of :meth:`summary` that this model may look up."""
-        return set(self.parameters.signatures)
 
     def summary(self) -> dict[str, float]:
         """Mean cost by signature of everything that was profiled, nanoseconds: for a later run."""

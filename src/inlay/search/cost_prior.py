@@ -27,11 +27,7 @@ FORMS = 4  # of a unit: 2 * (it is low) + (its layout source is low)
 
 
 class CostParameters:
-    """Which parameters there are, which a labeling pays, and the labeling problem that they make.
-
-    Args:
-        graph: units and values.
-    """
+    """Which parameters there are, which a labeling pays, and the labeling problem that they make."""
 
     def __init__(self, graph: UnitGraph) -> None:
         self.graph = graph
@@ -108,12 +104,7 @@ class NormalCosts:
 
 
 class CostPrior:
-    """Costs before whole-model times are taken into account.
-
-    Args:
-        parameters: what has a cost.
-        known: mean cost by signature, from earlier runs.
-    """
+    """Costs before whole-model times are taken into account; ``known`` ones are of earlier runs, by signature."""
 
     def __init__(self, parameters: CostParameters, known: Mapping[str, float]) -> None:
         self._parameters = parameters

@@ -30,12 +30,7 @@ class Candidate:
 
 
 class Explorer:
-    """Chooses the labeling of the largest expected improvement.
-
-    Args:
-        surrogate: predicts cost and noise.
-        rng: of Thompson samples and neighborhood moves.
-    """
+    """Chooses the labeling of the largest expected improvement; ``rng`` draws Thompson samples and moves."""
 
     def __init__(self, surrogate: Surrogate, rng: np.random.Generator) -> None:
         self._surrogate = surrogate
@@ -46,16 +41,13 @@ class Explorer:
     def most_promising(self, solve: bool) -> Candidate | None:
         """The untried labeling of the largest expected improvement that keeps the noise allowance, by a probe.
 
-        Args:
-            solve: solutions of the labeling problem are candidates too.
-
-        Returns:
-            The candidate, or None where no improvement is worth a measurement.
+        None where no improvement is worth a measurement. With ``solve``, solutions of the labeling problem are
+        candidates too.
         """
         surrogate, solver = self._surrogate, self._surrogate.solver
         best_ns = surrogate.cost_model.predict(surrogate.best).mean  # the measured figure may be a lucky one
         candidates = [*(self._solutions() if solve else ()), *self._moves(solve)]
-        predicted = surrogate.cost_model.predict_paid(np.array([c.paid for c in candidates]))
+        predicted = surrogate.cost_model.costs().predict(np.array([c.paid for c in candidates]))
         gains = expected_improvement(*predicted, best_ns)
         probed = 0
         for k in np.argsort(-gains, kind="stable").tolist():

@@ -13,12 +13,8 @@ from inlay.search.labeling import LEAST_LIMIT, FusionPenalty, LabelingProblem, L
 class LocalSearch:
     """A labeling with its cost and its usage of each limit, and the changes that improve it.
 
-    A change costs time proportional to the boundaries that it touches.
-
-    Args:
-        problem: costs and penalties.
-        limits: what must hold.
-        labels: to begin with; no unit that is not selectable is low.
+    It begins with ``labels``, in which only selectable units are low. A change costs time proportional to the
+    boundaries that it touches.
 
     Attributes:
         cost: of the current labels.

@@ -61,16 +61,10 @@ class _Program:
 def solve(
     problem: LabelingProblem, limits: Sequence[Limit] = (), seconds: float = 5.0, gap: float = 1e-4
 ) -> np.ndarray | None:
-    """The best labeling (HiGHS through SciPy), booleans of shape (n,). Negative boundary costs are allowed.
+    """The best labeling that keeps ``limits`` (HiGHS through SciPy), booleans of shape (n,).
 
-    Args:
-        problem: costs.
-        limits: what must hold as well.
-        seconds: time limit; the best labeling found by then is returned.
-        gap: relative optimality gap that is good enough.
-
-    Returns:
-        Labels, or None when none was found in time or none exists.
+    It is the best one found within ``seconds``, or the first within a relative optimality ``gap``. None when none was
+    found in time or none exists.
     """
     n = len(problem.float_cost)
     program = _Program(np.stack([problem.float_cost, problem.low_cost], axis=1).ravel().tolist())

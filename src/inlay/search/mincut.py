@@ -21,11 +21,7 @@ _INFINITE = -1  # index of the capacity that stands for infinity
 
 
 class Network:
-    """The flow network of a problem's units and values; costs are given to :meth:`cut`.
-
-    Args:
-        problem: units, values, and which are selectable. Its costs are not used.
-    """
+    """The flow network of a problem's units and values, whatever its costs: they are given to :meth:`cut`."""
 
     def __init__(self, problem: LabelingProblem) -> None:
         self._units = len(problem.float_cost)

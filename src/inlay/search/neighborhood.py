@@ -61,11 +61,7 @@ def neighbors(
 ) -> Iterator[tuple[np.ndarray, Move]]:
     """Labelings one move away from ``labels``, each with its move; different moves may lead to the same labeling.
 
-    Args:
-        graph: units and values.
-        labels: what to change.
-        rng: draws from the moves, where there are more than ``most``.
-        most: moves to consider; those that change nothing are left out afterwards.
+    Where there are more than ``most`` moves, ``rng`` draws that many; those that change nothing are left out then.
     """
     drawn = moves(graph)
     if len(drawn) > most:

@@ -25,13 +25,7 @@ _LEAST, _MOST = policy.NOISE_RANGE
 
 
 class NoiseModel:
-    """Noise power over signal power at each float output, as a sum over units and values.
-
-    Args:
-        graph: units and values.
-        alone: noise of each source alone.
-        outputs: names of the outputs.
-    """
+    """Noise power over signal power at each of the float ``outputs``, as a sum over units and values."""
 
     def __init__(self, graph: UnitGraph, alone: Sensitivity, outputs: Sequence[str]) -> None:
         self._graph = graph
@@ -93,11 +87,9 @@ class NoiseModel:
         self._ratios.append(np.array(ratios, np.float64))
 
     def limits(self, maximum: float, boundaries: int) -> list[Limit]:
-        """The constraint that no output's noise exceeds ``maximum``.
+        """The constraint that no output's noise over signal exceeds ``maximum``.
 
-        Args:
-            maximum: noise power over signal power.
-            boundaries: number of the problem's boundaries; the last of them are the graph's edges, in order.
+        The last of the problem's ``boundaries`` (how many there are) are the graph's edges, in order.
         """
         table = self.table * self.factor
         n = len(self._graph.units)
@@ -142,11 +134,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 class NoiseAllowance:
-    """Noise power over signal power that the search aims at.
-
-    Args:
-        bound: noise that the SQNR bound allows, or None where another metric decides.
-    """
+    """Noise power over signal power that the search aims at; ``bound`` is None where another metric decides."""
 
     def __init__(self, bound: float | None) -> None:
         self._bound = bound

@@ -43,13 +43,7 @@ class Propagation:
     """What follows from the labels of neighbors, by the target's rules.
 
     Only a *candidate* can follow: a selectable unit without a weight whose inputs are all values (a constant among them
-    needs a Q of its own).
-
-    Args:
-        units: every unit, in topological order.
-        selectable: whether each unit can run in low precision, shape (units,).
-        edges: the values between them.
-        arrays: producers and consumers of the edges.
+    needs a Q of its own). Arguments are parts of a ``UnitGraph``.
     """
 
     def __init__(

@@ -59,13 +59,9 @@ def choose_rewrites(
 ) -> RewriteChoice:
     """Those of ``rewrites`` that make their operator faster by more than profiles of one kernel differ.
 
-    The machine may have been slower in one profile than in the other: kernels that both share tell by how much.
-
-    Args:
-        graph: of the model.
-        rewrites: at most one for a unit.
-        plain: profile of a placement without them.
-        rewritten: profile of the same placement with all of them.
+    ``plain`` is the profile of a placement without them, ``rewritten`` of the same one with all of them, at most one
+    for a unit. The machine may have been slower in one profile than in the other: kernels that both share tell by how
+    much.
     """
     before, after = _by_unit(graph, plain), _by_unit(graph, rewritten)
     asked = {graph.index[r.port.node]: r for r in rewrites}

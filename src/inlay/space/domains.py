@@ -27,13 +27,8 @@ def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -
 
     The inputs and outputs of an operator that moves data (Reshape, MaxPool, …) or is in ``rules.share`` are one domain
     whether or not the operator is quantized: where data is only moved, the values have the same range anyway. Constants
-    belong to the domain if nothing else reads them.
-
-    Args:
-        graph: the model.
-        rules: the target's table.
-        requantize: names of nodes in ``rules.share`` whose inputs keep qparams of their own (their inputs are
-            requantized).
+    belong to the domain if nothing else reads them. Nodes of ``rules.share`` that ``requantize`` names are left out:
+    their inputs keep qparams of their own.
     """
     sets: DisjointSet[str] = DisjointSet()
     for node in graph.nodes:

@@ -150,17 +150,17 @@ BUILTIN: Mapping[str, Recipe] = {
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Which rule decides about each thing; what no rule matches is absent. Indices are positions in the recipe.
+    """Which rule decides about each thing; what no rule matches is absent.
 
     Attributes:
-        nodes: by node name.
+        nodes: by node name, the rule's position in the recipe.
         io: by name of a model input or output.
         ports: by port.
     """
 
     nodes: Mapping[str, int]
-    io: Mapping[str, int]
-    ports: Mapping[Port, int]
+    io: Mapping[str, RecipeRule]
+    ports: Mapping[Port, RecipeRule]
 
 
 def match(recipe: Recipe, graph: Graph) -> Matches:
@@ -170,8 +170,8 @@ def match(recipe: Recipe, graph: Graph) -> Matches:
         UsageError: a rule matches nothing; near misses are named.
     """
     nodes: dict[str, int] = {}
-    io: dict[str, int] = {}
-    ports: dict[Port, int] = {}
+    io: dict[str, RecipeRule] = {}
+    ports: dict[Port, RecipeRule] = {}
     types: dict[str, list[str]] = {}
     for node in graph.nodes:
         types.setdefault(node.op_type, []).append(node.name)
@@ -183,19 +183,18 @@ def match(recipe: Recipe, graph: Graph) -> Matches:
                 graph.value_of(port)
             except KeyError:
                 raise UsageError(_idle(rule, (n.name for n in graph.nodes), port.node)) from None
-            ports[port] = index
+            ports[port] = rule
             continue
         if rule.scope is Scope.IO:
             found = [v for v in boundary if fnmatch.fnmatchcase(v, rule.pattern)]
-            io.update(dict.fromkeys(found, index))
-        elif rule.scope is Scope.OP_TYPE:
-            found = types.get(rule.pattern, [])
-            nodes.update(dict.fromkeys(found, index))
-        elif rule.scope is Scope.NAME and (name := _literal(rule.pattern)) is not None:
-            found = [name] if graph.has_node(name) else []
-            nodes.update(dict.fromkeys(found, index))
+            io.update(dict.fromkeys(found, rule))
         else:
-            found = [n.name for n in graph.nodes if rule.matches(n)]
+            if rule.scope is Scope.OP_TYPE:
+                found = types.get(rule.pattern, [])
+            elif rule.scope is Scope.NAME and (name := _literal(rule.pattern)) is not None:
+                found = [name] if graph.has_node(name) else []
+            else:
+                found = [n.name for n in graph.nodes if rule.matches(n)]
             nodes.update(dict.fromkeys(found, index))
         if not found and not rule.optional and rule.scope is not Scope.GLOBAL:
             known: Collection[str] = boundary if rule.scope is Scope.IO else [n.name for n in graph.nodes]

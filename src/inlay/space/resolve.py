@@ -61,8 +61,9 @@ class Resolved:
 
 @dataclass
 class _Verdict:
-    """Of one unit: the deciding rule, the type that it requests, and the reason so far."""
+    """The deciding rule about a unit, the type that it requests, and the reason so far."""
 
+    unit: Unit
     rule: RecipeRule | None
     qtype: QType | None
     reason: str
@@ -85,34 +86,26 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
         _check_type(rule, graph, rules)
     found = match(recipe, graph)
     verdicts = {u.name: _verdict(u, recipe, found, graph, rules) for u in units}
-    kept = {u.name: v.reason for u in units for v in [verdicts[u.name]] if u.selectable and not v.open and not v.qtype}
-    _settle_clusters(recipe, found, graph, units, rules, verdicts)
+    kept = {n: v.reason for n, v in verdicts.items() if v.unit.selectable and not v.open and not v.qtype}
+    _settle_clusters(recipe, found, graph, rules, verdicts)
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
     placement = placement_from_labels(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
     placement = placement.with_rewrites(
         PortRewrite(port, name)
-        for unit in units
-        for config in [verdicts[unit.name].config]
-        if config is not None
-        for port in unit.weights
-        for name in config.rewrites
+        for verdict in verdicts.values()
+        if verdict.config is not None
+        for port in verdict.unit.weights
+        for name in verdict.config.rewrites
     )
-    io = {
-        v: t
-        for v, i in found.io.items()
-        for c in [recipe.rules[i].config]
-        if c is not None
-        for t in [c.activation]
-        if t
-    }
-    placement = _set_ports(_set_io(placement, io, graph), recipe, found, rules)
+    io = {v: r.config.activation for v, r in found.io.items() if r.config is not None and r.config.activation}
+    placement = _set_ports(_set_io(placement, io, graph), found, rules)
     usual = _global_type(recipe, rules) or rules.activation
     return Resolved(
         placement,
-        _decisions(graph, units, verdicts),
+        _decisions(graph, verdicts),
         kept,
         {u.name: low.get(u.name, usual) for u in units if u.selectable and u.name not in kept},
-        _per_tensor(graph, units, rules, verdicts),
+        _per_tensor(graph, rules, verdicts),
         io,
     )
 
@@ -180,26 +173,26 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     rule = recipe.rules[index] if index >= 0 else None
     config = OpConfig() if rule is None else rule.config
     if not unit.selectable:
-        return _Verdict(rule, None, unit.rejection)
+        return _Verdict(unit, rule, None, unit.rejection)
     if config is None:
-        return _Verdict(rule, None, "the recipe keeps it float")
-    bare = _bare_boundary(unit, recipe, found, graph)
+        return _Verdict(unit, rule, None, "the recipe keeps it float")
+    bare = _bare_boundary(unit, found, graph)
     if bare:
-        return _Verdict(bare[0], None, bare[1])
+        return _Verdict(unit, bare[0], None, bare[1])
     qtype = config.activation or rules.activation
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
-        return _Verdict(rule, None, "", open=True)
+        return _Verdict(unit, rule, None, "", open=True)
     reason = f"{unit.op_type} runs in {qtype.value}{''.join(f', {name}' for name in sorted(config.rewrites))}"
     if config.per_channel and not rules.per_channel and unit.weights:
         reason += "; rejected: the target takes one scale for a weight, not one per channel"
-    return _Verdict(rule, qtype, reason)
+    return _Verdict(unit, rule, qtype, reason)
 
 
-def _bare_boundary(unit: Unit, recipe: Recipe, found: Matches, graph: Graph) -> tuple[RecipeRule, str] | None:
+def _bare_boundary(unit: Unit, found: Matches, graph: Graph) -> tuple[RecipeRule, str] | None:
     """The rule that keeps a model input or output float, and with it this unit."""
 
     def bare(value: str) -> RecipeRule | None:
-        rule = recipe.rules[found.io[value]] if value in found.io else None
+        rule = found.io.get(value)
         return rule if rule is not None and rule.config is None else None
 
     for port in unit.activations:
@@ -218,16 +211,11 @@ def _bare_boundary(unit: Unit, recipe: Recipe, found: Matches, graph: Graph) -> 
 
 
 def _settle_clusters(
-    recipe: Recipe,
-    found: Matches,
-    graph: Graph,
-    units: Collection[Unit],
-    rules: Rules,
-    verdicts: Mapping[str, _Verdict],
+    recipe: Recipe, found: Matches, graph: Graph, rules: Rules, verdicts: Mapping[str, _Verdict]
 ) -> None:
-    decided = {n: verdicts[u.name].qtype for u in units if not verdicts[u.name].open for n in u.nodes}
-    shared = {u.name for u in units if verdicts[u.name].open}
-    boundary = {v for v, i in found.io.items() if recipe.rules[i].config is not None}
+    decided = {n: v.qtype for v in verdicts.values() if not v.open for n in v.unit.nodes}
+    shared = {name for name, v in verdicts.items() if v.open}
+    boundary = {value for value, rule in found.io.items() if rule.config is not None}
     fallback = _global_type(recipe, rules)
     for cluster in find_clusters(graph, shared, decided, boundary, fallback):
         for name in cluster.nodes:
@@ -259,13 +247,13 @@ def _set_io(placement: Placement, io: Mapping[str, QType], graph: Graph) -> Plac
     return Placement(sites.items(), placement.rewrites)
 
 
-def _set_ports(placement: Placement, recipe: Recipe, found: Matches, rules: Rules) -> Placement:
+def _set_ports(placement: Placement, found: Matches, rules: Rules) -> Placement:
     if not found.ports:
         return placement
     sites: dict[Port, QType] = dict(placement)
     rewrites = set(placement.rewrites)
-    for port, index in found.ports.items():
-        config = recipe.rules[index].config
+    for port, rule in found.ports.items():
+        config = rule.config
         rewrites = {r for r in rewrites if r.port != port}
         if config is None:
             sites.pop(port, None)
@@ -275,13 +263,12 @@ def _set_ports(placement: Placement, recipe: Recipe, found: Matches, rules: Rule
     return Placement(sites.items(), rewrites)
 
 
-def _decisions(graph: Graph, units: Collection[Unit], verdicts: Mapping[str, _Verdict]) -> tuple[Decision, ...]:
-    unit_of = {name: unit for unit in units for name in unit.nodes}
+def _decisions(graph: Graph, verdicts: Mapping[str, _Verdict]) -> tuple[Decision, ...]:
+    verdict_of = {name: verdict for verdict in verdicts.values() for name in verdict.unit.nodes}
     decisions = []
     for node in graph.nodes:
-        unit = unit_of[node.name]
-        verdict = verdicts[unit.name]
-        reason = verdict.reason
+        verdict = verdict_of[node.name]
+        unit, reason = verdict.unit, verdict.reason
         if not unit.selectable and (verdict.rule is None or verdict.rule.config is not None):
             reason = f"rejected: {reason}"
         if node.name != unit.name:
@@ -292,15 +279,12 @@ def _decisions(graph: Graph, units: Collection[Unit], verdicts: Mapping[str, _Ve
     return tuple(decisions)
 
 
-def _per_tensor(
-    graph: Graph, units: Collection[Unit], rules: Rules, verdicts: Mapping[str, _Verdict]
-) -> frozenset[str]:
+def _per_tensor(graph: Graph, rules: Rules, verdicts: Mapping[str, _Verdict]) -> frozenset[str]:
     if not rules.per_channel:
         return frozenset()
     return frozenset(
         graph.value_of(p)
-        for unit in units
-        for config in [verdicts[unit.name].config]
-        if config is not None and config.per_channel is False
-        for p in unit.weights
+        for verdict in verdicts.values()
+        if verdict.config is not None and verdict.config.per_channel is False
+        for p in verdict.unit.weights
     )

@@ -78,15 +78,8 @@ def placement_from_labels(
 
     Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from
     fusing the producer. The output of a unit that can also write float (``Needs.EITHER``) carries Q/DQ only if some
-    consumer runs in low precision.
-
-    Args:
-        graph: the model.
-        units: ``find_units(graph, rules)``, or part of it.
-        rules: the target's table.
-        quantize: whether a unit is labelled low precision.
-        qtype: type of a unit's quantized activations; the target's usual type by default. If producer and consumer
-            differ, the consumer's type is used.
+    consumer runs in low precision. ``qtype`` gives the type of a unit's quantized activations, by default the target's
+    usual one; if producer and consumer differ, the consumer's type is used.
     """
     quantized = [u for u in units if u.selectable and quantize(u)]
     type_of = {u.name: rules.activation if qtype is None else qtype(u) for u in quantized}
