@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
-from inlay.calibrate.choice import CalibrationChoice
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.model.reference import Session
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable

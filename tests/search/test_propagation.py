@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from inlay.search.cost_model import CostModel
-from inlay.search.executed import disagreements
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.milp import solve
+from inlay.search.surrogate import disagreements
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.rules import OPS

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from inlay.search.executed import disagreements
+from inlay.search.surrogate import disagreements
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.target import OrtCpuTarget

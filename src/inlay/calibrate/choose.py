@@ -12,13 +12,12 @@ import numpy as np
 
 from inlay.calibrate import policy
 from inlay.calibrate.bias_correction import weight_error_means
-from inlay.calibrate.choice import CalibrationChoice, WeightErrorMeans
 from inlay.calibrate.clock import FeedsUntil
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.scorer import Score
-from inlay.calibrate.tables import FixedQParams, domains_of, sharing_of, table_from
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of, sharing_of, table_from
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError

@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inlay.model.graph import Graph, Node
-from inlay.regions.boundaries import LiveRange, leaves_region
 from inlay.regions.canonical import canonical_order
 from inlay.regions.node_facts import NodeDescriber, NodeFacts, Read, hash_bytes, hash_text
 from inlay.regions.point_filters import Rejections
-from inlay.regions.tree import Region, RegionType
+from inlay.regions.tree import LiveRange, Region, RegionType, leaves_region
 from inlay.types import Port
 
 _IN_CHILD = 0xC411D

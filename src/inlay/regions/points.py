@@ -12,10 +12,9 @@ from dataclasses import astuple, dataclass, fields
 from types import MappingProxyType
 
 from inlay.model.graph import Graph
-from inlay.regions.boundaries import LiveRange, leaves_region
 from inlay.regions.patterns import Instance
 from inlay.regions.point_filters import Rejections
-from inlay.regions.tree import RegionType
+from inlay.regions.tree import LiveRange, RegionType, leaves_region
 from inlay.types import Port
 
 

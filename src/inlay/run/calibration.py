@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.calibrate import policy
-from inlay.calibrate.choice import CalibrationChoice
 from inlay.calibrate.choose import choose_calibration, choose_flips
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import OnTarget, TableScorer
-from inlay.calibrate.tables import FixedQParams, observe
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams, observe
 from inlay.data import Samples, Split, evenly_spaced
 from inlay.deadline import Deadline
 from inlay.measure.client import Worker

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
-from inlay.calibrate.choice import CalibrationChoice
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.client import kernel_times
 from inlay.measure.journal import Fact
 from inlay.quant.saturation import Form
