@@ -28,7 +28,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from scipy.stats import binomtest
 
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, input_specs, random_samples
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
@@ -160,7 +160,8 @@ def savings() -> dict[str, float]:
         onnx.save(network(), path)
         feeds = samples()
         prepared = prepare(load(path), Capabilities.of(NullTarget()), feeds.feeds[0], folder)
-        candidates = CandidateWriter(prepared, table_from(prepared, observe(prepared, feeds), "minmax"), "", "")
+        table = CalibrationChoice("minmax").table(prepared, observe(prepared, feeds))
+        candidates = CandidateWriter(prepared, table, "", "")
         units = [u.name for u in prepared.selectable]
         whole = total(network(), 1.0)
 

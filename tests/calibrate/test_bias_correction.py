@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.calibrate.bias_correction import weight_error_means
-from inlay.calibrate.tables import table_from
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.model.reference import Session
 from inlay.quant.noise_probe import SWITCHES, find_switches, probe_model
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
@@ -73,7 +73,8 @@ def given_bias(space: Workspace) -> np.ndarray:
 
 
 def corrected(space: Workspace) -> QParamsTable:
-    return table_from(space.prepared, space.observed, "minmax", weight_error_means=errors(space))
+    means = {node: tuple(mean.tolist()) for node, mean in errors(space).items()}
+    return CalibrationChoice("minmax", weight_error_means=means).table(space.prepared, space.observed)
 
 
 def rounded(space: Workspace, weight: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
-from inlay.calibrate.tables import domains_of, table_from
+from inlay.calibrate.tables import CalibrationChoice, domains_of
 from inlay.model.reference import Session
 from inlay.quant.observers import METHODS, Method
 from inlay.testing import concat_model, residual_model, small_model, sqnr
@@ -177,7 +177,7 @@ def test_the_probe_computes_what_is_emitted(workspace: MakeWorkspace, make: Call
     found = {}
     methods: tuple[Method, ...] = ("minmax", "percentile-99.9")
     for method in methods:
-        table = table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.domains, method))
+        table = CalibrationChoice("minmax", chosen=dict.fromkeys(probe.domains, method)).table(p, space.observed)
         qparams = {c: table.params(c, p.rules.activation) for c in probe.domains}
         got, want = probe.run(feed, qparams), Session(p.emitter.emit(full, table), p.store).run(feed)
         for name in want:
@@ -225,7 +225,9 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
     wanted = [reference.run(f) for f in feeds]
     domains = domains_of(p, space.observed, "minmax")
     probe = RangeProbe(p, full, space.table, domains)
-    tables = {m: table_from(p, space.observed, "minmax", chosen=dict.fromkeys(probe.domains, m)) for m in METHODS}
+    tables = {
+        m: CalibrationChoice("minmax", chosen=dict.fromkeys(probe.domains, m)).table(p, space.observed) for m in METHODS
+    }
     options = {c: {m: t.params(c, p.rules.activation) for m, t in tables.items()} for c in probe.domains}
     local = {c: dict.fromkeys(METHODS, 0.0) for c in probe.domains}
     ticks = iter(range(10**6))
@@ -250,7 +252,7 @@ def covered_high(options: Mapping[str, Mapping[Method, QParams]], found: Ranges,
 def test_no_method_moves_the_zero_point_behind_a_relu(workspace: MakeWorkspace, method: Method) -> None:
     """Otherwise the runtime keeps the Relu as a kernel of its own."""
     space = workspace(residual_model(), samples=3)
-    table = table_from(space.prepared, space.observed, method)
+    table = CalibrationChoice(method).table(space.prepared, space.observed)
     relus = [n.outputs[0] for n in space.graph.nodes if n.op_type == "Relu"]
     assert relus
     for value in relus:

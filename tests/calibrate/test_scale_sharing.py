@@ -13,7 +13,7 @@ import pytest
 from benchmarks.generated_graphs import GraphBuilder
 
 from inlay.calibrate.scale_sharing import Sharing, choose_sharing, flip_sharing, model_cost
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.model.graph import Graph
 from inlay.model.load import load
@@ -200,7 +200,7 @@ def test_calibrated_qparams_follow_the_decision(tmp_path: Path, unfold_cost: flo
     onnx.save(model, tmp_path / "m.onnx")
     feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
     ready = prepare(load(tmp_path / "m.onnx"), Capabilities(replace(RULES, unfold_cost=unfold_cost)), feed, tmp_path)
-    table = table_from(ready, observe(ready, Samples((feed,), "feeds", "")), "minmax")
+    table = CalibrationChoice("minmax").table(ready, observe(ready, Samples((feed,), "feeds", "")))
     params = [table.params(v, QType.INT8) for v in ("left.c", "right.y", "cat")]
     relu = table.params("right.y", QType.INT8)
     if unfold_cost:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
@@ -37,7 +37,7 @@ def _prepared(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]],
     onnx.save(model, folder / "m.onnx")
     feeds = [{"x": rng.normal(0, 1, (1, 8, 6, 6)).astype(np.float32)} for _ in range(6)]
     prepared = prepare(load(folder / "m.onnx"), capabilities_for(), feeds[0], folder)
-    table = table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax")
+    table = CalibrationChoice("minmax").table(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")))
     return prepared, feeds, table
 
 

@@ -119,7 +119,7 @@ def test_very_deep_nesting_is_cut() -> None:
     graph = b.graph()
     tree = tree_of(graph)
     assert tree.root.level <= MAX_NESTING + 1
-    assert len(find_fork_joins(graph).blocks) == MAX_NESTING
+    assert len(find_fork_joins(graph).parents) == MAX_NESTING
     assert sorted(tree.root.nodes) == sorted(n.name for n in graph.nodes)
 
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.errors import RunFailed
 from inlay.measure.journal import Journal
@@ -36,7 +36,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
     feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(5)]
     prepared = prepare(load(folder / "m.onnx"), capabilities_for(), feeds[0], folder)
-    return prepared, table_from(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")), "minmax"), feeds
+    observed = observe(prepared, Samples(tuple(feeds), "feeds", "test"))
+    return prepared, CalibrationChoice("minmax").table(prepared, observed), feeds
 
 
 class _Counted:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 
 from inlay import OpConfig, Recipe
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
@@ -261,7 +261,7 @@ def test_a_recipe_restricts_the_search(tmp_path: Path) -> None:
     assert ready.space().rejections.allows(Port("right", 0))
     placement = ready.label(frozenset(u.name for u in ready.selectable))
     assert placement.qtype(Port("right", 0)) is QType.INT8
-    qparams = table_from(ready, observe(ready, Samples((dict(feed),), "random", "")), "minmax")
+    qparams = CalibrationChoice("minmax").table(ready, observe(ready, Samples((dict(feed),), "random", "")))
     assert ready.emitter.emit(placement, qparams).graph.node
 
 

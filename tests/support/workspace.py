@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.store import embed_weights
@@ -49,7 +49,7 @@ class Workspace:
         """Calibrate again (minmax), including what ``placements`` read: an imported placement may read other values."""
         samples = Samples(tuple(map(dict, self.feeds)), "feeds", "test")
         self.observed = observe(self.prepared, samples, placements)
-        self.table: QParamsTable = table_from(self.prepared, self.observed, "minmax")
+        self.table: QParamsTable = CalibrationChoice("minmax").table(self.prepared, self.observed)
 
     def label(self, *names: str) -> Placement:
         """The units of these names in low precision."""

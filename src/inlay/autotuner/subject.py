@@ -17,7 +17,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import TableScorer, in_process
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, bound, files_of, input_specs, random_samples, read_samples
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
@@ -98,7 +98,7 @@ class Subject:
         prepared = self.prepared
         observed = observe(prepared, self._samples)
         if self.samples_kind == "random":
-            return table_from(prepared, observed, "minmax"), observed.digest
+            return CalibrationChoice("minmax").table(prepared, observed), observed.digest
         some = self._samples.part(range(min(policy.SCORING_SAMPLES, len(self._samples))))
         reference = Session(prepared.emitter.base, prepared.store)
         judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), margin=False)

@@ -17,7 +17,7 @@ from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.scorer import Score
-from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of, sharing_of, table_from
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of, sharing_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError
@@ -145,7 +145,7 @@ def choose_method(
     found: dict[Method, float | Failed] = {}
     for method in methods:
         begun = deadline.clock()
-        found[method] = score(table_from(prepared, observed, method), placement)
+        found[method] = score(CalibrationChoice(method).table(prepared, observed), placement)
         if not deadline.fits(deadline.clock() - begun):
             break
     scores: dict[str, float] = {method: db for method, db in found.items() if not isinstance(db, Failed)}

@@ -32,46 +32,6 @@ def observe(prepared: PreparedModel, samples: Samples, imported: Sequence[Placem
     return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds)
 
 
-def table_from(
-    prepared: PreparedModel,
-    observed: Observed,
-    method: Method,
-    fixed: FixedQParams | None = None,
-    chosen: Mapping[str, Method] | None = None,
-    weight_error_means: Mapping[str, np.ndarray] | None = None,
-    flipped: Collection[str] = (),
-) -> QParamsTable:
-    """A qparams table from histograms: each value's range by ``method``, merged over its domain.
-
-    Args:
-        prepared: the model.
-        observed: histograms.
-        method: of calibration; it also decides what is shared.
-        fixed: qparams that replace the computed ones.
-        chosen: another method, by the domains of :func:`domains_of`.
-        weight_error_means: by node, the mean error of its rounded weight, which its bias makes up for: (channels,).
-        flipped: operators for which the opposite decision about sharing was measured to be better.
-    """
-    graph = prepared.graph
-    domains = domains_of(prepared, observed, method, flipped)
-    chosen = chosen or {}
-    merged: dict[str, Range] = {}
-    for value, histogram in observed.ranged.items():
-        domain = domains.get(value, value)
-        found = histogram.range(chosen.get(domain, method))
-        merged[domain] = merged[domain] | found if domain in merged else found
-    for value, domain in domains.items():
-        constant = graph.constant(value)
-        if constant is not None and domain in merged:
-            merged[domain] = merged[domain] | constant_range(constant)
-    ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
-    for value, domain in domains.items():
-        if domain in merged:
-            ranges.setdefault(value, merged[domain])
-    per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
-    return QParamsTable(prepared.graph, prepared.rules, ranges, fixed, per_tensor, weight_error_means)
-
-
 def domains_of(
     prepared: PreparedModel, observed: Observed, method: Method, flipped: Collection[str] = ()
 ) -> Mapping[str, str]:
@@ -83,7 +43,7 @@ def domains_of(
 def sharing_of(
     prepared: PreparedModel, observed: Observed, method: Method, flipped: Collection[str] = ()
 ) -> tuple[Sharing, ...]:
-    """Where :func:`table_from` shares one scale between an operator's values, and where it requantizes."""
+    """Where a table shares one scale between an operator's values, and where it requantizes."""
     own = {value: histogram.range(method) for value, histogram in observed.histograms.items()}
     return choose_sharing(prepared.graph, prepared.rules, observed.histograms, own, flipped)
 
@@ -97,8 +57,8 @@ class CalibrationChoice:
     """How the qparams of one run are made. It is journaled, so that a run that is continued has the same ones.
 
     Attributes:
-        method: of calibration, for all domains but those in ``chosen``.
-        chosen: another method, by domain.
+        method: of calibration, for all domains but those in ``chosen``; it also decides what is shared.
+        chosen: another method, by the domains of :func:`domains_of`.
         weight_error_means: what quantized biases make up for.
         flipped: operators for which the target measured the opposite decision about sharing one scale to be better.
         scores: SQNR in dB of each method alone.
@@ -113,9 +73,28 @@ class CalibrationChoice:
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def table(self, prepared: PreparedModel, observed: Observed, fixed: FixedQParams | None = None) -> QParamsTable:
-        """The qparams themselves; ``fixed`` ones replace the computed ones."""
+        """The qparams themselves: each value's range from its histogram, merged over its domain.
+
+        ``fixed`` qparams replace the computed ones.
+        """
+        graph = prepared.graph
+        domains = domains_of(prepared, observed, self.method, self.flipped)
+        merged: dict[str, Range] = {}
+        for value, histogram in observed.ranged.items():
+            domain = domains.get(value, value)
+            found = histogram.range(self.chosen.get(domain, self.method))
+            merged[domain] = merged[domain] | found if domain in merged else found
+        for value, domain in domains.items():
+            constant = graph.constant(value)
+            if constant is not None and domain in merged:
+                merged[domain] = merged[domain] | constant_range(constant)
+        ranges = {v: merged[domains.get(v, v)] for v in observed.histograms}
+        for value, domain in domains.items():
+            if domain in merged:
+                ranges.setdefault(value, merged[domain])
+        per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
         means = {node: np.array(mean, np.float64) for node, mean in self.weight_error_means.items()}
-        return table_from(prepared, observed, self.method, fixed, self.chosen, means, self.flipped)
+        return QParamsTable(graph, prepared.rules, ranges, fixed, per_tensor, means)
 
     @property
     def identity(self) -> str:

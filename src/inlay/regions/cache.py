@@ -28,6 +28,7 @@ import yaml
 
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, write_text
+from inlay.regions.points import sort_key
 from inlay.regions.schemes import InsertionScheme
 from inlay.yaml_file import read_yaml
 
@@ -152,7 +153,7 @@ def show(cache: PatternCache) -> list[str]:
     for signature in cache:
         lines.append(f"{signature}  {cache.summary(signature)}")
         for entry in cache.entries(signature):
-            points = ", ".join(str(p) for p in _ordered(entry.scheme)) or "float"
+            points = ", ".join(str(p) for p in sorted(entry.scheme.points, key=sort_key)) or "float"
             lines.append(f"    {entry.speedup:.3f}x  {points}")
     return lines
 
@@ -171,10 +172,6 @@ def merge_files(paths: Sequence[str | Path], out: str | Path) -> PatternCache:
         merged.merge(other)
     merged.save(out)
     return merged
-
-
-def _ordered(scheme: InsertionScheme) -> list[object]:
-    return [*scheme.node_inputs, *scheme.child_region_inputs, *scheme.region_outputs]
 
 
 def _entry(item: Any) -> CacheEntry:

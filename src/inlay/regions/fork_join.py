@@ -30,31 +30,16 @@ _FLOATS = frozenset(
 
 
 @dataclass(frozen=True)
-class ForkJoin:
-    """A fork/join block.
-
-    Attributes:
-        fork: node at whose outputs the branches start; ``""`` if they start at the graph's inputs.
-        join: node where they meet; it is part of the block.
-        parent: index of the innermost block around this one, or ``NO_BLOCK``.
-    """
-
-    fork: str
-    join: str
-    parent: int
-
-
-@dataclass(frozen=True)
 class ForkJoins:
     """All fork/join blocks of a graph.
 
     Attributes:
-        blocks: parents stand before their children.
+        parents: for each block, the index of the innermost block around it, or ``NO_BLOCK``; smaller than its own.
         innermost: index of the innermost block that holds a node, or ``NO_BLOCK``, by node name.
         auxiliary: names of auxiliary nodes (see the module's docstring).
     """
 
-    blocks: tuple[ForkJoin, ...]
+    parents: tuple[int, ...]
     innermost: Mapping[str, int]
     auxiliary: frozenset[str]
 
@@ -72,7 +57,7 @@ def find_fork_joins(graph: Graph) -> ForkJoins:
     reversed_dominator = immediate_dominators(successors)
     post_dominator = [count - reversed_dominator[count - v] for v in range(count)]  # count stands for the sink
 
-    found: list[tuple[int, int, int]] = []  # (fork, join, parent)
+    parents: list[int] = []  # by block
     innermost, after, opened_by = [NO_BLOCK] * count, [NO_BLOCK] * count, [NO_BLOCK] * count
     block_of_join: dict[int, int] = {}
     for vertex in range(count):
@@ -80,35 +65,33 @@ def find_fork_joins(graph: Graph) -> ForkJoins:
             fork = dominator[vertex]
             innermost[vertex] = opened_by[fork] if opened_by[fork] != NO_BLOCK else after[fork]
         closed = block_of_join.get(vertex, NO_BLOCK)
-        after[vertex] = found[closed][2] if closed != NO_BLOCK else innermost[vertex]
+        after[vertex] = parents[closed] if closed != NO_BLOCK else innermost[vertex]
         join = post_dominator[vertex]
         if join < count and dominator[join] == vertex and len(predecessors[join]) > 1:
-            opened_by[vertex] = block_of_join[join] = len(found)
-            found.append((vertex, join, after[vertex]))
-    return _limit_nesting(graph, names, found, innermost)
+            opened_by[vertex] = block_of_join[join] = len(parents)
+            parents.append(after[vertex])
+    return _limit_nesting(graph, names, parents, innermost)
 
 
-def _limit_nesting(
-    graph: Graph, names: list[str], found: list[tuple[int, int, int]], innermost: list[int]
-) -> ForkJoins:
+def _limit_nesting(graph: Graph, names: list[str], parents: list[int], innermost: list[int]) -> ForkJoins:
     """Dissolve blocks that hold too many levels of blocks, and number the others anew."""
-    levels = [1] * len(found)
-    for index in range(len(found) - 1, -1, -1):
-        parent = found[index][2]
+    levels = [1] * len(parents)
+    for index in range(len(parents) - 1, -1, -1):
+        parent = parents[index]
         if parent != NO_BLOCK:
             levels[parent] = max(levels[parent], levels[index] + 1)
     renumbered: dict[int, int] = {NO_BLOCK: NO_BLOCK}
-    blocks: list[ForkJoin] = []
-    for index, (fork, join, parent) in enumerate(found):
+    kept: list[int] = []
+    for index, parent in enumerate(parents):
         if levels[index] <= MAX_NESTING:
-            renumbered[index] = len(blocks)
-            blocks.append(ForkJoin(names[fork], names[join], renumbered[parent]))
+            renumbered[index] = len(kept)
+            kept.append(renumbered[parent])
         else:
             renumbered[index] = NO_BLOCK  # all blocks around it have more levels still, and are dissolved as well
     block_of = {name: renumbered[innermost[i]] for i, name in enumerate(names) if name}
     auxiliary = frozenset(n.name for n in graph.nodes if n.name not in block_of)
     block_of.update(dict.fromkeys(auxiliary, NO_BLOCK))
-    return ForkJoins(tuple(blocks), block_of, auxiliary)
+    return ForkJoins(tuple(kept), block_of, auxiliary)
 
 
 def _float_dag(graph: Graph) -> tuple[list[str], list[list[int]]]:

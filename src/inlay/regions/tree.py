@@ -170,11 +170,11 @@ def find_regions(graph: Graph, units: Collection[Unit], rules: Rules, config: Co
     order = {node.name: node.index for node in graph.nodes}
 
     # content[b] is what lies directly in block b; the last entry (index NO_BLOCK) is the root's
-    content: list[list[_Draft]] = [[] for _ in range(len(blocks.blocks) + 1)]
+    content: list[list[_Draft]] = [[] for _ in range(len(blocks.parents) + 1)]
     for sequence in sequences:
         content[sequence.block].extend(_drafts(sequence, order, config.minimum_topdown_search_size))
-    for index in range(len(blocks.blocks) - 1, -1, -1):  # children before their parents
-        parent = content[blocks.blocks[index].parent]
+    for index in range(len(blocks.parents) - 1, -1, -1):  # children before their parents
+        parent = content[blocks.parents[index]]
         inner = _flatten(content[index])
         if len(inner) > 1:
             parent.append(_Draft(min(d.first for d in inner), RegionType.COMPOSITE, inner))

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, bound, input_specs, random_samples
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -233,6 +233,6 @@ def sqnr(want: np.ndarray, got: np.ndarray) -> float:
 def full_int8(model: Path, target: Capabilities, feed: Feed, folder: Path) -> Path:
     """Path in ``folder`` of ``model`` with all that ``target`` runs in low precision, calibrated on one feed."""
     prepared = prepare(load(model), target, feed, folder)
-    table = table_from(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")), "minmax")
+    table = CalibrationChoice("minmax").table(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")))
     placement = prepared.label(frozenset(u.name for u in prepared.selectable))
     return CandidateWriter(prepared, table, "testing", "testing").deliver(placement, folder / "full-int8.onnx").path

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.calibrate.tables import observe, table_from
+from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
 from inlay.model.graph import build_graph
 from inlay.model.load import load
@@ -221,7 +221,7 @@ def _emission(name: str, proto: onnx.ModelProto, target: Capabilities) -> Iterat
         prepared = prepare(load(folder / "float.onnx"), target, feed, folder)
         placement = prepared.label(frozenset(u.name for u in prepared.selectable))
         observed = observe(prepared, Samples((dict(feed),), "feeds", "testing"))
-        table = _powers_of_two(prepared, table_from(prepared, observed, "minmax"), placement)
+        table = _powers_of_two(prepared, CalibrationChoice("minmax").table(prepared, observed), placement)
         yield _Emission(name, prepared, placement, table, feed)
 
 
