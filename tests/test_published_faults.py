@@ -19,8 +19,7 @@ from inlay.model.reference import Session
 from inlay.model.store import WeightStore
 from inlay.regions.evolve import Evolve
 from inlay.regions.fork_join import find_fork_joins
-from inlay.regions.points import NodeInputInsertionPoint
-from inlay.regions.schemes import InsertionScheme, SchemeCompletion
+from inlay.regions.schemes import InsertionScheme, NodeInputInsertionPoint, SchemeCompletion
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import Region, RegionType
 from inlay.targets.onnxruntime.rules import rules_for

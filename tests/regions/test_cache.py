@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from inlay.errors import UsageError
 from inlay.regions.cache import CacheEntry, PatternCache, merge_files, show
-from inlay.regions.points import NodeInputInsertionPoint
-from inlay.regions.schemes import InsertionScheme
+from inlay.regions.schemes import InsertionScheme, NodeInputInsertionPoint
 
 POINTS = [NodeInputInsertionPoint(0, i) for i in range(10)]
 

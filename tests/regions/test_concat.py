@@ -9,9 +9,8 @@ from benchmarks.generated_graphs import GraphBuilder
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
-from inlay.regions.points import NodeInputInsertionPoint
 from inlay.regions.sampling import SchemeSampler
-from inlay.regions.schemes import ConcatGroup, InsertionScheme
+from inlay.regions.schemes import ConcatGroup, InsertionScheme, NodeInputInsertionPoint
 from inlay.regions.search_space import find_search_space
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Placement, Port

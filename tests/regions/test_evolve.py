@@ -14,9 +14,8 @@ from inlay.model.graph import Graph
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
-from inlay.regions.points import NodeInputInsertionPoint
 from inlay.regions.sampling import SchemeSampler
-from inlay.regions.schemes import InsertionScheme
+from inlay.regions.schemes import InsertionScheme, NodeInputInsertionPoint
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
 from inlay.targets.onnxruntime.rules import rules_for

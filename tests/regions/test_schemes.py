@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import Graph
 from inlay.regions.describe import regions_json, regions_lines
-from inlay.regions.points import (
+from inlay.regions.scheme_import import import_placement, scheme_of_ports, sites_of_values
+from inlay.regions.schemes import (
     ChildRegionInputInsertionPoint,
     InsertionPoint,
+    InsertionScheme,
     NodeInputInsertionPoint,
     RegionOutputInsertionPoint,
+    SchemeCompletion,
     from_data,
     to_data,
 )
-from inlay.regions.scheme_import import import_placement, scheme_of_ports, sites_of_values
-from inlay.regions.schemes import InsertionScheme, SchemeCompletion
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
 from inlay.space.units import placement_from_labels

@@ -25,14 +25,14 @@ from inlay.autotuner.tuner import QDQAutotuner
 from inlay.autotuner.workflow import region_pattern_autotuning_workflow
 from inlay.regions.cache import CacheEntry, PatternCache
 from inlay.regions.config import Config
-from inlay.regions.points import (
+from inlay.regions.scheme_import import ImportReport
+from inlay.regions.schemes import (
     ChildRegionInputInsertionPoint,
     InsertionPoint,
+    InsertionScheme,
     NodeInputInsertionPoint,
     RegionOutputInsertionPoint,
 )
-from inlay.regions.scheme_import import ImportReport
-from inlay.regions.schemes import InsertionScheme
 from inlay.regions.search_space import RegionPattern
 from inlay.regions.tree import Region, RegionType
 

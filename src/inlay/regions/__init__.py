@@ -13,4 +13,4 @@ Vocabulary:
 * *scheme*: a frozen set of insertion points of one pattern.
 """
 
-__all__ = ["cache", "config", "describe", "evolve", "points", "scheme_import", "schemes", "search_space", "tree"]
+__all__ = ["cache", "config", "describe", "evolve", "scheme_import", "schemes", "search_space", "tree"]

@@ -28,8 +28,7 @@ import yaml
 
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, write_text
-from inlay.regions.points import sort_key
-from inlay.regions.schemes import InsertionScheme
+from inlay.regions.schemes import InsertionScheme, sort_key
 from inlay.yaml_file import read_yaml
 
 FORMAT = "inlay_pattern_cache"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from inlay.regions.config import Config
-from inlay.regions.points import InsertionPoint
-from inlay.regions.schemes import ConcatGroup, InsertionScheme
+from inlay.regions.schemes import ConcatGroup, InsertionPoint, InsertionScheme
 
 _FLIP, _MUTATE, _CROSS = 0.6, 0.85, 0.95
 """Cumulative shares of single flips, mutations and crossovers; the rest is sampled uniformly.

@@ -14,8 +14,7 @@ from inlay.model.graph import Graph
 from inlay.regions.config import Config
 from inlay.regions.patterns import Instance, PatternFinder, summarize
 from inlay.regions.point_filters import Rejections, filter_context, find_rejections
-from inlay.regions.points import InsertionPoint, PointTable, legal_points
-from inlay.regions.schemes import ConcatGroup, concat_groups
+from inlay.regions.schemes import ConcatGroup, InsertionPoint, PointTable, concat_groups, legal_points
 from inlay.regions.tree import RegionTree, RegionType, find_regions
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from inlay.model.graph import Graph
 from inlay.search.base import Dialogue, Scripted
+from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, placement_from_labels
 from inlay.trial import Proposal, Trial
@@ -16,9 +17,6 @@ FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
 unit, and units with a weight only."""
 ORIGINAL = "original"
 """Name of the model as it was given, which every speed-up refers to."""
-
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-"""Operators of the anchor :data:`CONV_MATMUL`."""
 
 
 class Anchors(Scripted):
@@ -46,7 +44,7 @@ def anchor_units(units: Sequence[Unit]) -> dict[str, frozenset[str]]:
     return {
         FLOAT: frozenset(),
         FULL_INT8: frozenset(u.name for u in selectable),
-        CONV_MATMUL: frozenset(u.name for u in selectable if u.op_type in _WEIGHTED),
+        CONV_MATMUL: frozenset(u.name for u in selectable if u.op_type in WEIGHTED),
     }
 
 

@@ -134,14 +134,15 @@ class Recipe:
         return "; ".join(map(str, self.rules))
 
 
-_WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+"""Operators of the recipe, and of the anchor, ``conv-matmul``."""
 
 BUILTIN: Mapping[str, Recipe] = {
     "full-int8": Recipe().set_global(OpConfig()).set_io(OpConfig()),
     "conv-matmul": Recipe(
         (
             RecipeRule(Scope.GLOBAL, "*", None),
-            *(RecipeRule(Scope.OP_TYPE, op, OpConfig(), optional=True) for op in _WEIGHTED),
+            *(RecipeRule(Scope.OP_TYPE, op, OpConfig(), optional=True) for op in WEIGHTED),
         )
     ),
 }
