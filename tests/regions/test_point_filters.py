@@ -15,12 +15,12 @@ from inlay.regions.point_filters import (
     PORT_FILTERS,
     TINY_ELEMENTS,
     FilterContext,
-    filter_context,
     find_rejections,
     shape_arithmetic,
 )
 from inlay.regions.search_space import find_search_space, select_nodes
 from inlay.space.rules import Rules
+from inlay.space.units import find_units
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Port
 
@@ -29,11 +29,11 @@ FUSING = replace(RULES, fuses_residual_add=True)
 
 
 def context_of(graph: Graph, rules: Rules = RULES, allowed: frozenset[str] | None = None) -> FilterContext:
-    return filter_context(graph, rules, allowed=allowed)
+    return FilterContext(graph, rules, find_units(graph, rules), allowed)
 
 
 def reason_for(name: str, graph: Graph, node: str, slot: int = 0, rules: Rules = RULES, **more: object) -> str | None:
-    context = filter_context(graph, rules, **more)  # type: ignore[arg-type]
+    context = FilterContext(graph, rules, find_units(graph, rules), **more)  # type: ignore[arg-type]
     return PORT_FILTERS[name](context, graph.node(node), slot)
 
 
@@ -177,7 +177,7 @@ def test_slots_that_are_not_activations_are_rejected() -> None:
 
 
 def output_reason(name: str, graph: Graph, value: str, rules: Rules = RULES, **more: object) -> str | None:
-    context = filter_context(graph, rules, **more)  # type: ignore[arg-type]
+    context = FilterContext(graph, rules, find_units(graph, rules), **more)  # type: ignore[arg-type]
     producer = graph.producer(value)
     assert producer is not None
     return OUTPUT_FILTERS[name](context, producer, value)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
-from inlay.regions.point_filters import filter_context, find_rejections
+from inlay.regions.point_filters import FilterContext, find_rejections
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.regions.tree import RegionType
+from inlay.space.units import find_units
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import GRAPH_OUTPUT, Port
 from tests.support.region_graphs import disguised, graphs
@@ -116,7 +117,7 @@ def _described(space: SearchSpace, region_id: int) -> list[object]:
 @given(graphs())
 def test_points_stand_for_offered_ports_only(graph: Graph) -> None:
     space = space_of(graph)
-    rejections = find_rejections(filter_context(graph, RULES))
+    rejections = find_rejections(FilterContext(graph, RULES, find_units(graph, RULES)))
     for region in space.tree.regions:
         inside = set(region.nodes)
         for point, ports in space.tables[region.id].items():

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from inlay.autotuner import state as transitions
 from inlay.autotuner.state import SchemeRecord, TunerState
 from inlay.autotuner.state_file import SavedState, read_state, write_state
@@ -81,7 +79,7 @@ class QDQAutotuner:
         config = config or Config()
         cache = PatternCache.load(pattern_cache) if isinstance(pattern_cache, (str, Path)) else pattern_cache
         space = find_search_space(self._subject.graph, self._rules, nodes, config=config)
-        self._evolve = Evolve(space, None, config, np.random.default_rng(config.seed), cache)
+        self._evolve = Evolve(space, config=config, cache=cache)
         self._state = TunerState()
 
     @property
@@ -300,14 +298,7 @@ class QDQAutotuner:
         speedup = None
         if saved.baseline_ms is not None and saved.incumbent_ms is not None:
             speedup = saved.baseline_ms / saved.incumbent_ms
-        self._evolve = Evolve(
-            core.space,
-            saved.placement,
-            core.config,
-            np.random.default_rng(core.config.seed),
-            saved.cache,
-            base_speedup=speedup,
-        )
+        self._evolve = Evolve(core.space, saved.placement, core.config, cache=saved.cache, base_speedup=speedup)
         self._state = TunerState(saved.baseline_ms, saved.incumbent_ms, self._state.variance, saved.profiled)
 
     @property

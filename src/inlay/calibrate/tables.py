@@ -96,15 +96,11 @@ class CalibrationChoice:
         means = {node: np.array(mean, np.float64) for node, mean in self.weight_error_means.items()}
         return QParamsTable(graph, prepared.rules, ranges, fixed, per_tensor, means)
 
-    @property
-    def identity(self) -> str:
-        """Text that distinguishes this choice from every other one."""
-        means = sorted(self.weight_error_means.items())
-        return f"{self.method} {sorted(self.chosen.items())} {means} {self.flipped or ''}"
-
     def digest(self, observed: Observed, *more: str) -> str:
         """16 hexadecimal digits that identify the table: this choice, the histograms, and what ``more`` names."""
-        return hashlib.sha256(" ".join([observed.digest, self.identity, *more]).encode()).hexdigest()[:16]
+        means = sorted(self.weight_error_means.items())
+        choice = f"{self.method} {sorted(self.chosen.items())} {means} {self.flipped or ''}"
+        return hashlib.sha256(" ".join([observed.digest, choice, *more]).encode()).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; see :meth:`from_json`."""

@@ -8,7 +8,7 @@ Q/DQ follows from the activations that their operator reads (:class:`inlay.regio
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, Rules
-from inlay.space.units import Unit, find_units
+from inlay.space.units import Unit
 from inlay.types import GRAPH_OUTPUT, Port
 
 TINY_ELEMENTS = 8
@@ -41,7 +41,6 @@ class Rejection:
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
 class FilterContext:
     """What filters look at; built once per graph, in linear time.
 
@@ -52,11 +51,12 @@ class FilterContext:
         allowed: names of the nodes that the user restricted the search to; None means all.
     """
 
-    graph: Graph
-    rules: Rules
-    unit_of: Mapping[str, Unit]
-    shape_arithmetic: frozenset[str]
-    allowed: frozenset[str] | None = None
+    def __init__(
+        self, graph: Graph, rules: Rules, units: Collection[Unit], allowed: frozenset[str] | None = None
+    ) -> None:
+        self.graph, self.rules, self.allowed = graph, rules, allowed
+        self.unit_of = {name: unit for unit in units for name in unit.nodes}
+        self.shape_arithmetic = shape_arithmetic(graph)
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,6 @@ class Rejections:
 
 PortFilter = Callable[[FilterContext, Node, int], str | None]
 OutputFilter = Callable[[FilterContext, Node, str], str | None]
-
-
-def filter_context(
-    graph: Graph, rules: Rules, units: tuple[Unit, ...] | None = None, allowed: frozenset[str] | None = None
-) -> FilterContext:
-    """Gather what the filters look at."""
-    units = find_units(graph, rules) if units is None else units
-    unit_of = {name: unit for unit in units for name in unit.nodes}
-    return FilterContext(graph, rules, MappingProxyType(unit_of), shape_arithmetic(graph), allowed)
 
 
 def find_rejections(context: FilterContext) -> Rejections:

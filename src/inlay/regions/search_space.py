@@ -13,7 +13,7 @@ from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
 from inlay.regions.patterns import Instance, PatternFinder, summarize
-from inlay.regions.point_filters import Rejections, filter_context, find_rejections
+from inlay.regions.point_filters import FilterContext, Rejections, find_rejections
 from inlay.regions.schemes import ConcatGroup, InsertionPoint, PointTable, concat_groups, legal_points
 from inlay.regions.tree import RegionTree, RegionType, find_regions
 from inlay.space.rules import Rules
@@ -110,7 +110,7 @@ def _paused_collector() -> Iterator[None]:
 
 def _find(graph: Graph, rules: Rules, allowed: frozenset[str] | None, config: Config) -> SearchSpace:
     units = find_units(graph, rules)
-    rejections = find_rejections(filter_context(graph, rules, units, allowed))
+    rejections = find_rejections(FilterContext(graph, rules, units, allowed))
     tree = find_regions(graph, units, rules, config)
     finder = PatternFinder(graph, rejections, tree.live_ranges)
     signatures: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""How much quantization noise a labeling makes: the accuracy constraint as linear limits.
+"""How much quantization noise a labeling makes, and may make: the accuracy constraint as linear limits.
 
 The noise at an output is modeled as a sum over *sources*: quantizing a value behind a float producer, and running a
 unit in low precision on inputs that are quantized already. It is not one sum over quantized values: the output of an
