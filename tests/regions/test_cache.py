@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inlay.errors import UsageError
+from inlay.errors import NoSuchFile, UsageError
 from inlay.regions.cache import CacheEntry, PatternCache, merge_files, show
 from inlay.regions.schemes import InsertionScheme, NodeInputInsertionPoint
 
@@ -143,7 +143,7 @@ def test_bad_files_are_rejected_in_words(tmp_path: Path, text: str, words: str) 
 
 
 def test_missing_and_binary_files_are_rejected_in_words(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(NoSuchFile, match=r"none\.yaml: no such file"):
         PatternCache.load(tmp_path / "none.yaml")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not text"):
