@@ -14,7 +14,7 @@ from benchmarks.generated_graphs import FAMILIES, GraphBuilder
 from inlay import OpConfig, Recipe
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples
-from inlay.errors import UsageError
+from inlay.errors import NoSuchFile, UsageError
 from inlay.model.graph import Graph
 from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
@@ -242,8 +242,10 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no such file; known by name are full-int8, conv-matmul"):
+    with pytest.raises(NoSuchFile, match=r"none\.yaml: no such file"):
         recipe_file.find_recipe(tmp_path / "none.yaml")
+    with pytest.raises(UsageError, match="no such recipe; give full-int8, conv-matmul, or a file"):
+        recipe_file.find_recipe("int9")
 
 
 def prepared(folder: Path, recipe: Recipe) -> tuple[PreparedModel, Feed]:
