@@ -58,6 +58,8 @@ def test_a_folder_that_nobody_can_write_to(run: RunCommand, save: SaveModel) -> 
 def test_a_journal_that_is_none(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "run.sqlite").write_bytes(b"this is not a database, but long enough to be one" * 40)
-    failed(run("tune", save(residual_model()), "-o", out, *FAST), 1, "run.sqlite", "journal")
-    assert run("tune", save(residual_model()), "-o", out, *FAST, "--restart")[0] == 0
+    foreign = b"this is not a database, but long enough to be one" * 40
+    (out / "run.sqlite").write_bytes(foreign)
+    for options in ((), ("--restart",)):
+        failed(run("tune", save(residual_model()), "-o", out, *FAST, *options), 1, "run.sqlite", "journal")
+        assert (out / "run.sqlite").read_bytes() == foreign, "what is not ours is never replaced"
