@@ -259,3 +259,11 @@ def test_external_tensors_of_bodies_and_constants_are_read_in(tmp_path: Path) ->
     held = constant.attributes["value"].as_tensor()
     assert not isinstance(held, ir.ExternalTensor)
     np.testing.assert_array_equal(held.numpy(), numbers)
+
+
+def test_a_value_that_nothing_computes_is_named(tmp_path: Path) -> None:
+    model = residual_model()
+    model.graph.node[3].input[0] = "nowhere"
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="reads nowhere, which nothing computes"):
+        load(tmp_path / "m.onnx")

@@ -85,6 +85,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     if not model.graph.outputs:
         raise ModelError(f"{path}: the model has no outputs")
     _refuse_references(path, model)
+    _refuse_unknown_values(path, model)
     _sort(path, model)
     _free_negative_dimensions(model)
     external = tuple(_external_files(path, model))
@@ -101,6 +102,15 @@ def _refuse_references(path: Path, model: ir.Model) -> None:
             if attribute.is_ref():
                 of = f"attribute {name} of node {node.name or node.op_type}"
                 raise ModelError(f"{path}: {of} refers to {attribute.ref_attr_name}, but stands in no function")
+
+
+def _refuse_unknown_values(path: Path, model: ir.Model) -> None:
+    """Every value that is read is an input, a constant or some operator's output."""
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
+                continue
+            raise ModelError(f"{path}: {node.op_type} {node.name} reads {value.name}, which nothing computes")
 
 
 def _sort(path: Path, model: ir.Model) -> None:
