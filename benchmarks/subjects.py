@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks import light_models
+from benchmarks import light_models, transformers
 
 MODELS_VARIABLE = "INLAY_MODELS"
 
@@ -43,9 +43,9 @@ def default_models() -> Path | None:
 
 
 def names(models: Path | None) -> list[str]:
-    """Of every model: the trained ones of ``models`` (where the folder is given), and the light ones."""
+    """Of every model: the trained ones of ``models`` (where the folder is given), the light ones, and transformers."""
     trained = [] if models is None else sorted(p.stem for p in models.glob("*.onnx"))
-    return [*trained, *light_models.NAMES]
+    return [*trained, *light_models.NAMES, *transformers.MODELS]
 
 
 def make(name: str, models: Path | None, folder: Path) -> Subject:
@@ -63,6 +63,12 @@ def make(name: str, models: Path | None, folder: Path) -> Subject:
         for path, seed in ((samples, 0), (evaluation, 1)):
             np.savez(path, **{light_models.input_name(made): light_models.samples(seed=seed)})
         return Subject(name, model, samples, evaluation, False)
+    if name in transformers.MODELS:
+        net = transformers.MODELS[name]()
+        onnx.save(net, folder / f"{name}.onnx")
+        for path, seed in ((samples, 0), (evaluation, 1)):
+            np.savez(path, **transformers.samples(net, seed=seed))
+        return Subject(name, folder / f"{name}.onnx", samples, evaluation, False)
     assert models is not None
     command = [sys.executable, str(models / "feeds.py"), name, str(samples), str(evaluation)]
     subprocess.run(command, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from inlay.targets.onnxruntime.passes.gemm import gather_gemm
@@ -28,10 +29,25 @@ def test_matmul_and_add_are_one_gemm(bias: tuple[int, ...], swapped: bool, rewri
     done.assert_close(rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("bias", [(5,), (1, 5), (1, 1, 5)])
+def test_data_of_three_dimensions_are_reshaped_to_a_matrix(bias: tuple[int, ...], rewritten: RewriteModel) -> None:
+    done = rewritten(dense(rank=3, bias=bias).model(), gather_gemm)
+    assert done.operators == ["Reshape", "Gemm", "Reshape"]
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+def test_two_unknown_dimensions_are_left_alone(rewritten: RewriteModel) -> None:
+    model = dense(rank=3).model()
+    for dim, name in zip(model.graph.input[0].type.tensor_type.shape.dim, ("batch", "length"), strict=False):
+        dim.dim_param = name
+    done = rewritten(model, gather_gemm, {"x": np.ones((2, 3, 4), np.float32)})
+    assert "MatMul" in done.operators
+
+
 @pytest.mark.parametrize(
     "other",
-    [dense(rank=3), dense(bias=(3, 5)), dense(bias=(1,)), dense(twice=True)],
-    ids=["rank 3", "a bias per row", "one bias", "read elsewhere"],
+    [dense(bias=(3, 5)), dense(bias=(1,)), dense(bias=(1, 1, 5)), dense(twice=True)],
+    ids=["a bias per row", "one bias", "a bias that adds a dimension", "read elsewhere"],
 )
 def test_other_sums_of_products_stay(other: Builder, rewritten: RewriteModel) -> None:
     done = rewritten(other.model(), gather_gemm)
