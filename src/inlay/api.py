@@ -59,12 +59,13 @@ from inlay.run.select import Selected
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
-from inlay.targets.base import Artifact, Capabilities, TargetSpec
-from inlay.targets.registry import DEFAULT_TARGET, available, create, takes_option
+from inlay.targets.base import Artifact, Capabilities, OptionValue, TargetSpec
+from inlay.targets.registry import DEFAULT_TARGET, available, create, describe, options_of, remark_of
 from inlay.trial import Interval
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 Sizes = Sequence[str] | Mapping[str, int]
+GivenOptions = Sequence[str] | Mapping[str, OptionValue]
 
 
 @documented
@@ -73,6 +74,7 @@ def tune(
     *,
     out: Annotated[str | Path, options.OUT] = "inlay-out",
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
     labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None,
     metric: Annotated[str | None, options.METRIC] = None,
@@ -105,7 +107,7 @@ def tune(
         InlayError: see :mod:`inlay.errors`.
     """
     begun = time.monotonic() - before_s
-    spec = _spec(target, threads)
+    spec = _spec(target, target_options, threads)
     given = _Given.read(model, data, bind)
     samples = given.samples
     if labels is not None:
@@ -157,6 +159,7 @@ def bench(
     models: Annotated[Sequence[str | Path], options.MODELS],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
     blocks: Annotated[int, options.BLOCKS] = 10,
     processes: Annotated[int, options.PROCESSES] = 2,
@@ -172,6 +175,7 @@ def bench(
     """
     if len(models) < 2:
         raise UsageError("bench compares models: give two or more")
+    spec = _spec(target, target_options, threads)
     files = [load(m) for m in models]
     specs = input_specs(files[0].model)
     for file in files[1:]:
@@ -186,7 +190,7 @@ def bench(
         feed = Path(folder) / "feed.npz"
         save_feed(feed, samples.feeds[0])
         for _ in range(processes):
-            with Worker(_spec(target, threads), Path(folder)) as worker:
+            with Worker(spec, Path(folder)) as worker:
                 _loadable(worker, artifacts)
                 timing = worker.time(artifacts, feed, blocks, 4_000_000, int(rng.integers(2**31)))
                 readings.append(timing.ns)
@@ -208,6 +212,7 @@ def quantize(
     out: Annotated[str | Path, options.QUANTIZED],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
     bind: Annotated[Sizes, options.BIND] = (),
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = FULL_INT8,
@@ -220,7 +225,7 @@ def quantize(
         InlayError: the model or the samples cannot be used.
     """
     rules = find_recipe(recipe)
-    spec = _spec(target, 1)
+    spec = _spec(target, target_options)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_files(data, recipe)])
@@ -250,22 +255,38 @@ def select(
 
 @dataclass(frozen=True)
 class TargetRow:
-    """One installed target: its facts, or why it cannot be used here."""
+    """One installed target.
+
+    Attributes:
+        name: of its entry point.
+        facts: what measurements on it depend on.
+        problem: why it cannot be used here, or not without options.
+        options: the names of its options, each with its default as text; without one where it must be given.
+        remark: what else there is to know.
+    """
 
     name: str
     facts: Mapping[str, str]
     problem: str = ""
+    options: Sequence[str] = ()
+    remark: str = ""
 
 
 def list_targets() -> list[TargetRow]:
     """Every installed target."""
-    rows = []
-    for name in available():
-        try:
-            rows.append(TargetRow(name, create(TargetSpec(name)).fingerprint().facts))
-        except InlayError as error:
-            rows.append(TargetRow(name, {}, str(error)))
-    return rows
+    return [_target_row(name) for name in available()]
+
+
+def _target_row(name: str) -> TargetRow:
+    facts: Mapping[str, str] = {}
+    problem, known = "", list[str]()
+    try:
+        options = options_of(name)
+        known = [key if p.default is p.empty else f"{key}={p.default}" for key, p in options.items()]
+        facts = create(TargetSpec(name)).fingerprint().facts
+    except InlayError as error:
+        problem = str(error)
+    return TargetRow(name, facts, problem, known, remark_of(name))
 
 
 @documented
@@ -273,6 +294,7 @@ def regions(
     model: Annotated[str | Path, options.MODEL],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
     bind: Annotated[Sizes, options.BIND] = (),
     nodes: Annotated[Sequence[str], options.NODES] = (),
@@ -285,7 +307,7 @@ def regions(
         UsageError: a glob of ``nodes`` matches nothing.
         InlayError: the model cannot be used.
     """
-    spec = _spec(target, 1)
+    spec = _spec(target, target_options)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(0), 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -298,16 +320,10 @@ def regions(
         )
 
 
-def _spec(target: str | TargetSpec, threads: int) -> TargetSpec:
-    if isinstance(target, TargetSpec):
-        return target
-    if target not in available():
-        raise UsageError(f"--target {target}: there is no such target; installed are {', '.join(available())}")
-    if takes_option(target, "threads"):
-        return TargetSpec(target, {"threads": threads})
-    if threads != 1:
-        raise UsageError(f"--threads {threads}: target {target} has no threads to choose")
-    return TargetSpec(target)
+def _spec(target: str | TargetSpec, given: GivenOptions, threads: int | None = None) -> TargetSpec:
+    if isinstance(target, str):
+        return describe(target, given, threads)
+    return replace(target, options={**target.options, **describe(target.name, given).options}) if given else target
 
 
 def _files(*given: object) -> list[Path]:

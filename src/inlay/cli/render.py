@@ -136,8 +136,8 @@ def selected(done: Selected) -> Iterator[str]:
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:
     """The installed targets."""
-    table = Table("target", "what its measurements depend on")
+    table = Table("target", "what its measurements depend on", "options, with defaults")
     for row in rows:
         facts = row.problem or ", ".join(f"{k} {v}" for k, v in row.facts.items())
-        table.add_row(row.name, facts)
+        table.add_row(row.name, f"{facts}. {row.remark}" if row.remark else facts, ", ".join(row.options))
     return table

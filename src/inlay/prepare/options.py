@@ -92,6 +92,13 @@ MODELS = Option(
     "Two or more models; ratios are to the first.", metavar="MODEL...", type=Path, positional=True, repeated=True
 )
 TARGET = Option("Where the model will run; see `inlay targets`.", "A name, or a name with options.")
+TARGET_OPTIONS = Option(
+    "An option of the target, which `inlay targets` lists; repeatable.",
+    "As a mapping, or as ``name=value``.",
+    flags=("--target-option",),
+    metavar="NAME=VALUE",
+    repeated=True,
+)
 DATA = Option(
     "Samples: a .npz (an array per input, first axis = samples), a folder, or module:function.",
     "Or feeds ({input: array}); None for random inputs.",

@@ -160,6 +160,10 @@ class Capabilities:
         return cls(target.rules(), tuple(target.float_rewrites()), tuple(target.rewrites()))
 
 
+OptionValue = str | int | float | bool
+"""What an option of a target can be."""
+
+
 @dataclass(frozen=True)
 class TargetSpec:
     """A target by name and options: plain data that a worker process can be sent.
@@ -170,4 +174,4 @@ class TargetSpec:
     """
 
     name: str
-    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    options: Mapping[str, OptionValue] = field(default_factory=dict)

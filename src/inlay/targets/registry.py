@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from inlay.errors import TargetError, UsageError
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.base import Target, TargetSpec
+from inlay.targets.base import OptionValue, Target, TargetSpec
 
 GROUP = "inlay.targets"
 DEFAULT_TARGET = "ort-cpu"
@@ -33,13 +34,93 @@ def known_rewrites() -> tuple[Rewrite[Any], ...]:
     return tuple(found.values())
 
 
-def takes_option(name: str, option: str) -> bool:
-    """Whether the constructor of the target ``name`` has a parameter ``option``.
+def options_of(name: str) -> Mapping[str, inspect.Parameter]:
+    """The options of the target ``name``: the parameters of its constructor that are text, numbers or switches.
 
     Raises:
         TargetError: its runtime cannot be loaded.
     """
-    return option in inspect.signature(_constructor(available()[name])).parameters
+    parameters = inspect.signature(_constructor(available()[name])).parameters
+    return {key: p for key, p in parameters.items() if _kind(p) in _READ}
+
+
+def remark_of(name: str) -> str:
+    """What the target ``name`` says of itself before it is created: its attribute ``remark``, where it has one."""
+    with contextlib.suppress(TargetError):
+        return str(getattr(_constructor(available()[name]), "remark", ""))
+    return ""
+
+
+def describe(
+    name: str, given: Sequence[str] | Mapping[str, OptionValue] = (), threads: int | None = None
+) -> TargetSpec:
+    """A target by its name and options as users write them, checked against its constructor.
+
+    Args:
+        name: entry point in the group ``inlay.targets``.
+        given: values by name, or ``name=value`` entries.
+        threads: of the runtime, where the target takes that option; ``given`` goes first. None for its own default.
+
+    Raises:
+        UsageError: no such target or option, or a value of another kind.
+        TargetError: its runtime cannot be loaded.
+    """
+    if name not in available():
+        raise UsageError(f"--target {name}: there is no such target; installed are {', '.join(available())}")
+    known = options_of(name)
+    options: dict[str, OptionValue] = {}
+    for entry in given.items() if isinstance(given, Mapping) else map(_parted, given):
+        key, value = entry
+        if key not in known:
+            has = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise UsageError(f"--target-option {key}: target {name} does not take it; {has}")
+        if key in options:
+            raise UsageError(f"--target-option {key} is given twice")
+        options[key] = _read(key, value, _kind(known[key])) if isinstance(value, str) else value
+    if threads is not None and "threads" in known:
+        if threads != 1 and options.get("threads", threads) != threads:
+            raise UsageError(f"--threads {threads} contradicts --target-option threads={options['threads']}")
+        options.setdefault("threads", threads)
+    elif threads not in (None, 1):
+        raise UsageError(f"--threads {threads}: target {name} has no threads to choose")
+    return TargetSpec(name, options)
+
+
+def _parted(entry: str) -> tuple[str, str]:
+    key, equals, value = entry.partition("=")
+    if not key or not equals:
+        raise UsageError(f"--target-option {entry}: give NAME=VALUE")
+    return key, value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+_SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_READ: Mapping[str, tuple[str, Callable[[str], OptionValue]]] = {
+    "str": ("text", str),
+    "int": ("a whole number", int),
+    "float": ("a finite number", _finite),
+    "bool": ("true or false", lambda text: _SWITCH[text.lower()]),
+}
+"""How the values of options are read, by the annotation of the parameter."""
+
+
+def _kind(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+
+
+def _read(key: str, text: str, kind: str) -> OptionValue:
+    wanted, read = _READ[kind]
+    try:
+        return read(text)
+    except (ValueError, KeyError):
+        raise UsageError(f"--target-option {key}={text}: give {wanted}") from None
 
 
 def create(spec: TargetSpec) -> Target:
