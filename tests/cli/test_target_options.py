@@ -1,4 +1,4 @@
-"""Options of targets: read by the annotations of the target's constructor, listed, and refused where they change nothing."""
+"""Options of targets: read by the annotations of its constructor, listed, and refused where they change nothing."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def test_threads_are_an_option_like_others() -> None:
         ("advance_clock=print", "does not take it"),
     ],
 )
-def test_what_is_no_option_is_refused(
-    given: str, word: str, run: RunCommand, save: SaveModel, tmp_path: Path
-) -> None:
+def test_what_is_no_option_is_refused(given: str, word: str, run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     failed(run("tune", save(residual_model()), "-o", tmp_path / "out", *FAST, "--target-option", given), 2, word)
     nothing_written(tmp_path / "out")
 
