@@ -2,8 +2,8 @@
 
 A single good reading among thirty is mostly luck. So a promising scheme and the incumbent are measured again, in
 turns, and the scheme is accepted when the mean of the log-ratios exceeds the threshold by three standard errors. The
-variance of the ratios is pooled over all duels of a run, so that its estimate improves with time. Without noise the
-variance is 0, and every true gain is accepted.
+variance of the ratios is pooled over all duels of a run, so that its estimate improves with time. Once it is known
+well, a clear gain needs two turns only. Without noise the variance is 0, and every true gain is accepted.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class Duel:
 
     Attributes:
         turns: how often each is to be measured.
+        first_ms: the candidate's promising reading that led to the duel; chosen for being small, it decides nothing.
         incumbent_ms, candidate_ms: readings so far.
     """
 
     turns: int
+    first_ms: float = math.nan
     incumbent_ms: tuple[float, ...] = ()
     candidate_ms: tuple[float, ...] = ()
 
@@ -76,11 +78,23 @@ class Duel:
             return replace(self, candidate_ms=(*self.candidate_ms, latency_ms))
         return replace(self, incumbent_ms=(*self.incumbent_ms, latency_ms))
 
-    def finished(self, threshold: float) -> bool:
-        """Whether both had all their turns, or two turns or more already average below ``threshold``."""
+    def finished(self, threshold: float, variance: PooledVariance | None = None) -> bool:
+        """Whether both had all their turns, or two turns or more already decide.
+
+        They do where they average below ``threshold``, or above it as clearly as is needed in the end.
+
+        Args:
+            threshold: speedup that the candidate needs.
+            variance: of earlier duels; with too few degrees of freedom, or none, no gain is clear before the end.
+        """
         complete = min(len(self.incumbent_ms), len(self.candidate_ms)) >= self.turns
         even = len(self.incumbent_ms) == len(self.candidate_ms)
-        return complete or (even and len(self.ratios) > 1 and self._mean <= math.log(threshold))
+        if complete or not even or len(self.ratios) < 2:
+            return complete
+        known = variance is not None and variance.freedom >= MIN_FREEDOM
+        return self._mean <= math.log(threshold) or (
+            known and variance is not None and self.accepts(threshold, variance.including(self.ratios))
+        )
 
     @property
     def ratios(self) -> tuple[float, ...]:

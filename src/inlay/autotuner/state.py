@@ -5,6 +5,8 @@
     float model ─ with_baseline ─▶ idle ─ start_region ─▶ profiling ─ generated ─▶ pending
                                     ▲                       │  ▲                     │
                                     └─ committed, reverted ─┘  └─ finished ◀─ submit ┘ (again while a duel goes on)
+
+A region may be left while a duel goes on: it is *carried* to the next one, and decided there.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from inlay.autotuner.duel import Duel, PooledVariance
 from inlay.regions.evolve import Incumbent
 from inlay.regions.schemes import InsertionScheme
-from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Outcome, Proposal, Trial
+from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, Proposal, Trial
 from inlay.types import Placement
 
-_UNJUDGED = Accuracy(feasible=True, sqnr_db=math.nan, reason="accuracy is not judged in the step-by-step API")
+_UNJUDGED = Accuracy(feasible=True, sqnr_db=math.nan)  # what is outside the bound is never measured
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class SchemeRecord:
         latency_ms: last reading, or None.
         failed: whether it was submitted as a failure.
         accepted: whether it became the incumbent.
+        reason: why it failed or may not be delivered; empty otherwise.
+        signature: of its pattern; another one than the region's for a scheme that was carried from the region before.
     """
 
     index: int
@@ -41,6 +45,8 @@ class SchemeRecord:
     latency_ms: float | None = None
     failed: bool = False
     accepted: bool = False
+    reason: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class TunerState:
         variance: of the readings in duels.
         profiled: number of schemes measured, by signature of the finished patterns.
         profile: the region that is being profiled, or None.
+        carried: a promising scheme of the region before whose duel is not over, with its record; or None.
     """
 
     baseline_ms: float | None = None
@@ -99,6 +106,7 @@ class TunerState:
     variance: PooledVariance = field(default_factory=PooledVariance)
     profiled: Mapping[str, int] = field(default_factory=dict)
     profile: Profile | None = None
+    carried: tuple[SchemeRecord, Pending] | None = None
 
     @property
     def pending(self) -> Pending | None:
@@ -112,21 +120,53 @@ def with_baseline(state: TunerState, latency_ms: float) -> TunerState:
 
 
 def start_region(state: TunerState, signature: str, incumbent: Incumbent, scheme: InsertionScheme) -> TunerState:
-    """A region is started from ``incumbent``, whose scheme of its pattern is ``scheme``."""
-    first = SchemeRecord(0, scheme, incumbent.placement, state.incumbent_ms)
-    return replace(state, profile=Profile(signature, (incumbent, state.incumbent_ms), (first,)))
+    """A region is started from ``incumbent``, whose scheme of its pattern is ``scheme``.
+
+    What was carried from the region before comes first: it has index 1.
+    """
+    records = [SchemeRecord(0, scheme, incumbent.placement, state.incumbent_ms, signature=signature)]
+    pending = None
+    if state.carried is not None:
+        record, pending = state.carried
+        records.append(replace(record, index=1))
+        pending = replace(pending, index=1)
+    profile = Profile(signature, (incumbent, state.incumbent_ms), tuple(records), pending)
+    return replace(state, profile=profile, carried=None)
 
 
 def committed(state: TunerState) -> TunerState:
-    """The region is finished, and what was accepted for it stays."""
-    if state.profile is None:
+    """The region is finished, and what was accepted for it stays. A duel that is not over is carried."""
+    profile = state.profile
+    if profile is None:
         return state
-    count = sum(not record.failed for record in state.profile.records[1:])
-    return replace(state, profiled={**state.profiled, state.profile.signature: count}, profile=None)
+    measured = sum(r.signature == profile.signature and r.latency_ms is not None for r in profile.records[1:])
+    carried = None if profile.pending is None else (profile.records[profile.pending.index], profile.pending)
+    return replace(state, profiled={**state.profiled, profile.signature: measured}, profile=None, carried=carried)
+
+
+def settled(state: TunerState, threshold: float) -> tuple[TunerState, Trial | None]:
+    """No further region follows: a duel that was carried is decided by the turns that there were.
+
+    Returns:
+        The next state, and the scheme's trial; None where nothing was carried.
+    """
+    if state.carried is None:
+        return state, None
+    pending = state.carried[1]
+    duel = pending.duel
+    assert duel is not None, "only duels are carried"
+    accepted, latency_ms = False, duel.first_ms
+    if duel.ratios:
+        state = replace(state, variance=state.variance.including(duel.ratios))
+        accepted = duel.accepts(threshold, state.variance)
+        latency_ms = _incumbent_ms(state) / duel.speedup
+    ratio = _incumbent_ms(state) / latency_ms
+    after = replace(state, carried=None, incumbent_ms=latency_ms if accepted else state.incumbent_ms)
+    return after, Trial(pending.proposal, _measured(state, latency_ms), accepted, Interval(ratio, ratio, ratio))
 
 
 def reverted(state: TunerState) -> TunerState:
-    """The region is finished, and the incumbent before it is back."""
+    """The region is finished, and the incumbent before it is back; a duel that is not over is forgotten."""
     if state.profile is None:
         return state
     return replace(state, incumbent_ms=state.profile.before[1], profile=None)
@@ -135,7 +175,7 @@ def reverted(state: TunerState) -> TunerState:
 def generated(state: TunerState, scheme: InsertionScheme, proposal: Proposal) -> TunerState:
     """A new scheme waits for its latency."""
     profile = _profile(state)
-    record = SchemeRecord(len(profile.records), scheme, proposal.placement)
+    record = SchemeRecord(len(profile.records), scheme, proposal.placement, signature=profile.signature)
     pending = Pending(record.index, proposal, proposal.placement)
     return replace(state, profile=replace(profile, records=(*profile.records, record), pending=pending))
 
@@ -164,29 +204,44 @@ def submitted(
         The next state, and the scheme's trial where it is decided; None where a duel goes on.
     """
     pending = _pending(state)
-    assert state.incumbent_ms is not None, "the float model was not measured"
     if latency_ms is None:
-        return _finished(state, Failed("run", "submitted as a failure"), None, False)
+        return _finished(state, Failed("run", _failure(pending)), None, False)
     if pending.duel is None:
-        ratio = state.incumbent_ms / latency_ms
+        ratio = _incumbent_ms(state) / latency_ms
         promising = ratio > 1 and ratio >= threshold
         if promising and turns:
-            return _waiting(state, replace(pending, measured=None, duel=Duel(turns))), None
+            return _waiting(state, replace(pending, measured=None, duel=Duel(turns, latency_ms))), None
         return _finished(state, _measured(state, latency_ms), ratio, promising)
     duel = pending.duel.with_reading(latency_ms)
-    if not duel.finished(threshold):
+    if not duel.finished(threshold, state.variance):
         return _waiting(state, replace(pending, measured=None, duel=duel)), None
     variance = state.variance.including(duel.ratios)
-    outcome = _measured(state, state.incumbent_ms / duel.speedup)
+    outcome = _measured(state, _incumbent_ms(state) / duel.speedup)
     return _finished(replace(state, variance=variance), outcome, duel.speedup, duel.accepts(threshold, variance))
+
+
+def refused(state: TunerState, accuracy: Accuracy) -> tuple[TunerState, Trial]:
+    """The pending scheme is outside the accuracy bound: it is not measured."""
+    return _finished(state, Infeasible(accuracy), None, False)
+
+
+def _failure(pending: Pending) -> str:
+    if pending.duel is not None and not pending.duel.candidate_next:
+        return "the incumbent failed in its turn against this scheme"
+    return "submitted as a failure"
 
 
 def _finished(state: TunerState, outcome: Outcome, ratio: float | None, accepted: bool) -> tuple[TunerState, Trial]:
     profile, pending = _profile(state), _pending(state)
     latency_ms = outcome.latency.ns / 1e6 if isinstance(outcome, Measured) else None
-    failed = isinstance(outcome, Failed)
-    records = list(profile.records)
-    records[pending.index] = replace(records[pending.index], latency_ms=latency_ms, failed=failed, accepted=accepted)
+    records, record = list(profile.records), profile.records[pending.index]
+    records[pending.index] = replace(
+        record,
+        latency_ms=latency_ms,
+        failed=isinstance(outcome, Failed),
+        accepted=accepted,
+        reason=_reason(outcome),
+    )
     versus = None if ratio is None else Interval(ratio, ratio, ratio)
     after = replace(
         state,
@@ -196,10 +251,21 @@ def _finished(state: TunerState, outcome: Outcome, ratio: float | None, accepted
     return after, Trial(pending.proposal, outcome, accepted, versus)
 
 
+def _reason(outcome: Outcome) -> str:
+    if isinstance(outcome, Failed):
+        return outcome.message
+    return outcome.accuracy.reason if isinstance(outcome, Infeasible) else ""
+
+
 def _measured(state: TunerState, latency_ms: float) -> Measured:
     assert state.baseline_ms is not None, "the float model was not measured"
     speedup = state.baseline_ms / latency_ms
     return Measured(Latency(latency_ms * 1e6, Interval(speedup, speedup, speedup), 1), _UNJUDGED)
+
+
+def _incumbent_ms(state: TunerState) -> float:
+    assert state.incumbent_ms is not None, "the float model was not measured"
+    return state.incumbent_ms
 
 
 def _waiting(state: TunerState, pending: Pending) -> TunerState:

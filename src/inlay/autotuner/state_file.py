@@ -1,24 +1,64 @@
-"""The saved state of step-by-step tuning: a YAML file that belongs to one model."""
+"""The saved state of step-by-step tuning: a YAML file that belongs to one model.
+
+It holds all that was measured, the region at hand and a duel that is not over included, so that a search that was
+killed goes on as if it had not been.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from inlay.autotuner.duel import Duel, PooledVariance
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
 from inlay.model.graph import Graph
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
+from inlay.regions.schemes import InsertionScheme
 from inlay.types import Placement
 from inlay.yaml_file import read_yaml
 
 FORMAT = "inlay_autotuner_state"
 VERSION = 1
+
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a state is written after every reading
+
+
+@dataclass(frozen=True)
+class SavedRecord:
+    """A :class:`~inlay.autotuner.state.SchemeRecord` without its placement, which follows from the scheme."""
+
+    signature: str
+    scheme: InsertionScheme
+    latency_ms: float | None
+    failed: bool
+    accepted: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class SavedProfile:
+    """The region at hand, or only a scheme that is carried to the next one.
+
+    Attributes:
+        signature: of the region's pattern; empty where there is no region.
+        before: placement, speedup and latency of the incumbent when the region was started.
+        records: as in :class:`~inlay.autotuner.state.Profile`.
+        pending: index of the scheme that waits for a latency; None without one.
+        duel: of that scheme; None before its first reading.
+    """
+
+    signature: str
+    before: tuple[Placement, float | None, float | None]
+    records: tuple[SavedRecord, ...]
+    pending: int | None
+    duel: Duel | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +70,11 @@ class SavedState:
         baseline_ms, incumbent_ms: latencies submitted; None before the first.
         profiled: number of schemes measured, by signature of the finished patterns.
         placement: the incumbent.
-        cache: the schemes measured, by pattern.
+        cache: the schemes measured, and those given, by pattern.
+        variance: of the readings in duels.
+        searches: what was tried, by pattern (:meth:`inlay.regions.evolve.PatternSearch.to_data`).
+        proposed: digests of the placements that need not be proposed again.
+        profile: the region at hand; None between regions.
     """
 
     model_sha256: str
@@ -39,6 +83,10 @@ class SavedState:
     profiled: Mapping[str, int]
     placement: Placement
     cache: PatternCache
+    variance: PooledVariance = field(default_factory=PooledVariance)
+    searches: Mapping[str, Any] = field(default_factory=dict)
+    proposed: tuple[str, ...] = ()
+    profile: SavedProfile | None = None
 
 
 def write_state(path: Path, state: SavedState, config: Config) -> None:
@@ -52,8 +100,12 @@ def write_state(path: Path, state: SavedState, config: Config) -> None:
         "profiled_patterns": dict(state.profiled),
         "placement": state.placement.as_json(),
         "cache": state.cache.to_data(),
+        "variance": asdict(state.variance),
+        "region": None if state.profile is None else _profile_data(state.profile),
+        "searches": dict(state.searches),
+        "proposed": sorted(state.proposed),
     }
-    text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
+    text = yaml.dump(data, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
     write_text(path, text, UsageError)
 
 
@@ -83,9 +135,76 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
             {str(k): int(v) for k, v in data["profiled_patterns"].items()},
             placement,
             PatternCache.from_data(data["cache"], str(path)),
+            _variance(data.get("variance")),
+            dict(data.get("searches") or {}),
+            tuple(map(str, data.get("proposed") or ())),
+            _profile(data["region"]) if data.get("region") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _profile_data(profile: SavedProfile) -> dict[str, Any]:
+    placement, speedup, latency_ms = profile.before
+    records = [{**vars(r), "scheme": r.scheme.to_data()} for r in profile.records]
+    return {
+        "signature": profile.signature,
+        "before": {"placement": placement.as_json(), "speedup": speedup, "latency_ms": latency_ms},
+        "records": records,
+        "pending": profile.pending,
+        "duel": None if profile.duel is None else {k: _plain(v) for k, v in asdict(profile.duel).items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _profile(data: Mapping[str, Any]) -> SavedProfile:
+    before = data["before"]
+    records = tuple(
+        SavedRecord(
+            str(r["signature"]),
+            InsertionScheme.from_data(r["scheme"]),
+            _milliseconds(r["latency_ms"]),
+            bool(r["failed"]),
+            bool(r["accepted"]),
+            str(r["reason"]),
+        )
+        for r in data["records"]
+    )
+    pending = data["pending"]
+    if pending is not None and not 0 <= int(pending) < len(records):
+        raise ValueError(f"there is no scheme {pending}")
+    return SavedProfile(
+        str(data["signature"]),
+        (Placement.from_json(before["placement"]), _ratio(before["speedup"]), _milliseconds(before["latency_ms"])),
+        records,
+        None if pending is None else int(pending),
+        _duel(data["duel"]),
+    )
+
+
+def _duel(data: Mapping[str, Any] | None) -> Duel | None:
+    if data is None:
+        return None
+    incumbent, candidate = (tuple(map(_reading, data[key])) for key in ("incumbent_ms", "candidate_ms"))
+    return Duel(int(data["turns"]), _reading(data["first_ms"]), incumbent, candidate)
+
+
+def _variance(data: Mapping[str, Any] | None) -> PooledVariance:
+    return PooledVariance() if data is None else PooledVariance(float(data["squares"]), int(data["freedom"]))
+
+
+def _ratio(number: object) -> float | None:
+    return _milliseconds(number)
+
+
+def _reading(number: object) -> float:
+    found = _milliseconds(number)
+    if found is None:
+        raise ValueError("a reading is missing")
+    return found
 
 
 def _milliseconds(number: object) -> float | None:

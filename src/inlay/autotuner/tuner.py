@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from inlay.autotuner import state as transitions
+from inlay.autotuner.resume import resumed, saved
 from inlay.autotuner.state import SchemeRecord, TunerState
-from inlay.autotuner.state_file import SavedState, read_state, write_state
+from inlay.autotuner.state_file import read_state, write_state
 from inlay.autotuner.subject import SampleSource, Source, Subject
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, replacing
@@ -58,6 +60,7 @@ class QDQAutotuner:
         self._subject = Subject(model, target, samples, bind)
         self._evolve: Evolve | None = None
         self._search: PatternSearch | None = None  # of the pattern that is being profiled
+        self._exhausted = False  # whether the region at hand has no schemes left
         self._state = TunerState()
 
     def initialize(
@@ -79,8 +82,10 @@ class QDQAutotuner:
         config = config or Config()
         cache = PatternCache.load(pattern_cache) if isinstance(pattern_cache, (str, Path)) else pattern_cache
         space = find_search_space(self._subject.graph, self._rules, nodes, config=config)
+        self._cache = PatternCache() if cache is None else cache
         self._evolve = Evolve(space, config=config, cache=cache)
-        self._state = TunerState()
+        self._seeds: list[Placement] = []
+        self._search, self._exhausted, self._state = None, False, TunerState()
 
     @property
     def regions(self) -> list[Region]:
@@ -105,6 +110,24 @@ class QDQAutotuner:
         return self._state.baseline_ms
 
     @property
+    def latency_ms(self) -> float | None:
+        """Latency of the incumbent, which :meth:`export_best` writes; None before the baseline was submitted."""
+        return self._state.incumbent_ms
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline over incumbent; None before the baseline was submitted."""
+        if self._state.baseline_ms is None or self._state.incumbent_ms is None:
+            return None
+        return self._state.baseline_ms / self._state.incumbent_ms
+
+    @property
+    def profile_region(self) -> Region | None:
+        """The region that is being profiled; after :meth:`load_state` the one that was when the state was saved."""
+        profile = self._state.profile
+        return None if profile is None else self._core.space.patterns[profile.signature].instances[0].region
+
+    @property
     def records(self) -> list[SchemeRecord]:
         """Schemes generated for the current region."""
         return [] if self._state.profile is None else list(self._state.profile.records)
@@ -122,6 +145,10 @@ class QDQAutotuner:
     def set_profile_region(self, region: Region | None, commit: bool = True) -> None:
         """Finish the current region and begin with ``region`` (None: only finish).
 
+        A promising scheme whose turns against the incumbent (``Config.confirmations``) are not over is not lost:
+        ``generate`` goes on with it in the next region; without one it is decided by the turns that there were. The
+        current region again is not begun anew, but goes on.
+
         Args:
             region: one of this model's regions.
             commit: keep what was accepted for the current region; otherwise return to the placement before it.
@@ -130,31 +157,44 @@ class QDQAutotuner:
             UsageError: no baseline was submitted yet, a scheme still waits for its latency, or the region is another
                 model's.
         """
-        core, profile = self._core, self._state.profile
-        if self._state.pending is not None:
+        core, profile, pending = self._core, self._state.profile, self._state.pending
+        if pending is not None and pending.measured is not None:
             raise UsageError("set_profile_region: submit the latency of the generated scheme first")
+        pattern = None if region is None else self._own_pattern(region)
+        if commit and profile is not None and pattern is not None and pattern.signature == profile.signature:
+            return  # it goes on, as after load_state
+        self._exhausted = False
         if profile is not None and not commit:
             core.best = profile.before[0]
         self._state = transitions.committed(self._state) if commit else transitions.reverted(self._state)
-        if region is None:
+        if pattern is None:
+            self._settle()
             return
         if self._state.baseline_ms is None:
             raise UsageError("set_profile_region: submit the latency of the float model first")
-        known = core.space.tree.regions
-        if region.id >= len(known) or known[region.id] is not region:
-            raise UsageError(f"region {region.id} is not one of this model's: take it from .regions")
         incumbent = core.best
-        pattern = self.pattern_of(region)
         self._search = core.search_of(pattern)
         self._state = transitions.start_region(self._state, pattern.signature, incumbent, core.current(pattern))
+
+    def _own_pattern(self, region: Region) -> RegionPattern:
+        known = self._core.space.tree.regions
+        if region.id >= len(known) or known[region.id] is not region:
+            raise UsageError(f"region {region.id} is not one of this model's: take it from .regions")
+        return self.pattern_of(region)
+
+    def _settle(self) -> None:
+        self._state, trial = transitions.settled(self._state, self._least_gain)
+        if trial is not None:
+            self._core.tell(trial)
 
     def generate(self) -> int | None:
         """Choose what to measure next.
 
         Returns:
             Index of a scheme of the current region, to be exported, measured and submitted; None when the region is
-            done. An index may come again: then the scheme is measured once more, to tell luck from speed
-            (``Config.confirmations``). Index 0 is the scheme that the region started from.
+            done (what is submitted then is one more reading of the incumbent). An index may come again: then the
+            scheme is measured once more, to tell luck from speed (``Config.confirmations``). Index 0 is the scheme that
+            the region started from.
 
         Raises:
             UsageError: no region is being profiled, or a scheme still waits for its latency.
@@ -168,6 +208,7 @@ class QDQAutotuner:
             self._state, index = transitions.next_turn(self._state, core.incumbent)
             return index
         found = core.next_candidate(self._search)
+        self._exhausted = found is None
         if found is None:
             return None
         assert found.scheme is not None, "a candidate of a pattern's search tries a scheme"
@@ -215,29 +256,42 @@ class QDQAutotuner:
         """Report a latency: first the float model's, then each generated scheme's.
 
         Args:
-            latency_ms: milliseconds per inference; ignored when ``success`` is False.
+            latency_ms: milliseconds per inference. A scheme for which it is not a positive number (``inf``, ``nan``)
+                failed.
             success: whether the model could be built and run.
 
         Raises:
-            UsageError: nothing was generated, or the latency is not a positive number.
+            UsageError: nothing was generated, or the float model failed.
         """
-        if success and not (math.isfinite(latency_ms) and latency_ms > 0):
-            raise UsageError(f"submit: a latency is a positive number of milliseconds, not {latency_ms}")
+        usable = success and math.isfinite(latency_ms) and latency_ms > 0
         if self._state.baseline_ms is None:
             if not success:
                 raise UsageError("submit: the float model must run before anything can be compared with it")
+            if not usable:
+                raise UsageError(
+                    f"submit: a latency of the float model is a positive number of milliseconds, not {latency_ms}"
+                )
             self._state = transitions.with_baseline(self._state, float(latency_ms))
             return
         pending = self._state.pending
+        if pending is None and self._exhausted:
+            return
         if pending is None or pending.measured is None:
             raise UsageError("submit: generate a scheme first")
-        config = self._core.config
-        reading = float(latency_ms) if success else None
         self._state, trial = transitions.submitted(
-            self._state, reading, config.performance_threshold, config.confirmations
+            self._state, float(latency_ms) if usable else None, self._least_gain, self._core.config.confirmations
         )
         if trial is not None:
             self._core.tell(trial)
+            profile = self._state.profile
+            if trial.accepted and profile is not None and profile.records[pending.index].signature != profile.signature:
+                before = (self._core.best, self._state.incumbent_ms)  # of an earlier region, and stays with it
+                self._state = replace(self._state, profile=replace(profile, before=before))
+
+    @property
+    def _least_gain(self) -> float:
+        """Speedup over the incumbent that a scheme needs."""
+        return self._core.config.least_gain(self.speedup or 1.0)
 
     def import_insertion_points(self, placement: Placement | Iterable[str], qtype: QType | None = None) -> ImportReport:
         """Use the placement of a quantized model as a seed: its schemes are tried first in every pattern.
@@ -257,6 +311,7 @@ class QDQAutotuner:
             sites = sites_of_values(core.space.graph, placement, qtype or self._rules.activation)
         report = import_placement(core.space, sites)
         core.add_seed(report.placement)
+        self._seeds.append(report.placement)
         return report
 
     def pattern_cache(self) -> PatternCache:
@@ -264,42 +319,39 @@ class QDQAutotuner:
         return self._core.learned()
 
     def save_state(self, path: str | Path) -> None:
-        """Write the incumbent and the finished patterns as YAML; the file is complete or not there at all.
+        """Write all that was measured as YAML; the file is complete or not there at all.
+
+        That includes the region at hand: what a search has learned is saved after any ``submit``.
 
         Raises:
             UsageError: it cannot be written.
         """
-        core = self._core
         self.refuse_overwriting(path)
-        write_state(
-            Path(path),
-            SavedState(
-                self._subject.sha256,
-                self._state.baseline_ms,
-                self._state.incumbent_ms,
-                self._state.profiled,
-                core.incumbent,
-                core.learned(),
-            ),
-            core.config,
-        )
+        write_state(Path(path), saved(self._subject.sha256, self._state, self._core), self._core.config)
 
     def load_state(self, path: str | Path) -> None:
-        """Continue from :meth:`save_state`: its incumbent, baseline, finished patterns and cache.
+        """Continue from :meth:`save_state`; :attr:`profile_region` is the region at hand.
 
-        Settings stay those of :meth:`initialize`.
+        Settings stay those of :meth:`initialize`, and so do its cache and what was imported.
 
         Raises:
             JournalError: it belongs to another model.
             UsageError: it cannot be read, or is not a saved state.
         """
+        state = read_state(Path(path), self._subject.sha256, self._subject.graph)
+        self._evolve = self._fresh_core(state.cache)
+        self._state = resumed(state, self._evolve)
+        profile = self._state.profile
+        self._search = None if profile is None else self._evolve.searches[profile.signature]
+        self._exhausted = False
+
+    def _fresh_core(self, learned: PatternCache) -> Evolve:
+        """A search that knows what was given, and what an earlier session learned."""
         core = self._core
-        saved = read_state(Path(path), self._subject.sha256, self._subject.graph)
-        speedup = None
-        if saved.baseline_ms is not None and saved.incumbent_ms is not None:
-            speedup = saved.baseline_ms / saved.incumbent_ms
-        self._evolve = Evolve(core.space, saved.placement, core.config, cache=saved.cache, base_speedup=speedup)
-        self._state = TunerState(saved.baseline_ms, saved.incumbent_ms, self._state.variance, saved.profiled)
+        cache = PatternCache(learned.minimum_distance, learned.max_entries_per_pattern)
+        for known in (learned, self._cache):
+            cache.merge(known)
+        return Evolve(core.space, config=core.config, cache=cache, seeds=self._seeds)
 
     @property
     def _core(self) -> Evolve:

@@ -60,10 +60,11 @@ def region_pattern_autotuning_workflow(
         tuner.load_state(state)
     if qdq_baseline is not None:
         tuner.import_insertion_points(qdq_baseline)
-    if tuner.baseline_latency_ms is None:
-        tuner.export_onnx(candidate, insert_qdq=False)
-        tuner.submit(measure(candidate))
     try:
+        if tuner.baseline_latency_ms is None:
+            tuner.export_onnx(candidate, insert_qdq=False)
+            tuner.submit(measure(candidate))
+            tuner.save_state(state)
         for region in tuner.regions:
             if tuner.pattern_of(region).signature in tuner.profiled_patterns:
                 continue
@@ -71,16 +72,22 @@ def region_pattern_autotuning_workflow(
             while tuner.generate() is not None:
                 tuner.export_onnx(candidate)
                 try:
-                    latency = measure(candidate)
-                except Exception:  # whatever a user's function raises is one failed scheme
+                    latency = float(measure(candidate))
+                except Exception:  # whatever a user's function raises or returns is one failed scheme
                     tuner.submit(math.nan, success=False)
                 else:
                     tuner.submit(latency)
+                tuner.save_state(state)
             tuner.set_profile_region(None)
             tuner.save_state(state)
     finally:
         candidate.unlink(missing_ok=True)
-        tuner.save_state(state)
-        tuner.pattern_cache().save(out / "pattern_cache.yaml")
-        tuner.export_best(out / "model.onnx")
+        if tuner.baseline_latency_ms is not None:
+            _finish(tuner, state, out)
     return tuner
+
+
+def _finish(tuner: QDQAutotuner, state: Path, out: Path) -> None:
+    tuner.save_state(state)
+    tuner.pattern_cache().save(out / "pattern_cache.yaml")
+    tuner.export_best(out / "model.onnx")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from inlay.errors import UsageError
 
@@ -13,8 +14,10 @@ class Config:
 
     Attributes:
         schemes_per_region: most schemes that are measured for one pattern.
-        performance_threshold: least speedup over the incumbent with which a scheme replaces it. With 1.0 every
-            improvement counts that the measurement can tell from noise.
+        performance_threshold: least speedup with which a scheme replaces the incumbent. With 1.0 every improvement
+            counts that the measurement can tell from noise.
+        threshold_against: what that speedup is over: the ``incumbent``, or the float ``baseline`` (then a scheme must
+            also be faster than the incumbent).
         maximum_sequence_region_size: most nodes of a leaf region.
         minimum_topdown_search_size: fewest nodes of a sequence that becomes a COMPOSITE.
         top_percent_to_mutate: fraction (0..1) of the schemes measured so far, best first, that mutations start from.
@@ -32,6 +35,7 @@ class Config:
 
     schemes_per_region: int = 30
     performance_threshold: float = 1.0
+    threshold_against: Literal["incumbent", "baseline"] = "incumbent"
     maximum_sequence_region_size: int = 10
     minimum_topdown_search_size: int = 10
     top_percent_to_mutate: float = 0.1
@@ -53,6 +57,14 @@ class Config:
             raise UsageError(f"top_percent_to_mutate is a share from 0 to 1, not {self.top_percent_to_mutate}")
         if not self.performance_threshold >= 1:
             raise UsageError(f"performance_threshold is a speedup of 1 or more, not {self.performance_threshold}")
+        if self.threshold_against not in ("incumbent", "baseline"):
+            raise UsageError(f"threshold_against is 'incumbent' or 'baseline', not {self.threshold_against!r}")
+
+    def least_gain(self, incumbent: float) -> float:
+        """The speedup over the incumbent that a scheme needs; ``incumbent`` is the incumbent's over the baseline."""
+        if self.threshold_against == "incumbent":
+            return self.performance_threshold
+        return max(1.0, self.performance_threshold / incumbent)
 
 
 _AT_LEAST_1 = (

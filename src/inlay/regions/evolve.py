@@ -12,8 +12,9 @@ the search of its leaves found, and a scheme that is not faster leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,22 @@ class PatternSearch:
     def ranked(self) -> list[InsertionScheme]:
         """Schemes with known speedups, best first (ties in the order of measurement), then the others."""
         return sorted(self.speedups, key=lambda s: -(self.speedups[s] or 0.0))
+
+    def to_data(self) -> dict[str, Any]:
+        """What was tried so far, as plain data; :meth:`restore` takes it back."""
+        known = [(self.speedups.get(s), s.to_data()) for s in self.tried]
+        known.sort(key=lambda pair: (-(pair[0] or 0.0), repr(pair[1])))
+        tried = [{"speedup": speedup, "points": points} for speedup, points in known]
+        return {"drawn": self.drawn, "group_samples": self.sampler.group_samples, "tried": tried}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Take over what :meth:`to_data` gave. Raises ValueError, KeyError or TypeError where it is something else."""
+        self.drawn, self.sampler.group_samples = int(data["drawn"]), int(data["group_samples"])
+        for item in data["tried"]:
+            scheme, speedup = InsertionScheme.from_data(item["points"]), item["speedup"]
+            self.tried.add(scheme)
+            if speedup is not None:
+                self.speedups[scheme] = float(speedup)
 
     @property
     def exhausted(self) -> bool:
@@ -135,9 +152,7 @@ class Evolve:
         self.space = space
         base = base if base is not None else Placement()
         self._completion = SchemeCompletion(space.graph, space.units, space.rules, base, rewrites)
-        if base_speedup is None and not len(base):
-            base_speedup = 1.0
-        self.best = Incumbent(base, self._completion.activations(base), base_speedup)
+        self.best = self.incumbent_of(base, base_speedup)
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)
         self._cache = cache if cache is not None else PatternCache()
         self._seeds = [self._completion.activations(p) for p in seeds]
@@ -150,6 +165,12 @@ class Evolve:
     def incumbent(self) -> Placement:
         """The best placement so far."""
         return self.best.placement
+
+    def incumbent_of(self, placement: Placement, speedup: float | None) -> Incumbent:
+        """``placement`` as an incumbent; the empty one has the speedup 1."""
+        if speedup is None and not len(placement):
+            speedup = 1.0
+        return Incumbent(placement, self._completion.activations(placement), speedup)
 
     def ask(self) -> Proposal | None:
         """The next placement, or None once every pattern was searched."""
@@ -167,7 +188,7 @@ class Evolve:
             candidate.search.speedups[candidate.scheme] = speedup
         is_base = candidate.search is None and candidate.placement == self.incumbent
         gain = trial.versus_incumbent.value if trial.versus_incumbent is not None else None
-        enough = gain is None or gain >= self.config.performance_threshold
+        enough = gain is None or gain >= self.config.least_gain(self.best.speedup or 1.0)
         if is_base or (trial.accepted and enough):
             self.best = Incumbent(candidate.placement, candidate.ports, speedup)
 
@@ -185,17 +206,22 @@ class Evolve:
         return self._apply(pattern, scheme, self.best.ports)
 
     def learned(self) -> PatternCache:
-        """Schemes for the next run: of each pattern the incumbent's scheme, then the best ones measured."""
+        """Schemes for the next run: of each pattern the incumbent's scheme, the best ones measured, those given."""
         cache = PatternCache(
             minimum_distance=self.config.pattern_cache_minimum_distance,
             max_entries_per_pattern=self.config.pattern_cache_max_entries_per_pattern,
         )
+        measured: dict[str, set[InsertionScheme]] = {}
         for pattern in self.patterns():
             search = self._searches.get(pattern.signature)
             known = [(self.current(pattern), self.best.speedup)]
             known += [(scheme, search.speedups[scheme]) for scheme in search.ranked] if search else []
             entries = [CacheEntry(scheme, speedup) for scheme, speedup in known if speedup is not None]
+            measured[pattern.signature] = {e.scheme for e in entries}
             cache.add(pattern.signature, pattern.summary, entries)
+        for signature in self._cache:  # what was measured here replaces what an earlier run found
+            earlier = [e for e in self._cache.entries(signature) if e.scheme not in measured.get(signature, ())]
+            cache.add(signature, self._cache.summary(signature), earlier)
         return cache
 
     def add_seed(self, placement: Placement) -> None:
@@ -204,18 +230,22 @@ class Evolve:
 
     def search_of(self, pattern: RegionPattern) -> PatternSearch:
         """Begin, or resume, the search of ``pattern``."""
-        search = self._searches.get(pattern.signature)
-        if search is None:
-            given = [(scheme, "cached") for scheme in self._cached(pattern)]
-            given += [(scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds]
-            sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
-            search = self._searches[pattern.signature] = PatternSearch(pattern, sampler, given)
+        search = self._begun(pattern)
         start = self.current(pattern)
         search.speedups.setdefault(start, self.best.speedup)
         if self.resolve(pattern, start) == self.best.ports:
             search.tried.add(start)
         else:  # the instances differ: making them alike is worth a try
             search.queue.append((start, "alike"))
+        return search
+
+    def _begun(self, pattern: RegionPattern) -> PatternSearch:
+        search = self._searches.get(pattern.signature)
+        if search is None:
+            given = [(scheme, "cached") for scheme in self._cached(pattern)]
+            given += [(scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds]
+            sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
+            search = self._searches[pattern.signature] = PatternSearch(pattern, sampler, given)
         return search
 
     def next_candidate(self, search: PatternSearch) -> Candidate | None:
@@ -238,6 +268,43 @@ class Evolve:
                 search.sampler.record(how)
                 return candidate
         return None
+
+    def withdraw(self, search: PatternSearch, scheme: InsertionScheme, placement: Placement) -> None:
+        """Forget a candidate that was not measured, so that it comes again."""
+        self._pending = None
+        search.tried.discard(scheme)
+        self._proposed.discard(placement.digest)
+        search.drawn -= 1
+        search.queue.append((scheme, "again"))
+
+    def again(self, search: PatternSearch, scheme: InsertionScheme) -> Candidate:
+        """A candidate that was proposed in an earlier session, for the present incumbent."""
+        placement = self._completion.placement(self.resolve(search.pattern, scheme))
+        return Candidate(placement, self._completion.activations(placement), "again", search, scheme)
+
+    @property
+    def proposed(self) -> frozenset[str]:
+        """Digests of the placements that were proposed so far, and are not proposed again."""
+        return frozenset(self._proposed)
+
+    @property
+    def searches(self) -> Mapping[str, PatternSearch]:
+        """The searches that were begun, by signature of their pattern."""
+        return self._searches
+
+    def restore(self, searches: Mapping[str, Any], proposed: Collection[str]) -> None:
+        """Continue an earlier session: what its searches tried and proposed is not proposed again.
+
+        Args:
+            searches: by signature, :meth:`PatternSearch.to_data` of each; patterns that the model lacks are left out.
+            proposed: digests of placements.
+        """
+        self._proposed |= set(proposed)
+        if proposed:  # the first draws of the same stream are known already
+            self._rng = np.random.default_rng([self.config.seed, len(proposed)])
+        for pattern in self.patterns():
+            if pattern.signature in searches:
+                self._begun(pattern).restore(searches[pattern.signature])
 
     def propose(self, candidate: Candidate, origin: str) -> Proposal:
         """Make ``candidate`` the proposal that the next ``tell`` is about."""
