@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx
+import pytest
 
 from inlay.targets.base import Target
 from inlay.targets.null import NullTarget
 from inlay.targets.onnxruntime.target import OrtCpuTarget
+from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.testing import Builder, TargetTestCase
 from tests.support.float_rewrite_models import float_rewrite_models
 
@@ -46,3 +48,15 @@ class TestOrtCpu(TargetTestCase):
 class TestOrtCpuTwoThreads(TestOrtCpu):
     def target(self) -> Target:
         return OrtCpuTarget(threads=2)
+
+
+class TestOpenVinoCpu(TargetTestCase):
+    def target(self) -> Target:
+        pytest.importorskip("openvino", reason="the extra openvino is not installed")
+        return OpenVinoCpuTarget()
+
+
+class TestOpenVinoCpuStreams(TestOpenVinoCpu):
+    def target(self) -> Target:
+        pytest.importorskip("openvino", reason="the extra openvino is not installed")
+        return OpenVinoCpuTarget(threads=2, streams=2, precision="f32")

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
+from inlay.targets.machine import cpu_flags
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
 
@@ -97,19 +96,6 @@ OPS = {row.op_type: row for row in _ROWS}
 _TABLE_NS = 0.17
 _PRODUCT_NS = 0.003
 _FLOAT_AGAIN_NS = 100.0  # a Relu that does not fold keeps its convolution in float
-
-
-@lru_cache(maxsize=1)
-def cpu_flags() -> frozenset[str]:
-    """ISA flags of this machine's first processor, as the kernel lists them; empty where it lists none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf8")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
 
 
 def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:

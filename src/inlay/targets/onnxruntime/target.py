@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -21,11 +20,12 @@ from inlay.model.reference import runtime_message
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
+from inlay.targets.machine import cpu_flags, cpu_name
 from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.rewrites import rewrites_for
-from inlay.targets.onnxruntime.rules import cpu_flags, rules_for
+from inlay.targets.onnxruntime.rules import rules_for
 
 _WARM_UP = 2
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
@@ -60,7 +60,7 @@ class OrtCpuTarget:
             {
                 "onnxruntime": ort.__version__,
                 "machine": platform.machine(),
-                "cpu": _cpu_name(),
+                "cpu": cpu_name(),
                 "isa": " ".join(f for f in _FLAGS if f in flags),
                 "cores": str(os.cpu_count()),
                 "threads": str(self.threads),
@@ -189,11 +189,3 @@ def _run(session: Any, feed: Feed) -> list[np.ndarray]:
         return list(session.run(None, dict(feed)))
     except Exception as error:  # as in _session
         raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"

@@ -1,0 +1,7 @@
+"""OpenVINO on the CPU: its table of rules, and how it is built, timed and profiled.
+
+Offers :mod:`target`; :mod:`rules` is the table, each row verified against the compiled model; :mod:`runtime` imports
+the package, and :mod:`profile` reads the graph that it executes and attributes its kernels to nodes.
+"""
+
+__all__ = ["profile", "rules", "runtime", "target"]

@@ -1,0 +1,162 @@
+"""From the graph that the runtime executes to kernels with their causes: model nodes, a value's Q/DQ, or a layout.
+
+The runtime describes its graph node by node: the operators of the model that each was made of
+(``originalLayersNames``), the type it computes in (``runtimePrecision``) and its average time since it was built
+(``execTimeMcs``, whole microseconds). Reorders that it inserts name no operator: they serve the value that they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from inlay.targets.base import KernelKind, KernelTime
+
+_HALF_NS = 500.0
+"""Times are cut off to whole microseconds: half of one is what that takes on average."""
+_PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8", "i8": "int8"}
+_NO_KERNEL = frozenset({"Const", "Input", "Output"})
+_INSERTED = frozenset({"Reorder", "Convert"})
+_KINDS: Mapping[str, KernelKind] = {"QuantizeLinear": "quantize", "DequantizeLinear": "dequantize"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One node of the executed graph.
+
+    Attributes:
+        name, op_type: its own.
+        origins: names of the operators that it was made of, in the order of the computation.
+        precision: type that it computes in, in the runtime's notation.
+        inputs: type of each input, in the runtime's notation; constants included.
+        output: type of its first output.
+        sources: positions in the graph of the nodes that it reads.
+        ns: average time; None where it did not run.
+        constant: it is computed once, when the model is built.
+    """
+
+    name: str
+    op_type: str
+    origins: tuple[str, ...]
+    precision: str
+    inputs: tuple[str, ...]
+    output: str
+    sources: tuple[int, ...]
+    ns: float | None
+    constant: bool
+
+
+def executed_graph(compiled: Any) -> list[Kernel]:
+    """The nodes that a compiled model executes, constants included, in topological order."""
+    kernels: list[Kernel] = []
+    position: dict[str, int] = {}
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
+        reads = [i.get_source_output().get_node().get_friendly_name() for i in node.inputs()]
+        sources = tuple(position[name] for name in reads)
+        op_type, time = info["layerType"], info.get("execTimeMcs", "")
+        position[node.get_friendly_name()] = len(kernels)
+        kernels.append(
+            Kernel(
+                node.get_friendly_name(),
+                op_type,
+                tuple(name for name in info.get("originalLayersNames", "").split(",") if name),
+                info.get("runtimePrecision", ""),
+                tuple(i.get_element_type().get_type_name() for i in node.inputs()),
+                info.get("outputPrecisions", "").split(",")[0],
+                sources,
+                float(time) * 1000.0 + _HALF_NS if time.isdigit() else None,
+                op_type == "Const" or (bool(sources) and all(kernels[s].constant for s in sources)),
+            )
+        )
+    return kernels
+
+
+class Attribution:
+    """Traces executed kernels back to the model that the runtime was given; its weights are not looked at."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph = model.graph
+        self._nodes = {n.name: n for n in graph.node}
+        self._producer = {v: n for n in graph.node for v in n.output if v}
+        self._public = self._public_names({o.name for o in graph.output})
+
+    def kernels(self, graph: Sequence[Kernel]) -> list[KernelTime]:
+        """What ran, with its cause, in the order of the graph."""
+        return [
+            self._kernel(graph, k) for k in graph if k.ns is not None and not k.constant and k.op_type not in _NO_KERNEL
+        ]
+
+    def _kernel(self, graph: Sequence[Kernel], kernel: Kernel) -> KernelTime:
+        assert kernel.ns is not None
+        precision = _PRECISIONS.get(kernel.precision, kernel.precision)
+        nodes, boundary = self.nodes(kernel), self._boundary(kernel)
+        if nodes:
+            return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision, nodes)
+        if boundary is not None:
+            kind, value = boundary
+            return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision, (), (value,), kind)
+        if kernel.op_type in _INSERTED and kernel.sources:
+            written = self._written(graph, kernel.sources[0])
+            made = graph[kernel.sources[0]].output
+            converts = {made, kernel.output} & {"u8", "i8"} and made != kernel.output
+            kind = "layout" if not converts else "dequantize" if made in ("u8", "i8") else "quantize"
+            values = () if written is None else (written,)
+            return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision, (), values, kind)
+        return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision)
+
+    def nodes(self, kernel: Kernel) -> tuple[str, ...]:
+        """The model's nodes that a kernel computes, less Q/DQ."""
+        found = (self._node(origin) for origin in kernel.origins)
+        return tuple(dict.fromkeys(n.name for n in found if n is not None and n.op_type not in _KINDS))
+
+    def _node(self, origin: str) -> onnx.NodeProto | None:
+        """The model's node that an operator was made of: by its name, or by that of a value that it computes.
+
+        The runtime adds suffixes behind a slash, which may be part of a node's own name as well.
+        """
+        while True:
+            node = self._nodes.get(origin) or self._producer.get(origin)
+            if node is not None or "/" not in origin:
+                return node
+            origin = origin.rpartition("/")[0]
+
+    def _boundary(self, kernel: Kernel) -> tuple[KernelKind, str] | None:
+        """What a kernel of Q/DQ nodes alone does, and the value that it does it to."""
+        found = [n for n in map(self._node, kernel.origins) if n is not None and n.op_type in _KINDS]
+        if not found:
+            return None
+        return _KINDS[found[0].op_type], self._quantized_value(found[0])
+
+    def _quantized_value(self, node: onnx.NodeProto) -> str:
+        """The model's value around a Q or DQ node, by the name that it has in the model without them."""
+        before = self._producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
+        value = node.output[0] if before is None else before.input[0]
+        return self._public.get(value, value)
+
+    def _written(self, graph: Sequence[Kernel], at: int) -> str | None:
+        """The model's value that a kernel writes, looking through inserted kernels."""
+        kernel = graph[at]
+        while kernel.op_type in _INSERTED and not kernel.origins and kernel.sources:
+            kernel = graph[kernel.sources[0]]
+        if kernel.op_type == "Input":
+            return kernel.name
+        for origin in reversed(kernel.origins):
+            node = self._node(origin)
+            if node is not None:
+                value = self._quantized_value(node) if node.op_type in _KINDS else node.output[0]
+                return self._public.get(value, value)
+        return None
+
+    def _public_names(self, outputs: set[str]) -> dict[str, str]:
+        """A quantized graph output keeps its name after the DQ; the value before the Q is meant."""
+        names = {}
+        for output in outputs:
+            dequantize = self._producer.get(output)
+            quantize = None if dequantize is None else self._producer.get(dequantize.input[0])
+            if dequantize is not None and quantize is not None and dequantize.op_type == "DequantizeLinear":
+                names[quantize.input[0]] = output
+        return names

@@ -1,0 +1,92 @@
+"""What OpenVINO's CPU plugin runs in INT8: a table, each row verified against the compiled model.
+
+The runtime moves each dequantization down to where it can be fused, so that an integer kernel writes bytes or floats as
+its readers want, and a Q is fused into whatever kernel computes the value. ``tests/targets/openvino/test_rules.py``
+builds each row's operator between convolutions and reads the executed graph back.
+
+Elementwise operators have no rows but Add and Sub. Behind a convolution they are fused into its kernel and compute in
+float there; Q/DQ nodes in between would force them into kernels of their own. A sum of two values is fused into the
+convolution before it only where both of them are bytes.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+
+from inlay.model.graph import Graph, Node
+from inlay.space.rules import Needs, OpRule, Rules
+from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
+from inlay.targets.machine import cpu_flags
+from inlay.types import QType
+
+_SOURCE = "executed graphs of 2026.4.1"
+
+
+def _nearest(graph: Graph, node: Node) -> str | None:
+    mode = node.attributes.get("mode", "nearest")
+    return None if mode == "nearest" else f"Resize runs in 8 bits only with mode nearest, not {mode}"
+
+
+def _two_values(graph: Graph, node: Node) -> str | None:
+    return "a constant is added in float, in the kernel before" if any(map(graph.is_constant, node.inputs)) else None
+
+
+def _compute(op_type: str, **details: object) -> OpRule:
+    return OpRule(op_type, output=Needs.EITHER, source=_SOURCE, **details)  # type: ignore[arg-type]
+
+
+def _move(op_type: str, *conditions: object) -> OpRule:
+    return _compute(op_type, moves_data=True, conditions=(moves_activation, *conditions))
+
+
+_ROWS: Iterable[OpRule] = (
+    _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias)),
+    # of two activations one would have to be without a zero point
+    _compute("MatMul", weight=1, conditions=(constant_weight,)),
+    _compute("Gemm", weight=1, bias=2, conditions=(constant_weight, constant_bias)),
+    _compute("Add", activations=(0, 1), conditions=(_two_values,)),
+    _compute("Sub", activations=(0, 1), conditions=(_two_values,)),
+    _compute("Concat", activations=None),
+    _compute("AveragePool"),
+    _compute("GlobalAveragePool"),
+    _compute("ReduceMean"),
+    _move("MaxPool", one_output),
+    _move("ReduceMax"),
+    _move("ReduceMin"),
+    _move("Reshape"),
+    _move("Flatten"),
+    _move("Squeeze"),
+    _move("Unsqueeze"),
+    _move("Transpose"),
+    _move("Expand"),
+    _move("Slice"),
+    _move("Gather"),
+    _move("Split"),
+    _move("DepthToSpace"),
+    _move("Resize", _nearest),
+)
+
+OPS = {row.op_type: row for row in _ROWS}
+
+
+def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
+    """The rules on a CPU: 7-bit weights on x86 without VNNI, where sums of two products saturate.
+
+    Args:
+        machine: as :func:`platform.machine` names it; this one by default.
+        flags: of its ISA.
+    """
+    machine = machine or platform.machine()
+    flags = cpu_flags() if flags is None else flags
+    x86 = machine.lower() in ("x86_64", "amd64", "i686")
+    wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
+    return Rules(
+        activation=QType.UINT8,
+        weight=QType.INT8,
+        weight_limit=127 if wide else 63,
+        ops=OPS,
+        share=frozenset({"Concat"}),
+        unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
+        other_activations=frozenset({QType.INT8}),
+    )

@@ -1,0 +1,239 @@
+"""OpenVINO's CPU plugin as a target."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.model.normalize import FloatRewrite
+from inlay.quant.rewrite import Rewrite
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.machine import cpu_flags, cpu_name
+from inlay.targets.openvino.profile import Attribution, executed_graph
+from inlay.targets.openvino.rules import rules_for
+from inlay.targets.openvino.runtime import core, message, openvino
+
+_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
+_MOST_SHAPES = 4
+"""Sets of input shapes that a model with dynamic dimensions stays compiled for."""
+
+PRECISIONS = ("default", "f32", "bf16")
+"""Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
+
+
+class OpenVinoCpuTarget:
+    """OpenVINO on this machine's CPU.
+
+    Args:
+        threads: of inference; 0 lets the runtime choose.
+        streams: inferences side by side, which share the threads. With several, times are those of a batch of one
+            inference on each, divided by their number.
+        precision: ``f32``, ``bf16``, or ``default``, which is bfloat16 where the processor has it.
+
+    Raises:
+        UsageError: an option has no such value.
+    """
+
+    name = "openvino-cpu"
+    deterministic = False
+
+    def __init__(self, threads: int = 1, streams: int = 1, precision: str = "default") -> None:
+        if threads < 0:
+            raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
+        if streams < 1:
+            raise UsageError(f"streams must be 1 or more, not {streams}")
+        if precision not in PRECISIONS:
+            raise UsageError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision}")
+        self.threads, self.streams, self.precision = threads, streams, precision
+
+    def fingerprint(self) -> Fingerprint:
+        """Runtime version, CPU, the ISA flags that its kernels choose by, and all options.
+
+        Raises:
+            UsageError: the extra ``openvino`` is not installed.
+        """
+        flags = cpu_flags()
+        return Fingerprint(
+            self.name,
+            {
+                "openvino": openvino().get_version(),
+                "machine": platform.machine(),
+                "cpu": cpu_name(),
+                "isa": " ".join(f for f in _FLAGS if f in flags),
+                "cores": str(os.cpu_count()),
+                "threads": str(self.threads),
+                "streams": str(self.streams),
+                "precision": self.precision,
+            },
+        )
+
+    def rules(self) -> Rules:
+        """What this CPU runs in 8 bits."""
+        return rules_for()
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """None."""
+        return ()
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None."""
+        return ()
+
+    def compile(self, model: Artifact) -> OpenVinoExecutable:
+        """Read and compile a model. Raises CompileFailed."""
+        return OpenVinoExecutable(model, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "PERFORMANCE_HINT": "LATENCY" if self.streams == 1 else "THROUGHPUT",
+            "NUM_STREAMS": self.streams,
+            "INFERENCE_NUM_THREADS": self.threads,
+            "ENABLE_CPU_PINNING": False,  # models that are measured side by side would share one core
+        }
+        return options if self.precision == "default" else {**options, "INFERENCE_PRECISION_HINT": self.precision}
+
+
+class _Compiled:
+    """A model compiled for one set of shapes, with a request for each stream."""
+
+    def __init__(self, model: Any, options: Mapping[str, Any], outputs: tuple[str, ...]) -> None:
+        self.model = core().compile_model(model, "CPU", dict(options))
+        self._outputs = outputs
+        self._requests = [self.model.create_infer_request() for _ in range(int(options["NUM_STREAMS"]))]
+
+    def set_inputs(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Copy the inputs of the inferences to come, for every stream."""
+        for request in self._requests:
+            for name, array in arrays.items():
+                request.set_tensor(name, openvino().Tensor(np.array(array, order="C")))
+
+    def infer(self) -> None:
+        """One inference in every stream."""
+        for request in self._requests:
+            request.start_async()
+        for request in self._requests:
+            request.wait()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Of the last inference, copied."""
+        request = self._requests[0]
+        return {name: np.array(request.get_output_tensor(i).data) for i, name in enumerate(self._outputs)}
+
+    @property
+    def streams(self) -> int:
+        """Number of streams."""
+        return len(self._requests)
+
+
+class OpenVinoExecutable:
+    """A compiled model.
+
+    A model with dynamic dimensions is compiled for the sizes of its first inputs, and again for other sizes: with fixed
+    ones the runtime is faster, and its documentation recommends them.
+
+    Raises:
+        CompileFailed: the runtime cannot read the model, or cannot compile it for its fixed sizes.
+    """
+
+    def __init__(self, artifact: Artifact, options: Mapping[str, Any]) -> None:
+        self._artifact, self._options = artifact, options
+        self._by_shapes: dict[tuple[tuple[int, ...], ...], _Compiled] = {}
+        try:
+            graph = onnx.load(artifact.path, load_external_data=False).graph
+            constants = {t.name for t in graph.initializer}
+            self._inputs = tuple(v.name for v in graph.input if v.name not in constants)
+            self._outputs = tuple(v.name for v in graph.output)
+            self._model: Any = core().read_model(str(artifact.path))
+            if not self._model.is_dynamic():
+                shapes = tuple(tuple(i.shape) for i in self._model.inputs)
+                self._by_shapes[shapes] = _Compiled(self._model, options, self._outputs)
+        except UsageError:
+            raise
+        except Exception as error:  # the binding raises bare exceptions of several types
+            raise CompileFailed(f"OpenVINO cannot build {artifact.path.name}: {message(error)}") from error
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises RunFailed."""
+        compiled = self._ready(feed)
+        self._infer(compiled)
+        return compiled.outputs()
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference, shape (repeats,). Raises RunFailed."""
+        compiled = self._ready(feed)
+        times = np.empty(repeats, np.int64)
+        for i in range(repeats):
+            start = time.perf_counter_ns()
+            self._infer(compiled)
+            times[i] = (time.perf_counter_ns() - start) // compiled.streams
+        return times
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """Average time of every kernel, by the runtime's own counters in a model compiled for that.
+
+        Raises:
+            RunFailed: the runtime does, or the model was closed.
+        """
+        arrays = self._checked(feed)
+        compiled = self._compile(arrays, {**self._options, "PERF_COUNT": True})
+        compiled.set_inputs(arrays)
+        for _ in range(repeats):
+            self._infer(compiled)
+        attribution = Attribution(onnx.load(self._artifact.path, load_external_data=False))
+        return attribution.kernels(executed_graph(compiled.model))
+
+    def close(self) -> None:
+        """Drop everything that was compiled."""
+        self._model = None
+        self._by_shapes.clear()
+
+    def _ready(self, feed: Feed) -> _Compiled:
+        """The model compiled for the shapes of ``feed``, with these inputs set."""
+        arrays = self._checked(feed)
+        shapes = tuple(a.shape for a in arrays.values())
+        compiled = self._by_shapes.get(shapes)
+        if compiled is None:
+            if len(self._by_shapes) >= _MOST_SHAPES:
+                del self._by_shapes[next(iter(self._by_shapes))]
+            compiled = self._by_shapes[shapes] = self._compile(arrays, self._options)
+        compiled.set_inputs(arrays)
+        return compiled
+
+    def _compile(self, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> _Compiled:
+        try:
+            model = self._model.clone()
+            model.reshape({i: openvino().PartialShape(list(a.shape)) for i, a in enumerate(arrays.values())})
+            return _Compiled(model, options, self._outputs)
+        except Exception as error:  # as in __init__
+            raise RunFailed(f"OpenVINO cannot build {self._artifact.path.name}: {message(error)}") from error
+
+    def _checked(self, feed: Feed) -> dict[str, np.ndarray]:
+        """The model's inputs in its order: the runtime would take what is missing from an earlier inference."""
+        if self._model is None:
+            raise RunFailed("the model was closed")
+        arrays: dict[str, np.ndarray] = {}
+        for name, port in zip(self._inputs, self._model.inputs, strict=True):
+            if name not in feed:
+                raise RunFailed(f"input {name} is missing")
+            array, dtype = np.asarray(feed[name]), port.get_element_type().to_dtype()
+            if array.dtype != dtype:
+                raise RunFailed(f"input {name} is {array.dtype}, the model takes {dtype}")
+            if not port.get_partial_shape().compatible(openvino().PartialShape(list(array.shape))):
+                raise RunFailed(f"input {name} has shape {array.shape}, the model takes {port.get_partial_shape()}")
+            arrays[name] = array
+        return arrays
+
+    @staticmethod
+    def _infer(compiled: _Compiled) -> None:
+        try:
+            compiled.infer()
+        except Exception as error:  # as in __init__
+            raise RunFailed(f"OpenVINO cannot run the model: {message(error)}") from error

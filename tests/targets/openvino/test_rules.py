@@ -1,0 +1,258 @@
+"""Each row of OpenVINO's rule table, checked against the graph that the runtime says it executes.
+
+For each row the operator stands between two convolutions, Inlay's own placement is set in, and the executed graph is
+read back: the operator's kernel reads bytes and writes bytes. The negative controls show that the reading can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay.targets.base import Capabilities
+from inlay.targets.openvino.profile import Attribution, Kernel, executed_graph
+from inlay.targets.openvino.rules import OPS, rules_for
+from inlay.targets.openvino.target import OpenVinoCpuTarget
+from inlay.testing import Builder
+from tests.support.hand_written_qdq import insert_qdq_everywhere
+from tests.support.workspace import Workspace
+
+pytest.importorskip("openvino", reason="the extra openvino is not installed")
+
+from inlay.targets.openvino.runtime import core
+
+C = 16
+X = (1, C, 8, 8)
+BYTES = ("u8", "i8")
+Case = Callable[[Builder, str], str]
+"""Adds the operator, called ``op``, behind a value, and returns what it computes."""
+
+
+def _unary(op_type: str, *extra: tuple[str, object], channels: int = C, **attributes: Any) -> Case:
+    def build(b: Builder, x: str) -> str:
+        inputs = [x, *(b.constant(name, array) if name else "" for name, array in extra)]
+        return b.node("op", op_type, inputs, channels=channels, **attributes)
+
+    return build
+
+
+def _conv(**options: Any) -> Case:
+    return lambda b, x: b.conv("op", x, C, **options)
+
+
+def _two(op_type: str, **attributes: Any) -> Case:
+    """The operator on two convolutions."""
+
+    def build(b: Builder, x: str) -> str:
+        channels = 2 * C if op_type == "Concat" else C
+        return b.node("op", op_type, [x, b.conv("beside", x, C)], channels=channels, **attributes)
+
+    return build
+
+
+def _flat(op_type: str, bias: bool = False, **attributes: Any) -> Case:
+    """The operator behind a Flatten, over rows of ``64 * C``."""
+
+    def build(b: Builder, x: str) -> str:
+        shape = (8, 64 * C) if attributes.get("transB") else (64 * C, 8)
+        inputs = [b.node("flat", "Flatten", [x]), b.constant("w", b.rng.standard_normal(shape).astype(np.float32))]
+        inputs += [b.constant("b", b.rng.standard_normal(8).astype(np.float32))] if bias else []
+        y = b.node("op", op_type, inputs, channels=8, **attributes)
+        return b.node("image", "Reshape", [y, b.constant("to", _ints(1, 8, 1, 1))], channels=8)
+
+    return build
+
+
+def _around(op_type: str, *extra: tuple[str, object], shape: tuple[int, ...], **attributes: Any) -> Case:
+    """The operator, and behind it a Reshape to ``shape``."""
+
+    def build(b: Builder, x: str) -> str:
+        y = _unary(op_type, *extra, **attributes)(b, x)
+        return b.node("image", "Reshape", [y, b.constant("to", _ints(*shape))], channels=shape[1])
+
+    return build
+
+
+def _split(b: Builder, x: str) -> str:
+    b.node("op", "Split", [x], ["first", "second"], axis=1, channels=C // 2)
+    b.output(b.conv("other", b.node("half", "Relu", ["second"], channels=C // 2), 4))
+    return "first"
+
+
+def _ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def _resize(mode: str) -> Case:
+    scales = np.array([1, 1, 2, 2], np.float32)
+    coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
+    more: dict[str, Any] = {"nearest_mode": "floor"} if mode == "nearest" else {}
+    return _unary("Resize", ("", 0), ("scales", scales), mode=mode, coordinate_transformation_mode=coordinates, **more)
+
+
+_POOL: Mapping[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+CASES: dict[str, dict[str, Case]] = {
+    "Conv": {
+        "plain": _conv(),
+        "without bias": _conv(bias=False),
+        "pointwise": _conv(kernel=1),
+        "depthwise": _conv(group=C),
+        "grouped": _conv(group=2),
+        "strided": _conv(stride=2),
+        "with Relu": _conv(relu=True),
+    },
+    "MatMul": {"weight": _flat("MatMul")},
+    "Gemm": {"plain": _flat("Gemm", True), "without bias": _flat("Gemm"), "transposed": _flat("Gemm", True, transB=1)},
+    "Add": {"two": _two("Add")},
+    "Sub": {"two": _two("Sub")},
+    "Concat": {"two": _two("Concat", axis=1)},
+    "AveragePool": {"plain": _unary("AveragePool", **_POOL), "padded": _unary("AveragePool", pads=[1] * 4, **_POOL)},
+    "GlobalAveragePool": {"plain": _unary("GlobalAveragePool")},
+    "ReduceMean": {"image": _unary("ReduceMean", axes=[2, 3])},
+    "MaxPool": {"plain": _unary("MaxPool", **_POOL)},
+    "ReduceMax": {"plain": _unary("ReduceMax", axes=[2])},
+    "ReduceMin": {"plain": _unary("ReduceMin", axes=[2])},
+    "Reshape": {"plain": _unary("Reshape", ("shape", _ints(1, C, 16, 4)))},
+    "Flatten": {"plain": _around("Flatten", shape=(1, C, 8, 8))},
+    "Squeeze": {"plain": _around("Squeeze", ("axes", _ints(0)), shape=(1, C, 8, 8))},
+    "Unsqueeze": {"plain": _around("Unsqueeze", ("axes", _ints(0)), shape=(1, C, 8, 8))},
+    "Transpose": {"plain": _unary("Transpose", perm=[0, 1, 3, 2])},
+    "Expand": {"plain": _unary("Expand", ("shape", _ints(3, C, 8, 8)))},
+    "Slice": {"plain": _unary("Slice", ("starts", _ints(0)), ("ends", _ints(4)), ("axes", _ints(2)))},
+    "Gather": {"plain": _unary("Gather", ("indices", _ints(0, 2, 5)), axis=2)},
+    "Split": {"plain": _split},
+    "DepthToSpace": {"plain": _unary("DepthToSpace", blocksize=2, channels=C // 4)},
+    "Resize": {"nearest": _resize("nearest")},
+}
+
+FLOAT: dict[str, Case] = {
+    "Softmax": _unary("Softmax", axis=1),
+    "HardSigmoid": _unary("HardSigmoid"),
+    "LRN": _unary("LRN", size=3),
+    "Tile": _unary("Tile", ("repeats", _ints(1, 1, 2, 1))),
+    "SpaceToDepth": _unary("SpaceToDepth", blocksize=2, channels=4 * C),
+    "Resize linear": _resize("linear"),
+    "ConvTranspose": _unary("ConvTranspose", ("w", np.ones((C, C, 2, 2)))),
+    "MatMul": _two("MatMul"),
+}
+"""Operators whose kernel reads floats, Q/DQ nodes around it or not."""
+
+FUSED = {name: _unary(name) for name in ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "Elu", "Abs")}
+FUSED["Add of a constant"] = _unary("Add", ("c", np.ones((1, C, 1, 1))))
+FUSED["Mul by a constant"] = _unary("Mul", ("c", np.full((1, C, 1, 1), 2.0)))
+"""Elementwise operators that a convolution computes besides."""
+
+
+def model(case: Case) -> onnx.ModelProto:
+    """Conv, the operator, Conv."""
+    b = Builder(opset=17)
+    before = b.conv("before", b.input("x", X), C)
+    b.output(b.conv("after", case(b, before), C, kernel=1))
+    return b.model()
+
+
+def executed(proto: onnx.ModelProto) -> tuple[list[Kernel], Attribution]:
+    compiled = core().compile_model(core().read_model(proto.SerializeToString()), "CPU", {"INFERENCE_NUM_THREADS": 1})
+    return executed_graph(compiled), Attribution(proto)
+
+
+def kernel_of(proto: onnx.ModelProto, node: str) -> Kernel:
+    """The kernel that computes a node."""
+    graph, attribution = executed(proto)
+    (found,) = [k for k in graph if node in attribution.nodes(k) and not k.constant]
+    return found
+
+
+def computing(proto: onnx.ModelProto) -> list[str]:
+    """Operators of the kernels that compute something."""
+    graph, attribution = executed(proto)
+    return [k.op_type for k in graph if attribution.nodes(k) and not k.constant and k.op_type != "Output"]
+
+
+@pytest.mark.parametrize(("op_type", "variant"), [(o, v) for o, variants in CASES.items() for v in variants])
+def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path) -> None:
+    proto = model(CASES[op_type][variant])
+    space = Workspace(proto, tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    unit = next(u for u in space.prepared.units if u.name == "op")
+    assert unit.selectable, unit.rejection
+    found = kernel_of(space.emit(space.full()), "op")
+    assert found.inputs[0] in BYTES, found
+    assert found.output in BYTES, found
+    assert found.precision in BYTES
+    graph, _ = executed(proto)
+    assert {k.precision for k in graph if not k.constant} == {"f32"}, "the float model shows floats"
+
+
+def test_every_row_has_a_case() -> None:
+    assert CASES.keys() == OPS.keys()
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "MatMul", "Gemm", "AveragePool", "GlobalAveragePool", "MaxPool"])
+def test_a_row_writes_floats_where_its_readers_want_them(op_type: str, tmp_path: Path) -> None:
+    space = Workspace(model(next(iter(CASES[op_type].values()))), tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    graph, attribution = executed(space.emit(space.label("before", "flat", "op")))
+    found = next(k for k in graph if "op" in attribution.nodes(k) and not k.constant)
+    assert found.inputs[0] in BYTES, found
+    assert found.output == ("u8" if OPS[op_type].moves_data else "f32")
+    assert next(k for k in graph if "after" in attribution.nodes(k)).inputs[0] == "f32"
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_operators_without_a_row_read_floats(name: str, tmp_path: Path) -> None:
+    proto = model(FLOAT[name])
+    found = kernel_of(insert_qdq_everywhere(proto), "op")
+    assert found.inputs[0] == "f32", found
+    space = Workspace(proto, tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    unit = next((u for u in space.prepared.units if u.name == "op"), None)
+    assert unit is not None
+    assert not unit.selectable
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_elementwise_operators_are_computed_by_the_convolution_before_them(name: str, tmp_path: Path) -> None:
+    """And so a Q/DQ pair in between would cost a kernel: they have no row."""
+    proto = model(FUSED[name])
+    space = Workspace(proto, tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    assert "op" not in [u.name for u in space.prepared.selectable]
+    emitted = space.emit(space.full())
+    assert computing(emitted) == ["Convolution", "Convolution"]
+    assert kernel_of(emitted, "before").output in BYTES
+    assert (
+        name in ("Relu", "Add of a constant", "Mul by a constant") or len(computing(insert_qdq_everywhere(proto))) > 2
+    )
+
+
+def test_a_residual_add_is_computed_by_the_convolution_before_it(tmp_path: Path) -> None:
+    b = Builder()
+    stem = b.conv("stem", b.input("x", X), C, relu=True)
+    branch = b.conv("last", b.conv("first", stem, C, relu=True), C)
+    b.output(b.conv("after", b.node("relu", "Relu", [b.node("add", "Add", [branch, stem])]), C))
+    space = Workspace(b.model(), tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    found = kernel_of(space.emit(space.full()), "add")
+    assert found.op_type == "Convolution"
+    assert found.output in BYTES
+    assert [t for t in found.inputs if t == "u8"] == ["u8", "u8"], "the image and the skipped value"
+    assert kernel_of(space.emit(space.label("stem", "first", "last", "after")), "add").op_type == "Subgraph", (
+        "a kernel alone"
+    )
+
+
+def test_a_quantization_is_computed_by_the_kernel_before_it(tmp_path: Path) -> None:
+    """Behind a float operator too: there is no kernel for the Q alone."""
+    b = Builder()
+    b.output(b.conv("after", b.node("gate", "Sigmoid", [b.conv("first", b.input("x", X), C)]), C))
+    space = Workspace(b.model(), tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    graph, attribution = executed(space.emit(space.label("after")))
+    gate = next(k for k in graph if "gate" in attribution.nodes(k))
+    assert (gate.inputs[0], gate.output) == ("f32", "u8") or gate.op_type == "Convolution"
+
+
+def test_weights_have_seven_bits_where_sums_of_products_saturate() -> None:
+    assert rules_for("x86_64", frozenset({"avx2"})).weight_limit == 63
+    assert rules_for("x86_64", frozenset({"avx512_vnni"})).weight_limit == 127
+    assert rules_for("aarch64", frozenset()).weight_limit == 127

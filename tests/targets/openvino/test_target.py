@@ -1,0 +1,152 @@
+"""What the conformance suite does not ask of the OpenVINO target: options, dynamic sizes, profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay.errors import RunFailed, UsageError
+from inlay.targets.base import Artifact, Capabilities
+from inlay.targets.openvino import runtime
+from inlay.targets.openvino.target import OpenVinoCpuTarget, OpenVinoExecutable
+from inlay.targets.registry import available, options_of
+from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
+from tests.support.workspace import Workspace
+
+
+@pytest.fixture
+def installed() -> None:
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+
+
+@contextmanager
+def compiled(proto: onnx.ModelProto, folder: Path, **options: Any) -> Iterator[OpenVinoExecutable]:
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    executable = OpenVinoCpuTarget(**options).compile(Artifact(path, "digest"))
+    yield executable
+    executable.close()
+
+
+def dynamic_model() -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", ("n", 3, "h", "w")), 4, relu=True))
+    return b.model()
+
+
+def test_it_is_installed_with_inlay() -> None:
+    assert "openvino-cpu" in available()
+    assert list(options_of("openvino-cpu")) == ["threads", "streams", "precision"]
+
+
+@pytest.mark.parametrize("options", [{"threads": -1}, {"streams": 0}, {"precision": "int8"}])
+def test_options_without_meaning_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(options))} must be .*, not {next(iter(options.values()))}"):
+        OpenVinoCpuTarget(**options)
+
+
+def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("importlib.import_module", fail)
+    runtime.openvino.cache_clear()
+    runtime.core.cache_clear()
+    try:
+        target = OpenVinoCpuTarget()
+        assert target.rules().ops
+        with pytest.raises(UsageError, match=r"pip install 'inlay\[openvino\]'"):
+            target.fingerprint()
+        path = tmp_path / "model.onnx"
+        onnx.save(small_model(), path)
+        with pytest.raises(UsageError, match=r"pip install 'inlay\[openvino\]'"):
+            target.compile(Artifact(path, "digest"))
+    finally:
+        runtime.openvino.cache_clear()
+        runtime.core.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_every_option_is_part_of_the_fingerprint() -> None:
+    variants = [{}, {"threads": 2}, {"streams": 2}, {"precision": "f32"}, {"precision": "bf16"}]
+    assert len({OpenVinoCpuTarget(**v).fingerprint().digest for v in variants}) == len(variants)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("installed")
+def test_dynamic_sizes_are_those_of_the_inputs(tmp_path: Path) -> None:
+    proto = dynamic_model()
+    with compiled(proto, tmp_path) as executable:
+        for sizes in ((1, 8, 8), (2, 8, 8), (1, 6, 10), (1, 5, 5), (3, 4, 4), (1, 8, 8)):
+            feed = random_feed(proto, bind=dict(zip("nhw", sizes, strict=True)))
+            (want,), (got,) = run_reference(proto, feed).values(), executable.run(feed).values()
+            assert got.shape == (sizes[0], 4, *sizes[1:])
+            assert sqnr(want, got) > 60.0
+        with pytest.raises(RunFailed, match="input x has shape"):
+            executable.run({"x": np.zeros((1, 4, 8, 8), np.float32)})
+
+
+@pytest.mark.usefixtures("installed")
+def test_inputs_of_another_type_are_refused(tmp_path: Path) -> None:
+    proto = small_model()
+    with compiled(proto, tmp_path) as executable:
+        feed = random_feed(proto)
+        with pytest.raises(RunFailed, match="input x is float64, the model takes float32"):
+            executable.run({"x": feed["x"].astype(np.float64)})
+        executable.run(feed)
+
+
+@pytest.mark.usefixtures("installed")
+def test_outputs_have_the_names_of_the_model_where_values_coincide(tmp_path: Path) -> None:
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 4, 4)), 2)
+    b.output(b.node("first", "Identity", [x]))
+    b.output(b.node("second", "Identity", [x]))
+    b.output(b.node("third", "Relu", [x]))
+    proto = b.model()
+    with compiled(proto, tmp_path) as executable:
+        feed = random_feed(proto)
+        want, got = run_reference(proto, feed), executable.run(feed)
+        assert list(got) == list(want)
+        assert all(sqnr(want[name], got[name]) > 60.0 for name in want)
+
+
+@pytest.mark.usefixtures("installed")
+def test_bfloat16_is_honored(tmp_path: Path) -> None:
+    """Every x86 processor with AVX512 can compute in it, most of them slowly."""
+    proto = small_model()
+    feed = random_feed(proto)
+    want = next(iter(run_reference(proto, feed).values()))
+    with compiled(proto, tmp_path, precision="f32") as executable:
+        full = sqnr(want, next(iter(executable.run(feed).values())))
+        assert {k.precision for k in executable.profile(feed, 1)} == {"float32"}
+    with compiled(proto, tmp_path, precision="bf16") as executable:
+        precisions = {k.precision for k in executable.profile(feed, 1)}
+        if "bfloat16" not in precisions:
+            pytest.skip("this processor computes nothing in bfloat16")
+        assert 20.0 < sqnr(want, next(iter(executable.run(feed).values()))) < full - 20.0
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_profile_says_what_each_kernel_is_there_for(tmp_path: Path) -> None:
+    """By the units of the model: those in low precision read bytes, and every kernel has a cause."""
+    proto = small_model()
+    space = Workspace(proto, tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    chosen = frozenset(u.name for u in space.prepared.selectable) - {"last"}
+    emitted = space.emit(space.prepared.label(chosen))
+    feed = space.feeds[0]
+    with compiled(emitted, tmp_path) as executable:
+        kernels = executable.profile(feed, 3)
+    values = {v for n in space.graph.nodes for v in (*n.inputs, *n.outputs)}
+    assert [k.name for k in kernels if not k.attributed] == []
+    assert {v for k in kernels for v in k.values} <= values
+    assert {n for k in kernels for n in k.nodes} <= {n.name for n in space.graph.nodes}
+    computed = {k.nodes[0]: k.precision for k in kernels if k.kind == "compute"}
+    assert {computed[n] for n in ("stem", "left", "right", "depthwise", "pointwise")} == {"uint8"}
+    assert computed["last"] == "float32"
+    assert {k.kind for k in kernels} >= {"compute", "quantize", "layout"}
