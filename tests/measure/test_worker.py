@@ -179,11 +179,11 @@ def test_a_crash_is_a_value_and_the_worker_recovers(
 
 def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed: Path) -> None:
     with impatient(tmp_path) as worker:
-        process = worker._process
-        assert process is not None
+        child = worker._child
+        assert child is not None
         with pytest.raises(TimedOut, match="did not finish load"):
             worker.load(artifact("hang"))
-        assert process.poll() is not None, "the process is gone"
+        assert not child.alive, "the process is gone"
         worker._limit = lambda: 60.0
         assert worker.run(artifact("good"), [feed])
         worker._limit = lambda: 0.5
@@ -197,12 +197,12 @@ def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed
 def test_whatever_a_target_raises_is_an_answer(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     with pytest.raises(TargetError, match="ValueError: an error of two lines"):
         worker.load(artifact("raise"))
-    process = worker._process
+    child = worker._child
     broken = artifact("broken", concat_model())
     broken.path.write_bytes(b"junk")
     with pytest.raises(CompileFailed, match=r"broken.onnx is not valid"):
         worker.load(broken)
-    assert worker._process is process, "a refusal is an answer, and the process is as good as before"
+    assert worker._child is child, "a refusal is an answer, and the process is as good as before"
     wrong = feed.with_name("wrong.npz")
     np.savez(wrong, nothing=np.zeros(3))
     with pytest.raises(RunFailed):
@@ -302,10 +302,10 @@ def test_a_target_that_cannot_start(option: str, message: str, tmp_path: Path, m
 
 def test_closing_ends_the_process(tmp_path: Path) -> None:
     worker = Worker(TargetSpec("null"), tmp_path)
-    process = worker._process
-    assert process is not None
+    child = worker._child
+    assert child is not None
     worker.close()
-    assert process.poll() is not None
+    assert not child.alive
 
 
 @pytest.mark.parametrize("name", ["random", "ml_dtypes", "json"])
@@ -325,10 +325,10 @@ def test_files_beside_a_model_are_data(name: str, tmp_path: Path, monkeypatch: p
 def test_a_worker_dies_with_its_parent_also_in_the_middle_of_a_call(how: signal.Signals, tmp_path: Path) -> None:
     """The parent ends while the worker is inside one long call into native code, which never returns to Python."""
     code = (
-        "import sys; from pathlib import Path; from inlay.measure.client import Worker; "
+        "import os, sys; from pathlib import Path; from inlay.measure.client import Worker; "
         "from inlay.targets.base import TargetSpec; "
-        "w = Worker(TargetSpec('null'), Path(sys.argv[1])); print(w._process.pid, flush=True); "
-        "w._process.send_signal(19); sys.stdin.read()"  # SIGSTOP: it will never look by itself
+        "w = Worker(TargetSpec('null'), Path(sys.argv[1])); print(w._child.pid, flush=True); "
+        "os.kill(w._child.pid, 19); sys.stdin.read()"  # SIGSTOP: it will never look by itself
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

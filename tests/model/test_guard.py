@@ -45,7 +45,7 @@ def test_what_a_function_raises_is_raised_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        (os.abort, (), "aborting ended its process .SIGABRT"),
+        (os.abort, (), "aborting ended its process .signal SIGABRT"),
         (os._exit, (3,), "aborting ended its process .exit code 3"),
     ],
 )
@@ -106,7 +106,7 @@ def test_prints_do_not_mix_with_answers() -> None:
 
 def test_what_a_crash_printed_last_is_told() -> None:
     call("printing", os.write, 2, b"first\nthe reason\n\n")
-    with pytest.raises(Crashed, match=r"SIGABRT: the reason\)"):
+    with pytest.raises(Crashed, match=r"signal SIGABRT: the reason\)"):
         call("aborting", os.abort)
 
 

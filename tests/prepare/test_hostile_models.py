@@ -97,7 +97,7 @@ def prepared(model: onnx.ModelProto, folder: Path) -> PreparedModel:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (recursive, "ended its process .SIG"),
+        (recursive, "ended its process .signal SIG"),
         (expanding, "took more than|memory|ended its process|function"),
         (endless, "running the model took more than 20 s"),
         (enormous("ConstantOfShape"), "memory"),

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -23,11 +19,10 @@ from inlay.data import load_feed
 from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure import policy
 from inlay.measure.worker import write_marker
+from inlay.model.child import Child, ChildDied
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
 
-_BOOT = "import sys; sys.path[:] = filter(None, sys.path); from inlay.measure.worker import main; main()"
-"""Starts a worker without the working directory (the empty entry) on the import path: files beside a model are data."""
-
+_ENTRY = "inlay.measure.worker:main"
 _ERRORS: dict[str, type[TargetError]] = {kind.stage: kind for kind in (CompileFailed, RunFailed, BadReading)}
 _REFUSALS = (CompileFailed, TimedOut)
 """What is not tried again: a runtime that refuses a model will refuse it again, and a hang has cost enough time."""
@@ -95,12 +90,10 @@ class Worker:
         self._spec = spec
         self._folder = folder
         self._limit = limit
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
-        self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (the same)
-        self._buffer = b""
+        self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
         self.builds = 0
         self.fingerprint: Fingerprint
@@ -197,7 +190,6 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self._kill()
-        self._log.close()
         self._marker.close()
 
     def __enter__(self) -> Worker:
@@ -208,7 +200,7 @@ class Worker:
 
     @property
     def _alive(self) -> bool:
-        return self._process is not None
+        return self._child is not None
 
     def _insist(self, call: Callable[[], T]) -> T:
         """What ``call`` returns; where it fails, the second time, in a fresh process."""
@@ -220,24 +212,15 @@ class Worker:
             self._kill()
             return call()
 
-    def _start(self) -> None:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    def _start(self) -> Child:
         marker = self._marker.fileno()
         write_marker(marker, "")
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(os.getpid()), str(marker)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=environment,
-                pass_fds=[marker],
-                start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the worker
-            )
+            self._child = Child(_ENTRY, [marker])
         except OSError as error:
             raise TargetError(f"no process can be started for the runtime: {error}") from error
-        self._buffer = b""
         self._choose_target()
+        return self._child
 
     def _choose_target(self) -> None:
         self._resident.clear()
@@ -250,21 +233,16 @@ class Worker:
         self.deterministic = bool(answer["deterministic"])
 
     def _kill(self) -> None:
-        process, self._process = self._process, None
+        child, self._child = self._child, None
         self._resident.clear()
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        if child is not None:
+            child.close()
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        if self._process is None:
-            self._start()
+        child = self._child or self._start()
         begun = time.monotonic()
         try:
-            return checked(self._answer(do, arguments))
+            return checked(self._answer(child, do, arguments))
         except TargetError as error:
             error.culprit = self._at_work()
             raise
@@ -274,53 +252,22 @@ class Worker:
         finally:
             self.busy_s += time.monotonic() - begun
 
-    def _answer(self, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
+    def _answer(self, child: Child, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
         limit_s = min(self._limit(), policy.CLOSE_LIMIT_S) if do == "unload" else self._limit()
         try:
-            process.stdin.write((json.dumps({"do": do, "with": arguments}) + "\n").encode())
-            process.stdin.flush()
-            line = self._read_line(process, time.monotonic() + limit_s)
-            answer = None if line is None else json.loads(line)
-        except (BrokenPipeError, EOFError):
-            raise RunFailed(self._death_message(process, do)) from None
-        except ValueError:
+            (answer,) = child.ask([json.dumps({"do": do, "with": arguments}).encode()], limit_s)
+        except ChildDied as error:
             self._kill()
-            raise RunFailed(f"the runtime wrote into the answer to {do}") from None
-        if answer is None:
+            words = f": {error.words}" if error.words else ""
+            raise RunFailed(f"the runtime's process died in {do} ({error.how}){words}") from None
+        except TimeoutError:
             self._kill()
-            raise TimedOut(f"the runtime did not finish {do} within {limit_s:.0f} s and was ended")
-        return dict(answer)
+            raise TimedOut(f"the runtime did not finish {do} within {limit_s:.0f} s and was ended") from None
+        return dict(json.loads(bytes(answer)))
 
     def _at_work(self) -> str:
         """Digest of the model that the runtime was at work on last; empty where it was none."""
         return os.pread(self._marker.fileno(), policy.MARKER_BYTES, 0).decode(errors="replace").strip()
-
-    def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
-        """The next line, or None when the deadline passes first."""
-        assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    return None
-                chunk = os.read(process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    raise EOFError
-                self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _death_message(self, process: subprocess.Popen[bytes], do: str) -> str:
-        code = process.wait()
-        self._kill()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - policy.LOG_BYTES))
-        lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
-        self._log.truncate(self._log.seek(0))  # the next process writes from where this one reads
-        return f"the runtime's process died in {do} ({how})" + (f": {lines[-1]}" if lines else "")
 
 
 StartWorker = Callable[[TargetSpec, Path, Limit], Worker]

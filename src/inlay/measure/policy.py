@@ -27,10 +27,8 @@ MAX_PAUSE_S = 1.0  # and altogether before the next try
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
-ORPHAN_POLL_S = 0.5  # seconds between a worker's looks whether its parent is still there, where no signal tells it
 RESIDENT_FEEDS = 64  # feeds that a worker holds in memory: samples by the thousand are read again instead
 MESSAGE_LIMIT_S = 600.0  # seconds that a message may take before the worker is killed, by default
 CLOSE_LIMIT_S = 5.0  # seconds that a runtime gets to free a model: ending its process frees it as well
 MARKER_BYTES = 128  # of a model's key, as a worker marks which model it is at work on; keys of 64 to 70 are usual
 MESSAGE_LENGTH = 500  # characters of an error of a runtime: it may hold a whole model as text
-LOG_BYTES = 1 << 16  # from the end of what a dead worker printed: where its last words are

@@ -1,19 +1,14 @@
 """The process that makes all runtime calls: it can crash, hang or run out of memory without ending the run.
 
-It reads one JSON message per line from standard input and answers each with one line. Messages are plain data, with
-models and feeds by path, so that a worker could run on another machine with the same files. The client
+It answers each message, a piece of JSON, with another. Messages are plain data, with models and feeds by path, so that a worker could run on another machine with the same files. The client
 (:mod:`inlay.measure.client`) starts it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple
 from functools import partial
@@ -27,10 +22,9 @@ from inlay.errors import InlayError, TargetError
 from inlay.measure import policy
 from inlay.measure.blocks import run_block, slot_repeats
 from inlay.measure.checked import Checked
+from inlay.model.child import serve
 from inlay.targets.base import Artifact, Feed, Target, TargetSpec
 from inlay.targets.registry import create
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Service:
@@ -122,42 +116,17 @@ class Service:
         return self._feeds[path]
 
 
-def die_with_parent(parent: int) -> None:
-    """End this process as soon as ``parent`` ends, also in the middle of a long native call.
-
-    Linux delivers a signal; elsewhere, and where the parent had ended already, a thread looks every half second, which
-    works as long as the runtime releases the interpreter lock during its calls.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(policy.ORPHAN_POLL_S)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def write_marker(file: int, key: str) -> None:
     """Replace what the file holds by ``key``."""
     os.pwrite(file, key.encode()[: policy.MARKER_BYTES].ljust(policy.MARKER_BYTES), 0)
 
 
 def main() -> None:
-    """Answer messages until standard input ends.
+    """Answer messages until the parent is done.
 
-    Arguments: the parent's process number, and a file descriptor to which the key of the model at work is written.
+    The argument behind those of :func:`~inlay.model.child.serve` is a file descriptor to which the key of the model at
+    work is written.
     """
-    die_with_parent(int(sys.argv[1]))
-    marker = int(sys.argv[2])
-    messages = os.fdopen(os.dup(0), encoding="utf8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf8")
-    os.dup2(2, 1)  # what a runtime prints must not mix with the answers,
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)  # nor must it read messages
-    os.close(nothing)
+    marker = int(sys.argv[3])
     service = Service(announce=lambda key: write_marker(marker, key))
-    for line in messages:
-        answers.write(json.dumps(service.handle(json.loads(line))) + "\n")
-        answers.flush()
+    serve(lambda parts: [json.dumps(service.handle(json.loads(bytes(parts[0])))).encode()])

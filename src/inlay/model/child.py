@@ -26,6 +26,7 @@ _BOOT = "import sys; sys.path[:] = filter(None, sys.path); from {module} import 
 """Starts a child without the working directory (the empty entry) on the import path."""
 _LONG = 1 << 14  # bytes from which a part goes through the shared file
 _KEPT_BYTES = 1 << 28  # of that file between two messages
+_LOG_BYTES = 1 << 16  # from the end of what a dead child printed: where its last words are
 _LINUX = sys.platform.startswith("linux")
 _OUT_OF_MEMORY = 77  # exit code of a child that went beyond its memory limit
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -33,7 +34,16 @@ Part = bytes | bytearray | memoryview
 
 
 class ChildDied(Exception):
-    """The process ended before it answered; the message says how."""
+    """The process ended before it answered; the message says how.
+
+    Args:
+        how: the signal, the exit code, or what else was wrong.
+        words: the last line that it printed.
+    """
+
+    def __init__(self, how: str, words: str = "") -> None:
+        self.how, self.words = how, words
+        super().__init__(how + (f": {words}" if words else ""))
 
 
 class Child:
@@ -41,24 +51,29 @@ class Child:
 
     Args:
         entry: ``module:function`` of the function that the process runs; that calls :func:`serve`.
+        files: descriptors of open files that it gets too, as further arguments.
 
     Attributes:
         pid: its process number.
+
+    Raises:
+        OSError: no process can be started.
     """
 
-    def __init__(self, entry: str) -> None:
+    def __init__(self, entry: str, files: Sequence[int] = ()) -> None:
         module, _, name = entry.partition(":")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the child)
         ours, theirs = socket.socketpair()
         shared = _anonymous_file()
-        log = self._log.fileno()
+        log, passed = self._log.fileno(), [shared.fileno(), *files]
+        boot = _BOOT.format(module=module, name=name)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT.format(module=module, name=name), str(os.getpid()), str(shared.fileno())],
+                [sys.executable, "-u", "-c", boot, str(os.getpid()), *map(str, passed)],
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
-                pass_fds=[shared.fileno()],
+                pass_fds=passed,
                 start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the child
             )
         self._wire = _Wire(ours, shared, lasting=True)
@@ -82,7 +97,7 @@ class Child:
             self._wire.send(message)
             return self._wire.receive()
         except (ConnectionError, EOFError, MemoryError, OverflowError):
-            raise ChildDied(self._death()) from None
+            raise self._death() from None
         except BaseException:  # its answer would be read as that to the next message
             self.close()
             raise
@@ -94,27 +109,27 @@ class Child:
         self._wire.close()
         self._log.close()
 
-    def _death(self) -> str:
+    def _death(self) -> ChildDied:
         try:
             code = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             self.close()
-            return "it wrote into its answer"
-        self._log.seek(0)
+            return ChildDied("it wrote into its answer")
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
         lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
         self.close()
         if code == _OUT_OF_MEMORY:
-            return "out of memory"
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return how + (f": {lines[-1]}" if lines else "")
+            return ChildDied("out of memory")
+        return ChildDied(f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}", *lines[-1:])
 
 
 def serve(answer: Callable[[list[Part]], Sequence[Part]]) -> None:
     """Answer messages until the parent closes the connection, or ends: the child's side.
 
-    The connection is standard input; the arguments are the parent's process number and the shared file.
+    The connection is standard input; the arguments are the parent's process number, the shared file, and the files that
+    the parent gave.
     """
-    die_with_parent(int(sys.argv[1]))
+    _die_with_parent(int(sys.argv[1]))
     shared = FileIO(int(sys.argv[2]), "r+")
     wire = _Wire(socket.socket(fileno=os.dup(0)), shared, lasting=False)
     with open(os.devnull, "rb") as nowhere:
@@ -205,7 +220,7 @@ def _anonymous_file() -> FileIO:
         return FileIO(os.dup(file.fileno()), "r+")
 
 
-def die_with_parent(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     """End this process as soon as ``parent`` ends, also in the middle of a long native call.
 
     Linux delivers a signal; elsewhere, and where the parent had ended already, a thread looks every moment, which works
