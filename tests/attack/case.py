@@ -5,7 +5,7 @@
     CASE/case.json   the command line and its surroundings
     CASE/model/      the model with its external data; must not change
     CASE/given/      samples, recipes and whatever else the user names; must not change
-    CASE/work/       the working directory, with modules that nobody may import; must not change
+    CASE/current/    the working directory, with modules that nobody may import; must not change
     CASE/secret.bin  outside the model's folder; must not change, and is none of the model's business
     CASE/out/        where the command writes
     CASE/cache/      the user's cache folder
@@ -71,9 +71,9 @@ class Case:
 
 def make_folder(folder: Path) -> None:
     """The folders of a new case, with the secret and the bait."""
-    for name in ("model", "given", "work", "out", "cache", "tmp"):
+    for name in ("model", "given", "current", "out", "cache", "tmp"):
         (folder / name).mkdir(parents=True)
     (folder / "secret.bin").write_bytes(SECRET)
     for name in BAIT:
         trace = folder / TRACE
-        (folder / "work" / f"{name}.py").write_text(f"open({str(trace)!r}, 'a').write('{name} ')\n", encoding="utf8")
+        (folder / "current" / f"{name}.py").write_text(f"open({str(trace)!r}, 'a').write('{name} ')\n", encoding="utf8")

@@ -52,7 +52,7 @@ def data(choose: Choices, seeds: Seeds, folder: Path) -> Case:
         ((9, QUANTIZE), (3, ("regions", MODEL, "--target", "null")), (1, ("tune", MODEL, "-o", "@/out", *TUNE)))
     )
     if action is _function:
-        (folder / "work" / "mine.py").write_text(FUNCTIONS, encoding="utf8")
+        (folder / "current" / "mine.py").write_text(FUNCTIONS, encoding="utf8")
     return Case("samples", (*command, *options), real=choose.one_in(300))
 
 

@@ -105,7 +105,7 @@ def _attack(case: Case, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES, _MOST_ADDRESSES))
     os.environ.update(_environment(case, folder))
-    os.chdir(folder / "work")
+    os.chdir(folder / "current")
     arguments = case.arguments(folder)
     if case.real:
         program = shutil.which("inlay", path=str(Path(sys.executable).parent)) or "inlay"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inlay.errors import ModelError
 from inlay.model.load import load
+from inlay.model.reference import Session
 from inlay.prepare import take_apart as module
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.extract import Extraction, extract
@@ -172,3 +174,20 @@ def test_forms_of_an_earlier_call_are_taken_as_they_are(tmp_path: Path) -> None:
     assert _bytes(again) == _bytes(first)
     alone = _apart(path, quiet, tmp_path)
     assert _bytes(alone) != _bytes(first), "the control: from these samples alone another model comes out"
+
+
+def test_a_model_of_many_pairs_takes_few_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session takes time by the nodes of the model: one for every few values would be quadratic."""
+    built = []
+    build = Session.__init__
+
+    def counted(self: Session, *arguments: Any, **options: Any) -> None:
+        built.append(self)
+        build(self, *arguments, **options)
+
+    monkeypatch.setattr(Session, "__init__", counted)
+    model = _chain(tmp_path, [(0.02, 128)] * 80)
+    found = take_apart(load(model), _feeds(2), tmp_path)
+    assert found is not None
+    assert len(found.saturations) > 1
+    assert len(built) == 3, "one for the values, and two whose outputs are compared"

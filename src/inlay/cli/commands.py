@@ -217,7 +217,7 @@ def run(command: Callable[[], object]) -> int:
         return _fail(f"{where}{error.strerror or error}", 1)
     except MemoryError:
         return _fail("there is not enough memory", 1)
-    except Exception as error:
+    except Exception as error:  # what nobody foresaw is a fault of this program, and one line as well
         if os.environ.get("INLAY_TRACEBACK"):
             raise
         return _fail(f"{_UNEXPECTED} ({type(error).__name__}: {error}); INLAY_TRACEBACK=1 shows where", 1)

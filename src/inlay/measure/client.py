@@ -100,7 +100,7 @@ class Worker:
         self.deterministic: bool
         try:
             self._insist(self._start)
-        except BaseException:
+        except BaseException:  # also where it is interrupted: nobody else could end the process
             self.close()
             raise
 
@@ -212,7 +212,7 @@ class Worker:
             self._kill()
             return call()
 
-    def _start(self) -> Child:
+    def _start(self) -> None:
         marker = self._marker.fileno()
         write_marker(marker, "")
         try:
@@ -220,7 +220,6 @@ class Worker:
         except OSError as error:
             raise TargetError(f"no process can be started for the runtime: {error}") from error
         self._choose_target()
-        return self._child
 
     def _choose_target(self) -> None:
         self._resident.clear()
@@ -239,10 +238,12 @@ class Worker:
             child.close()
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        child = self._child or self._start()
+        if self._child is None:
+            self._start()
+        assert self._child is not None
         begun = time.monotonic()
         try:
-            return checked(self._answer(child, do, arguments))
+            return checked(self._answer(self._child, do, arguments))
         except TargetError as error:
             error.culprit = self._at_work()
             raise

@@ -144,7 +144,7 @@ class Journal:
                 self._session, self.spent_s = int(last or 0) + 1, float(spent or 0.0)
                 if identity is not None:
                     self._check(identity)
-        except BaseException:
+        except BaseException:  # also where it is interrupted: nobody else could close it
             self._db.close()
             raise
 

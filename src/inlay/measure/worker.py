@@ -1,7 +1,7 @@
 """The process that makes all runtime calls: it can crash, hang or run out of memory without ending the run.
 
-It answers each message, a piece of JSON, with another. Messages are plain data, with models and feeds by path, so that a worker could run on another machine with the same files. The client
-(:mod:`inlay.measure.client`) starts it.
+It answers each message, a piece of JSON, with another. Messages are plain data, with models and feeds by path, so that
+a worker could run on another machine with the same files. The client (:mod:`inlay.measure.client`) starts it.
 """
 
 from __future__ import annotations

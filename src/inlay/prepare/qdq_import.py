@@ -13,10 +13,10 @@ from inlay.model.load import ModelFile, load
 from inlay.model.normalize import FloatRewrite, normalize
 from inlay.model.reference import ConstantEvaluator
 from inlay.prepare.model import PreparedModel
-from inlay.prepare.take_apart import Feed, take_apart
+from inlay.prepare.take_apart import take_apart
 from inlay.quant.extract import Extraction, Leftover, is_quantized
 from inlay.quant.transfer import transfer
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, Feed
 from inlay.types import Placement, QParams, QType
 
 

@@ -11,24 +11,25 @@ import onnx
 from inlay.errors import ModelError, TargetError
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile
+from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
+from inlay.quant.accuracy import sqnr_db
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract, is_quantized
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
 from inlay.quant.transfer import transfer
 from inlay.space.rules import Rules
+from inlay.targets.base import Feed
 from inlay.targets.registry import known_rewrites
 from inlay.types import QType
-
-Feed = Mapping[str, np.ndarray]
 
 FEEDS = 8
 """Samples that show where pairs saturate: a range that a model really uses up is reached in most of them."""
 
 VALUES_AT_ONCE = 32
-"""Values that one session computes to see what saturates: they are in memory together for one sample."""
+"""Values that are compared at once to find the first one that differs."""
 
 SAME_DB = 30.0
 """Least SQNR between a Q/DQ file and what is written from its parts.
@@ -83,11 +84,10 @@ def _computed(
 ) -> Iterator[Mapping[str, np.ndarray]]:
     given = {i.name for i in proto.graph.input}
     computed = [v for v in values if v not in given]
+    session = PiecewiseSession(proto, store, computed) if computed else None
     for feed in feeds:
         yield {v: feed[v] for v in values if v in given}
-    for start in range(0, len(computed), VALUES_AT_ONCE):
-        session = Session(with_outputs(proto, computed[start : start + VALUES_AT_ONCE]), store)
-        for feed in feeds:
+        if session is not None:
             yield session.run(feed)
 
 
@@ -110,19 +110,16 @@ def _differing(
     """SQNR of those of ``values`` that differ, in their order."""
     wanted = Session(with_outputs(given, values), store, fuse_qdq=False).run(feed)
     got = Session(with_outputs(written, values), store, fuse_qdq=False).run(feed)
-    found = {v: _sqnr_db(wanted[v], got[v]) for v in values}
+    found = {v: _similarity(wanted[v], got[v]) for v in values}
     return {v: db for v, db in found.items() if db < SAME_DB}
 
 
-def _sqnr_db(want: np.ndarray, got: np.ndarray) -> float:
+def _similarity(want: np.ndarray, got: np.ndarray) -> float:
+    """SQNR of ``got`` in dB; of integers the share that differs. What is not a number differs from numbers only."""
     if want.shape != got.shape or want.dtype != got.dtype:
-        return -np.inf
+        return sqnr_db(0.0, np.inf)
     same = (want == got) | ((want != want) & (got != got))
     if want.dtype.kind != "f":
-        return np.inf if np.mean(same) > 1.0 - 10 ** (-SAME_DB / 10) else 0.0
-    w, g = want[~same].astype(np.float64), got[~same].astype(np.float64)
-    noise = float(np.square(w - g).sum())
-    signal = float(np.square(want[np.isfinite(want)], dtype=np.float64).sum())
-    if not np.isfinite(noise):
-        return -np.inf
-    return float(10 * np.log10(signal / noise)) if noise and signal else (np.inf if not noise else -np.inf)
+        return sqnr_db(want.size, np.count_nonzero(~same))
+    noise = float(np.square(want[~same].astype(np.float64) - got[~same]).sum())
+    return sqnr_db(float(np.square(want[np.isfinite(want)], dtype=np.float64).sum()), noise)

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from inlay.model.passes.names import free_name
 from inlay.model.passes.steps import constant_of
 from inlay.quant.observers import Range
 from inlay.quant.qparams import covered
@@ -107,10 +108,7 @@ class Saturations:
         return ir.Node("", "Clip", inputs, outputs=[output], name=name)
 
     def _free(self, wish: str) -> str:
-        name, n = wish, 1
-        while name in self._taken:
-            n += 1
-            name = f"{wish}_{n}"
+        name = free_name(wish, self._taken)
         self._taken.add(name)
         return name
 

@@ -71,7 +71,7 @@ class Session:
             self.journal = Journal(journal, inputs.identity(target), restart, lambda: self.seconds)
             self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, lab.clock)
             self._deadline = self.plan.deadline
-        except BaseException:
+        except BaseException:  # also where it is interrupted: nobody else could end the worker
             self.worker.close()
             raise
 
