@@ -108,7 +108,7 @@ class QDQGraph:
 
     def finish(self, unused: Collection[str] = ()) -> None:
         """Place the inserted nodes, and remove the nodes named in ``unused``."""
-        if self._before:
+        if self._before or unused:
             nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in unused]
             del self.graph.node[:]
             self.graph.node.extend(nodes)

@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 
 from inlay.targets.base import KernelKind, KernelTime
+from inlay.targets.openvino.idle_pairs import TAKEN_OVER
 
 _HALF_NS = 500.0
 """Times are cut off to whole microseconds: half of one is what that takes on average."""
@@ -148,6 +149,7 @@ class Attribution:
             node = self._node(origin)
             if node is not None:
                 value = self._quantized_value(node) if node.op_type in _KINDS else node.output[0]
+                value = value.removesuffix(TAKEN_OVER)
                 return self._public.get(value, value)
         return None
 

@@ -17,14 +17,18 @@ from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.machine import cpu_flags, cpu_name
+from inlay.targets.openvino.idle_pairs import IdlePairs
 from inlay.targets.openvino.profile import Attribution, executed_graph
-from inlay.targets.openvino.rules import rules_for
+from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.runtime import core, message, openvino
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
 _MOST_SHAPES = 4
 """Sets of input shapes that a model with dynamic dimensions stays compiled for."""
 
+REWRITES: tuple[Rewrite[Any], ...] = (
+    IdlePairs(frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})),
+)
 PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
 
@@ -84,8 +88,8 @@ class OpenVinoCpuTarget:
         return ()
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None."""
-        return ()
+        """Pairs that change nothing are left out."""
+        return REWRITES
 
     def compile(self, model: Artifact) -> OpenVinoExecutable:
         """Read and compile a model. Raises CompileFailed."""
