@@ -20,7 +20,7 @@ from inlay.regions.point_filters import (
 )
 from inlay.regions.search_space import find_search_space, select_nodes
 from inlay.space.rules import Rules
-from inlay.space.units import find_units
+from inlay.space.units import find_units, placement_from_labels
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Port
 
@@ -275,3 +275,17 @@ def test_restricted_space_allows_nothing_else() -> None:
     space = find_search_space(b.graph(), RULES, nodes=["n2"])
     allowed = {p.node for p, r in space.rejections.ports.items() if r is None}
     assert allowed == {"n2"}
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_full_low_precision_leaves_the_residual_main_path_bare(norm: bool, both: bool) -> None:
+    """What the filter forbids the search, no recipe and no strategy that labels units does either."""
+    graph = residual(norm=norm, both=both)
+    for rules, bare in ((FUSING, True), (RULES, False)):
+        placement = placement_from_labels(graph, find_units(graph, rules), rules, lambda unit: True)
+        assert (Port("add", 0) not in placement) is bare
+        assert Port("add", 1) in placement
+    other = residual(relu=False)
+    placement = placement_from_labels(other, find_units(other, FUSING), FUSING, lambda unit: True)
+    assert Port("add", 0) in placement

@@ -12,7 +12,7 @@ from benchmarks.generated_graphs import GraphBuilder
 from inlay import OpConfig, Recipe
 from inlay.model.graph import Graph
 from inlay.space.domains import find_clusters, find_domains
-from inlay.space.resolve import Decision, resolve
+from inlay.space.resolve import Decision, recipe_of, resolve
 from inlay.space.rules import OpRule, Rules
 from inlay.space.units import find_units
 from inlay.targets.ethos_u.rules import RULES
@@ -64,6 +64,43 @@ def test_cluster_with_one_float_neighbour_is_quantized(float_side: str) -> None:
     else:
         add(b, "CumSum", y, name="erf")
     assert precisions(b) == {"erf": "float", "t": "int8", "conv": "int8"}
+
+
+ONLY_CONVS = Recipe().set_global(None).set_op_type("Conv", INT)
+
+
+def test_clusters_between_named_operators_follow_them_although_the_rest_is_float() -> None:
+    b = GraphBuilder()
+    x = b.input(SHAPE)
+    left = add(b, "MaxPool", conv(b, x, "a"), name="pool", kernel_shape=(1, 1))
+    y = add(b, "Concat", left, conv(b, x, "c"), name="cat", axis=1)
+    last = add(b, "Conv", y, b.const((8, 16, 1, 1)), name="d")
+    add(b, "Flatten", add(b, "Sigmoid", last, name="s"), name="t")
+    rows, placement, graph = decide(b, ONLY_CONVS)
+    assert {n: d.precision for n, d in rows.items()} == {
+        "a": "int8", "c": "int8", "pool": "int8", "cat": "int8", "d": "int8", "s": "float", "t": "float",
+    }  # fmt: skip
+    units = find_units(graph, RULES)
+    assert recipe_of(placement, graph, units, RULES).rules  # and can be said again
+    assert resolve(recipe_of(placement, graph, units, RULES), graph, units, RULES).placement == placement
+    assert set(resolve(ONLY_CONVS, graph, units, RULES).kept_float) == {"s", "t"}
+    named = decide(b, ONLY_CONVS.set_op_type("Concat", None))[0]
+    assert {n: named[n].precision for n in ("pool", "cat", "d")} == {"pool": "int8", "cat": "float", "d": "int8"}
+
+
+def test_a_state_between_quantized_boundaries_follows_what_the_recipe_quantizes() -> None:
+    """No Conv touches the join of a state with the input, only the model's boundary does."""
+    b = GraphBuilder()
+    x, state = b.input(SHAPE, "x"), b.input(SHAPE, "state")
+    y = add(b, "Concat", x, state, name="cat", axis=1)
+    add(b, "Slice", y, name="new_state")
+    conv(b, x, "a")
+    recipe = ONLY_CONVS.set_io(OpConfig(QType.UINT8))
+    rows, placement, graph = decide(b, recipe)
+    assert {d.precision for d in rows.values()} == {"int8"}
+    assert {placement.qtype(p) for p in graph.consumers(y)} == {QType.INT8}
+    assert placement.qtype(Port("cat", 1)) is QType.UINT8  # the boundary's pair; the one behind it requantizes
+    assert set(precisions(b, ONLY_CONVS).values()) == {"float", "int8"}
 
 
 def test_cluster_between_two_float_ops_stays_float() -> None:

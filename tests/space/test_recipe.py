@@ -145,20 +145,32 @@ def test_per_tensor_weights() -> None:
     assert qparams.params(GRAPH.node("backbone/c1").inputs[1], QType.INT8).axis == 0
 
 
-def test_float_model_inputs_and_outputs() -> None:
-    found = table(Recipe().set_io(None))
-    assert found["backbone/c1"].precision == "float"
-    assert "reads the model input x" in found["backbone/c1"].reason
-    assert found["neck/c2"].precision == "uint8"
+def test_float_inputs_and_outputs_say_nothing_about_the_operators_inside() -> None:
+    """An interface in float with an integer inside: the first and the last operator follow their own rules."""
     b = GraphBuilder()
     b.conv(b.relu(b.conv(b.input((1, 8, 8, 8), "x"), 8)), 8)
-    out = table(Recipe().set_io(None, "n2:0"), b.graph())
-    assert [out[n].precision for n in ("n0", "n2")] == ["uint8", "float"]
-    assert "produces the model output n2:0" in out["n2"].reason
+    graph = b.graph()
+    inside = Recipe().set_global(INT).set_io(None)
+    assert {d.precision for d in table(inside, graph).values()} == {"uint8"}
+    found = resolve(inside, graph, find_units(graph, RULES), RULES)
+    assert found.placement.qtype(Port("n0", 0)) is QType.UINT8
+    assert not found.io
+    assert not found.kept_float
+    edges = inside.set_name("n0", None)
+    assert [table(edges, graph)[n].precision for n in ("n0", "n2")] == ["float", "uint8"]
 
 
-def test_global_float_quantizes_only_what_is_named() -> None:
-    found = precisions(Recipe().set_global(None).set_name("neck/c2", INT))
+def test_global_float_quantizes_what_is_named_and_the_cluster_beside_it() -> None:
+    recipe = Recipe().set_global(None).set_name("neck/c2", INT)
+    found = table(recipe)
+    assert [n for n, d in found.items() if d.precision != "float"] == ["backbone/pool", "neck/c2"]
+    assert found["backbone/pool"].reason == "its cluster follows neck/c2"
+    kept = resolve(recipe, GRAPH, UNITS, RULES).kept_float
+    assert set(kept) == {"backbone/c1", "head/add"}
+
+
+def test_float_for_every_name_quantizes_only_what_is_named() -> None:
+    found = precisions(Recipe().set_name("*", None).set_name("neck/c2", INT))
     assert [n for n, p in found.items() if p != "float"] == ["neck/c2"]
 
 

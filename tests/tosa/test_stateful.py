@@ -169,6 +169,19 @@ def test_integer_end_to_end_and_exact_over_several_steps(name: str, boundary: st
     assert np.abs(state - theirs).max() <= 0.1 * np.abs(theirs).max()
 
 
+@pytest.mark.parametrize("io", [QType.INT8, QType.UINT8])
+def test_the_state_stays_integer_where_only_convs_are_named(io: QType, tmp_path: Path) -> None:
+    onnx.save(frames(), tmp_path / "m.onnx")
+    recipe = Recipe().set_global(None).set_op_type("Conv", OpConfig()).set_io(OpConfig(io))
+    data = sequence(frames(), 4, 0)
+    inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target="ethos-u55-128", data=data, recipe=recipe)
+    qdq = onnx.load(tmp_path / "q.onnx")
+    lowered = lower(qdq)
+    assert not lowered.not_lowered
+    assert [p.kind for p in lowered.partitions] == ["tosa"]
+    assert set(types_at_boundary(qdq).values()) == {io.value}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_recipe_decides_the_type_at_the_boundary(name: str, tmp_path: Path) -> None:
     for boundary, inner, state in (

@@ -42,7 +42,7 @@ class Config:
     minimum_schemes_to_mutate: int = 10
     maximum_mutations: int = 3
     maximum_generation_attempts: int = 100
-    concat_group_min_samples: int = 3
+    concat_group_min_samples: int = 5
     pattern_cache_minimum_distance: int = 4
     pattern_cache_max_entries_per_pattern: int = 32
     confirmations: int = 5

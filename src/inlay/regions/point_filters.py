@@ -17,13 +17,11 @@ import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, Rules
-from inlay.space.units import Unit
+from inlay.space.units import CONVS, Unit, residual_main_path, sole_producer
 from inlay.types import GRAPH_OUTPUT, Port
 
 TINY_ELEMENTS = 8
 """Tensors with fewer elements are rejected: the Q/DQ pair costs more than an operator on them could save."""
-
-_CONVS = frozenset({"Conv", "ConvTranspose"})
 
 _Item = TypeVar("_Item", int, str)  # an input slot, or an output value
 
@@ -162,33 +160,22 @@ def _conv_batchnorm_interior(context: FilterContext, node: Node, slot: int) -> s
     """Conv, its BatchNormalization and the activation after that are fused: no Q/DQ between them."""
     if slot != 0:
         return None
-    before = _sole_producer(context.graph, node)
+    before = sole_producer(context.graph, node)
     if before is None:
         return None
-    if node.op_type == "BatchNormalization" and before.op_type in _CONVS:
+    if node.op_type == "BatchNormalization" and before.op_type in CONVS:
         return f"it lies between {before.op_type} and BatchNormalization, which become one kernel"
     if before.op_type == "BatchNormalization" and node.op_type in context.rules.absorbed:
-        conv = _sole_producer(context.graph, before)
-        if conv is not None and conv.op_type in _CONVS:
+        conv = sole_producer(context.graph, before)
+        if conv is not None and conv.op_type in CONVS:
             return f"it lies between {conv.op_type}, BatchNormalization and {node.op_type}, which become one kernel"
     return None
 
 
 def _residual_main_path(context: FilterContext, node: Node, slot: int) -> str | None:
-    """Where the target fuses Conv→[BN→]Add→Relu, the path from the Conv into the Add carries no Q/DQ.
-
-    This holds only if a Relu, and nothing else, reads the Add, and nothing but the Add reads the Conv's (or its
-    BatchNormalization's) output. Of two such paths the first in slot order is the main one, since only one can be
-    fused; the other is the skip input, which does carry Q/DQ.
-    """
-    if not context.rules.fuses_residual_add or node.op_type != "Add":
-        return None
-    graph = context.graph
-    after = graph.consumers(node.outputs[0])
-    if len(after) != 1 or after[0].node == GRAPH_OUTPUT or graph.node(after[0].node).op_type != "Relu":
-        return None
-    main = next((i for i in range(len(node.inputs)) if _ends_conv(graph, node, i)), None)
-    return "it is the main path of Conv, Add, Relu, which become one kernel" if main == slot else None
+    """See :func:`inlay.space.units.residual_main_path`."""
+    bare = residual_main_path(context.graph, context.rules, node) == slot
+    return "it is the main path of Conv, Add, Relu, which become one kernel" if bare else None
 
 
 def _no_kernel(context: FilterContext, node: Node, slot: int) -> str | None:
@@ -276,20 +263,3 @@ def _first(
         if reason:
             return Rejection(name, reason)
     return None
-
-
-def _sole_producer(graph: Graph, node: Node, slot: int = 0) -> Node | None:
-    """Producer of an input, if ``node`` alone reads the value."""
-    value = node.inputs[slot] if slot < len(node.inputs) else ""
-    producer = graph.producer(value) if value else None
-    if producer is None or len(graph.consumers(value)) != 1 or value in graph.captured:
-        return None
-    return producer
-
-
-def _ends_conv(graph: Graph, add: Node, slot: int) -> bool:
-    """Whether input ``slot`` of ``add`` comes from a Conv, or its BatchNormalization, that nothing else reads."""
-    producer = _sole_producer(graph, add, slot)
-    if producer is not None and producer.op_type == "BatchNormalization":
-        producer = _sole_producer(graph, producer)
-    return producer is not None and producer.op_type in _CONVS

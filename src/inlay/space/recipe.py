@@ -1,7 +1,8 @@
 """Recipes: composable rules that say which nodes run in low precision, and how. The last rule that matches wins.
 
 A node that no rule matches is treated as the target usually does; begin with ``set_global(None)`` to quantize only
-what is named. :mod:`inlay.space.resolve` turns a recipe into a placement, :mod:`inlay.space.recipe_file` into YAML.
+what is named, and what only moves elements between such nodes. :mod:`inlay.space.resolve` turns a recipe into a
+placement, :mod:`inlay.space.recipe_file` into YAML.
 """
 
 from __future__ import annotations
@@ -116,7 +117,12 @@ class Recipe:
         return self._with(Scope.MODULE, prefix, config)
 
     def set_io(self, config: OpConfig | None, pattern: str = "*") -> Recipe:
-        """A rule for the model's inputs and outputs: whether they are quantized, by a glob over their names."""
+        """A rule for the model's inputs and outputs: whether they count as quantized, by a glob over their names.
+
+        Where they do, a cluster of operators that only move elements is quantized although it touches nothing else
+        that is; with a type, they are quantized in that type. With None they are float, which says nothing about the
+        operators that read or compute them: those in low precision do so through a Q/DQ pair.
+        """
         return self._with(Scope.IO, pattern, config)
 
     def set_port(self, port: Port, config: OpConfig | None) -> Recipe:
@@ -141,7 +147,7 @@ BUILTIN: Mapping[str, Recipe] = {
     "full-int8": Recipe().set_global(OpConfig()).set_io(OpConfig()),
     "conv-matmul": Recipe(
         (
-            RecipeRule(Scope.GLOBAL, "*", None),
+            RecipeRule(Scope.NAME, "*", None),  # names every node, so that clusters do not follow the products
             *(RecipeRule(Scope.OP_TYPE, op, OpConfig(), optional=True) for op in WEIGHTED),
         )
     ),

@@ -10,7 +10,7 @@ from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.space.domains import find_clusters, is_shared
 from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
-from inlay.space.rules import Needs, Rules
+from inlay.space.rules import Rules
 from inlay.space.units import Unit, placement_from_labels
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 
@@ -74,6 +74,11 @@ class _Verdict:
         """The configuration of the deciding rule."""
         return None if self.rule is None else self.rule.config
 
+    @property
+    def stays_float(self) -> bool:
+        """Whether the recipe itself keeps the unit in float: by a rule for it, or none of its neighbours asks."""
+        return self.qtype is None and (not self.open or (self.rule is not None and self.rule.config is None))
+
 
 def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules) -> Resolved:
     """Apply ``recipe``.
@@ -86,8 +91,8 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
         _check_type(rule, graph, rules)
     found = match(recipe, graph)
     verdicts = {u.name: _verdict(u, recipe, found, graph, rules) for u in units}
-    kept = {n: v.reason for n, v in verdicts.items() if v.unit.selectable and not v.open and not v.qtype}
     _settle_clusters(recipe, found, graph, rules, verdicts)
+    kept = {n: v.reason for n, v in verdicts.items() if v.unit.selectable and v.stays_float}
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
     placement = placement_from_labels(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
     placement = placement.with_rewrites(
@@ -118,7 +123,7 @@ def recipe_of(
     per_tensor: Collection[str] = (),
 ) -> Recipe:
     """A recipe that resolves to ``placement``: one rule for each unit in low precision, then ports that differ."""
-    recipe = Recipe().set_global(None)
+    recipe = Recipe().set_name("*", None)  # unlike a global rule, it leaves no cluster to its neighbours
     rewrites = _rewrites_by_port(placement)
     for unit in units:
         types = {placement.qtype(p) for p in unit.activations}
@@ -174,40 +179,15 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     config = OpConfig() if rule is None else rule.config
     if not unit.selectable:
         return _Verdict(unit, rule, None, unit.rejection)
-    if config is None:
-        return _Verdict(unit, rule, None, "the recipe keeps it float")
-    bare = _bare_boundary(unit, found, graph)
-    if bare:
-        return _Verdict(unit, bare[0], None, bare[1])
-    qtype = config.activation or rules.activation
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
         return _Verdict(unit, rule, None, "", open=True)
+    if config is None:
+        return _Verdict(unit, rule, None, "the recipe keeps it float")
+    qtype = config.activation or rules.activation
     reason = f"{unit.op_type} runs in {qtype.value}{''.join(f', {name}' for name in sorted(config.rewrites))}"
     if config.per_channel and not rules.per_channel and unit.weights:
         reason += "; rejected: the target takes one scale for a weight, not one per channel"
     return _Verdict(unit, rule, qtype, reason)
-
-
-def _bare_boundary(unit: Unit, found: Matches, graph: Graph) -> tuple[RecipeRule, str] | None:
-    """The rule that keeps a model input or output float, and with it this unit."""
-
-    def bare(value: str) -> RecipeRule | None:
-        rule = found.io.get(value)
-        return rule if rule is not None and rule.config is None else None
-
-    for port in unit.activations:
-        value = graph.value_of(port)
-        rule = bare(value) if value in graph.inputs else None
-        if rule is not None:
-            return rule, f"it reads the model input {value}, which the recipe keeps float"
-    assert unit.rule is not None
-    outputs = set(graph.outputs)
-    for value in unit.outputs:
-        rule = bare(value) if value in outputs else None
-        alone = all(p.node == "" for p in graph.consumers(value))
-        if rule is not None and (unit.rule.output is Needs.QUANTIZED or not alone):
-            return rule, f"it produces the model output {value}, which the recipe keeps float"
-    return None
 
 
 def _settle_clusters(
@@ -216,7 +196,7 @@ def _settle_clusters(
     decided = {n: v.qtype for v in verdicts.values() if not v.open for n in v.unit.nodes}
     shared = {name for name, v in verdicts.items() if v.open}
     boundary = {value for value, rule in found.io.items() if rule.config is not None}
-    fallback = _global_type(recipe, rules)
+    fallback = _global_type(recipe, rules) or next((v.qtype for v in verdicts.values() if v.qtype), None)
     for cluster in find_clusters(graph, shared, decided, boundary, fallback):
         for name in cluster.nodes:
             verdicts[name].qtype = cluster.qtype

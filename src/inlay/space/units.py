@@ -14,6 +14,9 @@ from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
+CONVS = frozenset({"Conv", "ConvTranspose"})
+"""Operators whose kernels take in what follows them: BatchNormalization, Add, Relu."""
+
 
 @dataclass(frozen=True, eq=False)
 class Unit:
@@ -92,10 +95,46 @@ def placement_from_labels(
     for unit in quantized:
         assert unit.rule is not None
         for value in unit.outputs:
-            consumers = graph.consumers(value)
+            consumers = [p for p in graph.consumers(value) if not _stays_bare(graph, rules, p)]
             if unit.rule.output is Needs.QUANTIZED or any(p in reads for p in consumers):
                 sites.update({p: type_of[unit.name] for p in consumers if p not in reads})
     return Placement(sites.items())
+
+
+def residual_main_path(graph: Graph, rules: Rules, add: Node) -> int | None:
+    """The input slot of an Add that stays bare because the target fuses Conv→[BN→]Add→Relu; None where there is none.
+
+    This holds only if a Relu, and nothing else, reads the Add, and nothing but the Add reads the Conv's (or its
+    BatchNormalization's) output. Of two such paths the first in slot order is the main one, since only one can be
+    fused; the other is the skip input, which does carry Q/DQ.
+    """
+    if not rules.fuses_residual_add or add.op_type != "Add" or add.domain not in ("", "ai.onnx"):
+        return None
+    after = graph.consumers(add.outputs[0])
+    if len(after) != 1 or after[0].node == GRAPH_OUTPUT or graph.node(after[0].node).op_type != "Relu":
+        return None
+    return next((i for i in range(len(add.inputs)) if _ends_conv(graph, add, i)), None)
+
+
+def sole_producer(graph: Graph, node: Node, slot: int = 0) -> Node | None:
+    """Producer of an input, if ``node`` alone reads the value."""
+    value = node.inputs[slot] if slot < len(node.inputs) else ""
+    producer = graph.producer(value) if value else None
+    if producer is None or len(graph.consumers(value)) != 1 or value in graph.captured:
+        return None
+    return producer
+
+
+def _ends_conv(graph: Graph, add: Node, slot: int) -> bool:
+    """Whether input ``slot`` of ``add`` comes from a Conv, or its BatchNormalization, that nothing else reads."""
+    producer = sole_producer(graph, add, slot)
+    if producer is not None and producer.op_type == "BatchNormalization":
+        producer = sole_producer(graph, producer)
+    return producer is not None and producer.op_type in CONVS
+
+
+def _stays_bare(graph: Graph, rules: Rules, port: Port) -> bool:
+    return port.node != GRAPH_OUTPUT and residual_main_path(graph, rules, graph.node(port.node)) == port.slot
 
 
 def _fused_activation(graph: Graph, node: Node, rules: Rules) -> Node | None:
@@ -121,7 +160,8 @@ def _unit(graph: Graph, rules: Rules, node: Node, activation: Node | None) -> Un
     if weight is not None and (weight >= len(node.inputs) or not graph.is_constant(node.inputs[weight])):
         weight = None
     slots = range(len(node.inputs)) if rule.activations is None else rule.activations
-    activations = [i for i in slots if i < len(node.inputs) and node.inputs[i] and i != weight]
+    bare = residual_main_path(graph, rules, node)
+    activations = [i for i in slots if i < len(node.inputs) and node.inputs[i] and i not in (weight, bare)]
     if rule.weight is not None and weight is None:
         activations.append(rule.weight)
     bias = rule.bias if rule.bias is not None and len(node.inputs) > rule.bias and node.inputs[rule.bias] else None
