@@ -7,7 +7,8 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,6 +79,7 @@ class Worker:
 
     Attributes:
         busy_s: seconds that messages took so far.
+        took: the last of them by what they do: for each model in a block, each sample of a run, or the message.
         builds: models built so far, including those of profiles.
         fingerprint: of the target.
         deterministic: whether the target measures the same each time.
@@ -95,6 +97,7 @@ class Worker:
         self._graphs: dict[str, str] = {}
         self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
+        self.took: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=policy.RECENT_MESSAGES))
         self.builds = 0
         self.fingerprint: Fingerprint
         self.deterministic: bool
@@ -251,7 +254,11 @@ class Worker:
             self._kill()  # its answer would be read as that to the next message
             raise
         finally:
-            self.busy_s += time.monotonic() - begun
+            self._record(do, arguments, time.monotonic() - begun)
+
+    def _record(self, do: str, arguments: Mapping[str, Any], seconds: float) -> None:
+        self.busy_s += seconds
+        self.took[do].append(seconds / max(1, len(arguments.get("feeds", ())), len(arguments.get("keys", ()))))
 
     def _answer(self, child: Child, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
         limit_s = min(self._limit(), policy.CLOSE_LIMIT_S) if do == "unload" else self._limit()

@@ -57,7 +57,7 @@ class InProcessWorker(Worker):
             error.culprit = self._announced
             raise
         finally:
-            self.busy_s += self._clock() - begun
+            self._record(do, arguments, self._clock() - begun)
 
 
 class Clock:

@@ -66,6 +66,7 @@ class Meter:
         rng: seeds the order of models within blocks.
         sleep: waits a number of seconds.
         clock: returns seconds.
+        left_s: seconds that races may still take: no further look is begun that would not be over by then.
 
     Attributes:
         protocol: how to measure.
@@ -81,6 +82,7 @@ class Meter:
         rng: np.random.Generator,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        left_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._worker = worker
         self._journal = journal
@@ -89,6 +91,7 @@ class Meter:
         self._rng = rng
         self._sleep = sleep
         self._clock = clock
+        self._left_s = left_s
         self.waited_s = 0.0
 
     def measure(self, kind: str, artifacts: Sequence[Artifact], blocks: int) -> np.ndarray:
@@ -134,7 +137,8 @@ class Meter:
             versus = self._interval(best, new, self.protocol.level)
             over_base = self._interval(base, new, policy.REPORTED_LEVEL)
             spent = self._clock() - begun  # the next look would take as long again
-            if self._worker.deterministic or 2.0 * spent > self.protocol.race_s or self._decided(versus, len(ns)):
+            late = spent > min(self.protocol.race_s - spent, self._left_s())
+            if self._worker.deterministic or late or self._decided(versus, len(ns)):
                 return Race(float(np.median(new)), over_base, versus, len(ns))
             blocks = min(2 * len(ns), self.protocol.most_blocks)
 

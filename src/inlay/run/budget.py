@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from inlay.deadline import Deadline
@@ -11,6 +13,7 @@ from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import HURRIED
+from inlay.run.plan import Costs, Plan
 from inlay.trial import Measured, Proposal
 
 _BUILDS_OF_A_TRIAL = 3
@@ -18,7 +21,7 @@ _BUILDS_OF_A_TRIAL = 3
 _HURRIED = 0.5
 """Of the search's time: where the anchors took as much, what is outside the accuracy bound is not explored."""
 _RECENT = 3
-"""Trials whose longest is what the next one is expected to take."""
+"""Trials whose longest tells what the next one takes outside the runtime, for writing its model and comparing."""
 
 
 class Limits(Protocol):
@@ -39,66 +42,95 @@ class Limits(Protocol):
         """
         ...
 
+    def judged(self) -> None:
+        """What was not refused last is judged."""
+        ...
 
-class TimeLimit:
-    """The time of a search. A trial that would not be over in time is not begun.
 
-    Args:
-        search: when the search must end.
-        anchors: the same for anchors, which come first: the result must not be slower than the best of them.
-        journal: knows what earlier sessions judged; that costs nothing and is never refused.
-        trial_s: seconds that a trial takes, before there was one.
-        budget_s: what the user gave, for people; None for no limit.
+@dataclass(frozen=True, eq=False)
+class SearchTime:
+    """How long the search may go on: asked anew each time, as steps get faster or slower and contenders more.
+
+    Attributes:
+        plan: of the command.
+        config: settings.
+        costs: what steps take, by what is known at the time.
+        contenders: how many models would be confirmed at the time.
+        samples: that a candidate is judged on.
+        blocks: of the first look of a race.
     """
 
-    def __init__(
-        self, search: Deadline, anchors: Deadline, journal: Journal, trial_s: float, budget_s: float | None
-    ) -> None:
-        self._search, self._anchors, self._journal, self._budget_s = search, anchors, journal, budget_s
-        self._recent = deque([trial_s], maxlen=_RECENT)
-        self._begun: float | None = None  # of the trial that is under way
+    plan: Plan
+    config: TuneConfig
+    costs: Callable[[], Costs]
+    contenders: Callable[[], int]
+    samples: int
+    blocks: int
+
+    def end(self) -> Deadline:
+        """When the search must end, with one more contender."""
+        return self.plan.search(self.costs(), self.config, 1 + self.contenders())
+
+    def least(self) -> Deadline:
+        """When what has to be judged in any case must be: there is time for the least confirmation only."""
+        return self.plan.least_search(self.costs(), self.config, 1 + self.contenders())
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds that a trial takes in the runtime."""
+        return self.costs().trial_s(self.samples, self.blocks)
+
+
+class TimeLimit:
+    """The time of a search. A trial whose first look would not be over in time is not begun.
+
+    Args:
+        time: of the search. Anchors come first and have more of it: the result must not be slower than the best of
+            them.
+        journal: knows what earlier sessions judged; that costs nothing and is never refused.
+        worker: the runtime.
+        necessary: whether all trials have as much time as anchors.
+    """
+
+    def __init__(self, time: SearchTime, journal: Journal, worker: Worker, necessary: bool = False) -> None:
+        self._time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
+        self._budget_s = time.config.budget_s
+        self._outside_s = deque([0.0], maxlen=_RECENT)
+        self._begun = 0.0, 0.0  # the last trial: on the clock, and what the runtime had taken by then
 
     @property
     def left_s(self) -> float:
         """See :class:`Limits`."""
-        return self._search.left
+        return self._time.end().left
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """See :class:`Limits`."""
-        now = self._search.clock()
-        if self._begun is not None:  # with what the strategy thought about in between
-            self._recent.append(now - self._begun)
-        self._begun = None
         if self._journal.trial(key) is not None:
             return ""
-        deadline = self._anchors if proposal.anchor else self._search
-        if not deadline.fits(max(self._recent)):
-            return f"the budget of {self._budget_s:.0f} s is spent"
-        self._begun = now
+        deadline = self._time.least() if proposal.anchor or self._necessary else self._time.end()
+        if not deadline.fits(self._time.trial_s + max(self._outside_s)):
+            return f"what is left of the budget of {self._budget_s:.0f} s is for confirming"
+        self._begun = deadline.clock(), self._worker.busy_s
         return ""
+
+    def judged(self) -> None:
+        """See :class:`Limits`."""
+        begun, busy_s = self._begun
+        self._outside_s.append(max(0.0, self._time.plan.deadline.clock() - begun - (self._worker.busy_s - busy_s)))
 
 
 class Budget(TimeLimit):
     """The limits of the main search: its time; measurements; builds.
 
     Args:
-        search: see :class:`TimeLimit`, as ``anchors``, ``journal`` and ``trial_s``.
-        config: the limits.
-        worker: counts what it builds.
+        time: see :class:`TimeLimit`, as ``journal`` and ``worker``.
     """
 
-    def __init__(
-        self,
-        search: Deadline,
-        anchors: Deadline,
-        journal: Journal,
-        trial_s: float,
-        config: TuneConfig,
-        worker: Worker,
-    ) -> None:
-        super().__init__(search, anchors, journal, trial_s, config.budget_s)
-        self._config, self._worker = config, worker
-        self._half_time = search.earlier((1.0 - _HURRIED) * search.left)
+    def __init__(self, time: SearchTime, journal: Journal, worker: Worker) -> None:
+        super().__init__(time, journal, worker)
+        self._config = time.config
+        end = time.end()
+        self._half_time = end.earlier((1.0 - _HURRIED) * end.left)
 
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""

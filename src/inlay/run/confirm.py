@@ -15,7 +15,7 @@ runs there, nothing can be confirmed: the readings of the search are the evidenc
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Judge, Metric, Outputs
 from inlay.run.contenders import (
     LOOK_LEVEL,
+    QUICK_CONTENDERS,
     TIE,
     Entry,
     contenders_of,
@@ -168,7 +169,7 @@ class Confirmation:
         folder: for scratch files.
         rng: seeds the order of models within blocks.
         plan: how much time there is.
-        costs: what steps take.
+        costs: what steps take, by what is known at the time.
     """
 
     judged: Sequence[Candidate]
@@ -183,7 +184,7 @@ class Confirmation:
     folder: Path
     rng: np.random.Generator
     plan: Plan
-    costs: Costs
+    costs: Callable[[], Costs]
 
     def decide(self, incumbent: Candidate, least_db: float | None = None) -> Confirmed:
         """Measure and decide what to deliver.
@@ -194,11 +195,13 @@ class Confirmation:
                 the verification samples showed that these fail there; None for no limit.
         """
         verifier = _Verifier(self)
-        effort = self.plan.confirmation(self.costs, self.config)
+        most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
+        effort = self.plan.confirmation(self.costs(), self.config, len(most))
         fresh = FreshReadings(
             self.start, self.limit, self.feed, self.config, self.folder, self.rng, self.plan.before_writing
         )
-        contenders = self._contenders(incumbent, least_db, effort)
+        chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
+        contenders = [Entry(c, self._final(c), np.empty(0)) for c in chosen]
         try:
             base, others, reported = self._two_rounds(contenders, fresh, verifier, effort)
         except TargetError as error:
@@ -249,11 +252,6 @@ class Confirmation:
     def _given(self) -> Entry:
         return Entry(self.judged[0], self.baseline, np.empty(0))
 
-    def _contenders(self, incumbent: Candidate, least_db: float | None, effort: Effort) -> list[Entry]:
-        """The most promising candidates, in their final form."""
-        found = contenders_of(self.judged, incumbent, least_db, effort.contenders)
-        return [Entry(c, self._final(c), np.empty(0)) for c in found]
-
     def _two_rounds(
         self, contenders: Sequence[Entry], fresh: FreshReadings, verifier: _Verifier, effort: Effort
     ) -> tuple[Entry, list[Entry], float]:
@@ -288,7 +286,7 @@ class Confirmation:
         found = fresh.of(finalists, effort.second, effort.blocks)
         if self.worker.deterministic or not open_cases(found[0].ns, [e.ns for e in found[1:]]):
             return found, LEVEL
-        later = self.plan.later_look(self.costs, len(found), effort)
+        later = self.plan.later_look(self.costs(), len(found), effort)
         if not later:
             return found, LEVEL
         again = fresh.of(found, later, effort.blocks)

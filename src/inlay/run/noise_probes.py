@@ -16,6 +16,7 @@ from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.run.facts import NOISE, PROBE_BUDGET, SENSITIVITY
+from inlay.run.plan import FREE, Costs
 from inlay.types import Placement
 
 SHARE = 0.1
@@ -43,9 +44,9 @@ class Probes:
         seconds: for probing every source.
         clock: returns seconds.
         spent: seconds of each call that ran the model.
-        deadline: when the search must end; what does not fit is not asked, and not journaled either.
-        build_s: seconds that building the probe model takes, about.
-        inference_s: the same for one inference.
+        search_end: when the search must end, by what is known at the time; what does not fit is not asked, and not
+            journaled either.
+        costs: what steps take, by what is known at the time.
     """
 
     prepared: PreparedModel
@@ -55,9 +56,8 @@ class Probes:
     seconds: float
     clock: Callable[[], float] = time.monotonic
     spent: list[float] = field(default_factory=list)
-    deadline: Deadline = NEVER
-    build_s: float = 0.0
-    inference_s: float = 0.0
+    search_end: Callable[[], Deadline] = lambda: NEVER
+    costs: Callable[[], Costs] = lambda: FREE
     _probe: NoiseProbe | None = None
     _broken: bool = False
 
@@ -69,8 +69,9 @@ class Probes:
         return self.journal.once(fact, lambda: self._noise(placement)) or None
 
     def _fits(self, inferences: int) -> bool:
-        build_s = 0.0 if self._probe is not None else self.build_s
-        return self.deadline.fits(build_s + inferences * self.inference_s)
+        costs = self.costs()
+        build_s = 0.0 if self._probe is not None else costs.candidate_build_s
+        return self.search_end().fits(build_s + inferences * costs.sample_s)
 
     def _noise(self, placement: Placement) -> Powers:
         begun = self.clock()
@@ -128,6 +129,6 @@ class Probes:
 
     def _fitting(self, probe: NoiseProbe, build_seconds: float) -> ProbeBudget:
         """What fits into the time that building leaves."""
-        whole = min(self.seconds, _MOST_OF_SEARCH * self.deadline.left)
+        whole = min(self.seconds, _MOST_OF_SEARCH * self.search_end().left)
         seconds = max(whole - build_seconds, (1.0 - _MAX_BUILD_SHARE) * whole)
         return probe_budget(probe, self.feeds, seconds, self.clock)

@@ -57,8 +57,8 @@ class GuidedSetup:
         feed: file of the inputs that latency is measured on.
         selection: the samples that noise is probed on.
         progress: hears of the probing.
-        deadline: when the search must end.
-        costs: what steps take.
+        search_end: when the search must end, by what is known at the time.
+        costs: what steps take, by what is known at the time.
         probing_s: seconds of each series of probes.
     """
 
@@ -71,8 +71,8 @@ class GuidedSetup:
     feed: Path
     selection: Sequence[Feed]
     progress: Progress
-    deadline: Deadline
-    costs: Costs
+    search_end: Callable[[], Deadline]
+    costs: Callable[[], Costs]
     probing_s: list[float] = field(default_factory=list)
 
     def strategy(self, anchors: Anchors, hurried: Callable[[], bool]) -> Guided:
@@ -87,9 +87,8 @@ class GuidedSetup:
             self.journal,
             seconds,
             spent=self.probing_s,
-            deadline=self.deadline,
-            build_s=self.costs.candidate_build_s,
-            inference_s=self.costs.inference_s,
+            search_end=self.search_end,
+            costs=self.costs,
         )
         oracles = Oracles(
             self._profile,
@@ -98,7 +97,7 @@ class GuidedSetup:
             prepared.label,
             hurried,
             prepared.selectable_rewrites,
-            lambda: _SOLVING_SHARE * self.deadline.left,
+            lambda: _SOLVING_SHARE * self.search_end().left,
         )
         least_db = config.bound.min_sqnr_db
         surrogate = Surrogate(
@@ -141,8 +140,9 @@ class GuidedSetup:
 
     def _profile(self, placement: Placement) -> list[KernelTime]:
         write = partial(self.candidates.write, placement)
-        fits = self.deadline.fits(_PROFILED_BUILDS * self.costs.candidate_build_s)
-        seconds = _PROFILE_SHARE * self.deadline.left if fits else 0.0
+        end = self.search_end()
+        fits = end.fits(_PROFILED_BUILDS * self.costs().candidate_build_s)
+        seconds = _PROFILE_SHARE * end.left if fits else 0.0
         return self.evaluator.profile(self.candidates.key(placement), write, self.feed, self._baseline_ns, seconds)
 
 

@@ -1,13 +1,15 @@
 """How the time of one command is shared, and what is done less thoroughly where a model is slow.
 
 A plan knows when the command began and when its result must be written. Every phase asks it what it may use, by what
-steps were found to cost; what one phase leaves goes to those behind it. The confirmation comes last, so its share is
-kept free from the beginning. Without a limit everything is done as thoroughly as the settings say.
+steps were found to cost so far; what one phase leaves goes to those behind it. The confirmation comes last: it is kept
+free what it needs for the contenders there are, by what steps cost lately, and no more. Without a limit everything is
+done as thoroughly as the settings say.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,8 +29,8 @@ _RACE_SHARES = (0.05, 0.08)
 """Of the whole time, after which a race begins no further look; of the search, for its first look."""
 _ACCURACY_SHARE = 0.03
 """Of the whole time, for the outputs of one model on all samples of a part."""
-_WRITING_SHARE = 0.03
-"""Of the whole time, for writing the result and ending the process."""
+_WRITING_SHARE, _WRITING_S = 0.03, 2.0
+"""Of the whole time, and seconds at most, for writing the result and ending the process."""
 _LEAST_BLOCKS = 2
 """Of the first look of a race: it is undecided, and the confirmation decides."""
 _DECIDING_BLOCKS = 10
@@ -51,46 +53,83 @@ _PREPARING = (8, 30)
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds that steps take here, as this run found out.
+    """Seconds that steps take here, as this run found out: at first by one inference, later by the latest messages.
 
     Attributes:
         worker_s: starting a process for the runtime.
         build_s: building the given model in it.
-        inference_s: one inference of the given model.
-        slot_ns: nanoseconds that one reading takes at least.
+        candidate_build_s: building a candidate.
+        inference_s: one inference of the given model, by itself.
+        sample_s: one inference whose outputs are wanted.
+        turn_s: one model in one block.
+        unseen: samples that the winner is judged on.
         deterministic: one block in one process tells all.
     """
 
-    worker_s: float = 0.0
-    build_s: float = 0.0
-    inference_s: float = 0.0
-    slot_ns: int = 0
+    worker_s: float
+    build_s: float
+    candidate_build_s: float
+    inference_s: float
+    sample_s: float
+    turn_s: float
+    unseen: int = 0
     deterministic: bool = False
 
-    @property
-    def candidate_build_s(self) -> float:
-        """Building a candidate."""
-        return _QUANTIZED_BUILD * self.build_s
+    @classmethod
+    def assumed(
+        cls, worker_s: float, build_s: float, inference_s: float, slot_ns: int, deterministic: bool = False
+    ) -> Costs:
+        """By what is known after the first inference, and readings of at least ``slot_ns`` nanoseconds."""
+        slot_s = slot_ns * 1e-9
+        is_long = inference_s > policy.LONG_INFERENCE_SLOTS * slot_s
+        reading_s = inference_s if is_long else max(slot_s, 2.0 * inference_s) + inference_s
+        candidate_s = _QUANTIZED_BUILD * build_s
+        return cls(
+            worker_s, build_s, candidate_s, inference_s, inference_s, 2.0 * reading_s, deterministic=deterministic
+        )
+
+    def learned(self, took: Mapping[str, Sequence[float]]) -> Costs:
+        """The same by what messages of workers took lately (:attr:`~inlay.measure.client.Worker.took`).
+
+        A busy machine takes longer than the inference itself, and the first build and process longer than later ones.
+        """
+
+        def typical(do: str, known: float) -> float:
+            return float(np.median(took[do])) if took.get(do) else known
+
+        builds = list(took.get("load", ()))[1:]  # the first one is of the given model
+        return replace(
+            self,
+            worker_s=typical("target", self.worker_s),
+            candidate_build_s=float(np.median(builds)) if builds else self.candidate_build_s,
+            sample_s=typical("run", self.sample_s),
+            turn_s=typical("time", self.turn_s),
+        )
 
     def block_s(self, models: int) -> float:
         """One block of so many models."""
-        slot_s = self.slot_ns * 1e-9
-        is_long = self.inference_s > policy.LONG_INFERENCE_SLOTS * slot_s
-        reading_s = self.inference_s if is_long else max(slot_s, 2.0 * self.inference_s) + self.inference_s
-        return 2 * models * reading_s
+        return models * self.turn_s
+
+    def judge_s(self, samples: int) -> float:
+        """Building a candidate, and judging it on so many samples."""
+        return self.candidate_build_s + samples * self.sample_s
 
     def trial_s(self, samples: int, blocks: int) -> float:
         """Judging a candidate on so many samples, and so many blocks of a race."""
-        return self.candidate_build_s + samples * self.inference_s + blocks * self.block_s(3)
+        return self.judge_s(samples) + blocks * self.block_s(3)
 
     def profile_s(self, models: int, repeats: int) -> float:
         """Profiles of so many candidates: each is built twice."""
-        return models * (2 * self.candidate_build_s + repeats * self.inference_s)
+        return models * (2 * self.candidate_build_s + repeats * self.sample_s)
 
     def process_s(self, models: int, blocks: int) -> float:
         """So many blocks in a fresh process."""
-        ready_s = self.candidate_build_s + 5 * self.inference_s  # which tell how many inferences fill a slot
+        ready_s = self.candidate_build_s + 5 * self.sample_s  # which tell how many inferences fill a slot
         return self.worker_s + models * ready_s + blocks * self.block_s(models)
+
+
+FREE = Costs.assumed(0.0, 0.0, 0.0, 0)
+"""Where nothing takes time."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +148,16 @@ class Effort:
     second: int
     blocks: int
 
-    def seconds(self, costs: Costs) -> float:
-        """What it takes, by ``costs``."""
+    def seconds(self, costs: Costs, contenders: int) -> float:
+        """What it takes by ``costs``, where there are so many contenders."""
+        contenders = min(self.contenders, contenders)
+        finalists = min(_FINALISTS, 1 + contenders)
         most, blocks = (1, 1) if costs.deterministic else (max(self.first, self.second), self.blocks)
-        first = min(self.first, most) * costs.process_s(1 + self.contenders, blocks)
-        second = min(self.second, most) * costs.process_s(min(_FINALISTS, 1 + self.contenders), blocks)
-        return _SAFETY * (first + second + self.contenders * costs.candidate_build_s)
+        first = min(self.first, most) * costs.process_s(1 + contenders, blocks)
+        second = min(self.second, most) * costs.process_s(finalists, blocks)
+        writing = contenders * costs.candidate_build_s
+        verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
+        return _SAFETY * (first + second + writing + verifying)
 
     def cut_from(self, full: Effort) -> str:
         """What it leaves out of a full effort; empty where it is one."""
@@ -173,7 +216,8 @@ class Plan:
         builds, inferences = _PREPARING
         ahead_s = builds * costs.candidate_build_s + inferences * costs.inference_s
         ahead_s += 2 * _LEAST_BLOCKS * costs.block_s(_LEAST_MODELS)
-        ahead_s = _SAFETY * ahead_s + self._reserve(efforts(config, costs.inference_s)[-1], costs)
+        least = efforts(config, costs.inference_s)[-1]
+        ahead_s = _SAFETY * ahead_s + self._reserve(least, costs, least.contenders)
         if self.deadline.fits(ahead_s):
             return
         least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - _WRITING_SHARE)
@@ -197,16 +241,19 @@ class Plan:
         free_s = self.least_search(costs, config).left
         return self.deadline.within(_CALIBRATION_SHARE * free_s)
 
-    def search(self, costs: Costs, config: TuneConfig) -> Deadline:
-        """When the search must end, so that the confirmation is as thorough as its share of the time allows."""
+    def search(self, costs: Costs, config: TuneConfig, contenders: int = MOST_CONTENDERS) -> Deadline:
+        """When the search must end, so that confirming the contenders is as thorough as its share of the time allows.
+
+        It moves while the search goes on, with what steps cost and how many contenders there are.
+        """
         wanted = efforts(config, costs.inference_s)
         share_s = _CONFIRMATION_SHARE * self.seconds
-        effort = next((e for e in wanted if e.seconds(costs) <= share_s), wanted[-1])
-        return self.deadline.earlier(self._reserve(effort, costs))
+        effort = next((e for e in wanted if e.seconds(costs, contenders) <= share_s), wanted[-1])
+        return self.deadline.earlier(self._reserve(effort, costs, contenders))
 
-    def least_search(self, costs: Costs, config: TuneConfig) -> Deadline:
+    def least_search(self, costs: Costs, config: TuneConfig, contenders: int = MOST_CONTENDERS) -> Deadline:
         """When the anchors must be known: behind it there is time for the least confirmation only."""
-        return self.deadline.earlier(self._reserve(efforts(config, costs.inference_s)[-1], costs))
+        return self.deadline.earlier(self._reserve(efforts(config, costs.inference_s)[-1], costs, contenders))
 
     def protocol(self, protocol: Protocol, costs: Costs, search: Deadline) -> Protocol:
         """``protocol`` with as few blocks in the first look of a race, and as short races, as the time asks for."""
@@ -217,11 +264,18 @@ class Plan:
         first = int(np.clip(blocks, min(_LEAST_BLOCKS, protocol.first_blocks), protocol.first_blocks))
         return replace(protocol, first_blocks=first, race_s=min(protocol.race_s, race_share * self.seconds))
 
-    def confirmation(self, costs: Costs, config: TuneConfig) -> Effort:
-        """The most thorough confirmation that there is time for."""
-        wanted = efforts(config, costs.inference_s)
-        left_s = self.before_writing.left
-        return next((e for e in wanted if e.seconds(costs) <= left_s), wanted[-1])
+    def confirmation(self, costs: Costs, config: TuneConfig, contenders: int) -> Effort:
+        """The most thorough confirmation of so many contenders that there is time for.
+
+        Where that is a single process, it gets as many deciding blocks as there is time for, up to all.
+        """
+        wanted, left_s = efforts(config, costs.inference_s), self.before_writing.left
+        found = next((e for e in wanted if e.seconds(costs, contenders) <= left_s), wanted[-1])
+        full = wanted[0].second * wanted[0].blocks
+        if found.second > 1 or found.blocks >= full or costs.deterministic:
+            return found
+        longer = [replace(found, blocks=blocks) for blocks in range(full, found.blocks, -1)]
+        return next((e for e in longer if e.seconds(costs, contenders) <= left_s), found)
 
     def later_look(self, costs: Costs, models: int, effort: Effort) -> int:
         """Processes that measure open cases once more: the interval shrinks to half, as far as there is time."""
@@ -235,9 +289,11 @@ class Plan:
     @property
     def before_writing(self) -> Deadline:
         """When everything must be known that is to be written."""
-        return self.deadline if math.isinf(self.seconds) else self.deadline.earlier(_WRITING_SHARE * self.seconds)
+        return self.deadline if math.isinf(self.seconds) else self.deadline.earlier(self._writing_s)
 
-    def _reserve(self, effort: Effort, costs: Costs) -> float:
-        if math.isinf(self.seconds):
-            return 0.0
-        return effort.seconds(costs) + _WRITING_SHARE * self.seconds + costs.build_s
+    @property
+    def _writing_s(self) -> float:
+        return min(_WRITING_S, _WRITING_SHARE * self.seconds)
+
+    def _reserve(self, effort: Effort, costs: Costs, contenders: int) -> float:
+        return 0.0 if math.isinf(self.seconds) else effort.seconds(costs, contenders) + self._writing_s

@@ -7,6 +7,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError
 from inlay.measure.client import Lab, Limit, Worker
 from inlay.measure.journal import Journal
+from inlay.measure.policy import RECENT_MESSAGES
 from inlay.run.facts import SAMPLES
 from inlay.run.inputs import RunInputs
-from inlay.run.plan import Costs, Plan
+from inlay.run.plan import FREE, Costs, Plan
 from inlay.run.progress import Progress
 from inlay.targets.base import Artifact, TargetSpec
 
@@ -61,6 +63,7 @@ class Session:
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
+        self._costs = FREE  # until the given model has run
         self._deadline = Deadline(clock=lab.clock)  # none, until the plan is made
         starting = lab.clock()
         self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
@@ -103,8 +106,21 @@ class Session:
             save_feed(path, feed)
         return paths
 
-    def costs(self, file: Artifact, feed: Path) -> Costs:
-        """What the given model takes: a quick one is timed, which costs little; a slow one runs once more, warm.
+    @property
+    def costs(self) -> Costs:
+        """What steps cost, by the latest messages of all workers."""
+        took: dict[str, list[float]] = {}
+        for worker in self._workers:
+            for do, seconds in worker.took.items():
+                took[do] = [*took.get(do, ()), *seconds][-RECENT_MESSAGES:]
+        return self._costs.learned(took)
+
+    def timed(self, inference_s: float) -> None:
+        """The given model was timed: it takes so many seconds."""
+        self._costs = replace(self._costs, inference_s=inference_s)
+
+    def run_given(self, file: Artifact, feed: Path) -> None:
+        """Find out what the given model takes: a quick one is timed at little cost, a slow one runs once more, warm.
 
         Raises:
             TargetError: it does not run.
@@ -123,15 +139,15 @@ class Session:
             again = clock()
             self.worker.run(file, [feed])
             inference_s = min(inference_s, clock() - again)
-        return Costs(self.worker_s, built - begun, inference_s, slot_ns, self.worker.deterministic)
+        self._costs = Costs.assumed(self.worker_s, built - begun, inference_s, slot_ns, self.worker.deterministic)
 
-    def limit_samples(self, costs: Costs) -> None:
+    def limit_samples(self) -> None:
         """Keep as many samples as there is time to judge models on: decided once in a run, with its first inference.
 
         Raises:
             UsageError: the budget is too short for anything.
         """
-        config, parts = self.inputs.config, self.inputs.parts
+        config, parts, costs = self.inputs.config, self.inputs.parts, self.costs
         if self.journal.empty:
             self.plan.require(costs, config, self.journal.spent_s)
         counts = self.journal.fact(SAMPLES)
@@ -142,6 +158,8 @@ class Session:
                 self.journal.record_fact(SAMPLES, counts)
         if counts is not None:
             self.inputs = self.inputs.judged_on(*counts)
+        unseen = self.inputs.verification
+        self._costs = replace(self._costs, unseen=0 if unseen is None else len(unseen))
 
     @property
     def seconds(self) -> float:

@@ -25,9 +25,10 @@ from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric
 from inlay.run.assemble import assemble
-from inlay.run.budget import Budget, Limits, TimeLimit
+from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
 from inlay.run.confirm import Confirmation, Confirmed, Unseen
+from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
 from inlay.run.cuts import cuts
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS, SATURATIONS
@@ -35,7 +36,7 @@ from inlay.run.inputs import RunInputs
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
-from inlay.run.plan import Costs, efforts
+from inlay.run.plan import efforts
 from inlay.run.progress import Progress, SearchStep, Silent
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session, open_session
@@ -114,6 +115,7 @@ def search_until(
             return refused
         # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
         trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
+        limits.judged()
         strategy.tell(trial)
         progress.trial(_step(trial, evaluator, limits.left_s))
     return "nothing promising is left"
@@ -130,13 +132,12 @@ def _step(trial: Trial, evaluator: Evaluator, left_s: float) -> SearchStep:
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """The model as it was given: its file, what it costs, and what compares others with it on ``feeds``.
+    """The model as it was given: its file, and what compares others with it on ``feeds``.
 
     These are the selection samples, or some of them where the model is slow.
     """
 
     file: Artifact
-    costs: Costs
     feeds: Sequence[Path]
     judge: Judge
 
@@ -147,13 +148,13 @@ def _run_given(session: Session) -> _Given:
     session.stage("build and run the model as it is")
     (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
     with session.given_model_runs():
-        costs = session.costs(file, first)
-        session.limit_samples(costs)
+        session.run_given(file, first)
+        session.limit_samples()
         feeds = session.save_feeds("selection", session.inputs.parts.selection)
         reference = worker.run(file, feeds)
     judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
     judge.refuse_idle_bound()
-    return _Given(file, costs, feeds, judge)
+    return _Given(file, feeds, judge)
 
 
 # --- prepare and calibrate -----------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
     units, samples = len(prepared.selectable), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
-    deadline = session.plan.calibration(given.costs, config)
+    deadline = session.plan.calibration(session.costs, config)
     calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline)
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
@@ -198,16 +199,13 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
 
 @dataclass(frozen=True, eq=False)
 class _SearchSetup:
-    """What the search works with.
-
-    ``feed`` is the file of the inputs that latency is measured on; ``costs`` are by the readings of the given model.
-    """
+    """What the search works with; ``feed`` is the file of the inputs that latency is measured on."""
 
     feed: Path
     meter: Meter
     evaluator: Evaluator
     budget: Budget
-    costs: Costs
+    time: SearchTime
     guided: GuidedSetup
     strategies: Strategies
 
@@ -223,35 +221,41 @@ class _SearchEnd:
 
 def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
-    journal, plan, costs = session.journal, session.plan, given.costs
+    journal, plan = session.journal, session.plan
     (feed,) = session.save_feeds("latency", parts.calibration.part([0]))
-    deadline = plan.search(costs, config)
-    protocol = plan.protocol(config.protocol, costs, deadline)
-    meter = Meter(worker, journal, feed, protocol, session.rng, session.lab.sleep, session.lab.clock)
+    protocol = plan.protocol(config.protocol, session.costs, plan.search(session.costs, config))
+    lab, rng = session.lab, session.rng
+    meter = Meter(worker, journal, feed, protocol, rng, lab.sleep, lab.clock, lambda: time.end().left)
     original = _original(session, given, meter)
-    costs = replace(costs, inference_s=original.latency_ns * 1e-9)
+    session.timed(original.latency_ns * 1e-9)
     evaluator = Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file)
-    trial_s = costs.trial_s(len(given.feeds), protocol.first_blocks)
-    budget = Budget(deadline, plan.least_search(costs, config), journal, trial_s, config, worker)
+    time = SearchTime(
+        plan,
+        config,
+        lambda: session.costs,
+        lambda: len(contenders_of(evaluator.judged, evaluator.incumbent, None, QUICK_CONTENDERS)),
+        len(given.feeds),
+        protocol.first_blocks,
+    )
+    budget = Budget(time, journal, worker)
     guided = GuidedSetup(
         model.prepared,
         model.candidates,
         evaluator,
         journal,
         worker.fingerprint,
-        # on a deterministic target a run depends on its seed alone, not on what other runs learned
-        replace(config, cost_db=config.cost_db and not worker.deterministic),
+        replace(config, cost_db=config.cost_db and not worker.deterministic),  # there, runs depend on their seed alone
         feed,
         parts.selection.feeds,
         session.progress,
-        deadline,
-        costs,
+        time.end,
+        time.costs,
     )
     prepared, imported = model.prepared, model.imported
     anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
     strategy = guided.strategy(anchors, budget.hurried)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy)
-    return _SearchSetup(feed, meter, evaluator, budget, costs, guided, strategies)
+    return _SearchSetup(feed, meter, evaluator, budget, time, guided, strategies)
 
 
 def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
@@ -320,16 +324,14 @@ def _confirm(
         session.work,
         session.rng,
         session.plan,
-        search.costs,
+        search.time.costs,
     )
     confirmed = confirmation.decide(evaluator.incumbent)
     rejected, builds = confirmed.rejected, 0
-    least_search = session.plan.least_search(search.costs, config)
-    trial_s = search.costs.trial_s(len(given.feeds), search.meter.protocol.first_blocks)
-    limit = TimeLimit(least_search, least_search, session.journal, trial_s, config.budget_s)
+    limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = confirmed.least_db(config.bound.min_sqnr_db)
-        if least_db is None or not confirmed.best.is_float or not least_search.fits(trial_s):
+        if least_db is None or not confirmed.best.is_float or not search.time.least().fits(search.time.trial_s):
             break
         wanted_db = least_db + _SAFETY_DB
         session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones fail on unseen samples")
@@ -351,7 +353,7 @@ def _result(
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
 
     def why_slow() -> str:
-        if not session.plan.before_writing.fits(search.costs.profile_s(2, PROFILES_COMPARED)):
+        if not session.plan.before_writing.fits(session.costs.profile_s(2, PROFILES_COMPARED)):
             return ""
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
@@ -394,5 +396,5 @@ def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple
     if math.isinf(session.plan.seconds):
         return ()
     missing = [name for name in search.guided.anchor_names if name not in search.strategies.anchors.trials]
-    effort, full = confirmed.effort, efforts(session.inputs.config, search.costs.inference_s)[0]
-    return cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, effort.cut_from(full))
+    left_out = confirmed.effort.cut_from(efforts(session.inputs.config, session.costs.inference_s)[0])
+    return cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, left_out)
