@@ -191,6 +191,7 @@ def bench(
         save_feed(feed, samples.feeds[0])
         for _ in range(processes):
             with Worker(spec, Path(folder)) as worker:
+                worker.must_time()
                 _loadable(worker, artifacts)
                 timing = worker.time(artifacts, feed, blocks, 4_000_000, int(rng.integers(2**31)))
                 readings.append(timing.ns)
@@ -323,7 +324,7 @@ def regions(
 def _spec(target: str | TargetSpec, given: GivenOptions, threads: int | None = None) -> TargetSpec:
     if isinstance(target, str):
         return describe(target, given, threads)
-    return replace(target, options={**target.options, **describe(target.name, given).options}) if given else target
+    return describe(target.name, given, base=target.options) if given else target
 
 
 def _files(*given: object) -> list[Path]:

@@ -23,6 +23,7 @@ class Slowing:
     """A model whose machine becomes slower with every inference: ``ns * exp(rate * inferences so far)``."""
 
     preempted_ns = 0.0
+    warms_up = False
 
     def __init__(self, ns: float, clock: list[int], rate: float, log: list[str] | None = None, name: str = "") -> None:
         self._ns, self._clock, self._rate = ns, clock, rate

@@ -47,6 +47,7 @@ def notes(
         anchors=anchors or {},
         imported=cast(ImportedQDQ, SimpleNamespace(missing=())),
         data_kind="npz",
+        lacks=frozenset(),
         verified=True,
         interrupted=False,
         cuts=cuts,

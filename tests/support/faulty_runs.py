@@ -61,12 +61,12 @@ class Outcome:
 
 
 @contextmanager
-def installed(site: Path) -> Iterator[None]:
-    """The faulty target as an installed package, here and in workers."""
-    info = site / "faulty_target-1.0.dist-info"
+def installed(site: Path, name: str = "faulty", target: str = "inlay.testing.faulty:FaultyTarget") -> Iterator[None]:
+    """A target, by default the faulty one, as an installed package, here and in workers."""
+    info = site / f"{name}_target-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-target\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[inlay.targets]\nfaulty = inlay.testing.faulty:FaultyTarget\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-target\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[inlay.targets]\n{name} = {target}\n")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *([before] if before else [])])
     sys.path.insert(0, str(site))

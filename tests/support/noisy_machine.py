@@ -18,6 +18,7 @@ class NoisyModel:
     """3 % noise on every inference, and one in ten takes 1.5 times as long."""
 
     preempted_ns = 0.0
+    warms_up = False
 
     def __init__(self, ns: float, rng: np.random.Generator) -> None:
         self._ns, self._rng = ns, rng

@@ -37,14 +37,17 @@ class Clocked(Executable, Protocol):
 
     Attributes:
         preempted_ns: nanoseconds of the last call of ``time`` in which other processes ran in its place.
+        warms_up: ``time`` runs the model before its first reading.
     """
 
     preempted_ns: float
+    warms_up: bool
 
 
-def slot_repeats(executable: Executable, feed: Feed, slot_ns: int) -> int:
+def slot_repeats(executable: Clocked, feed: Feed, slot_ns: int) -> int:
     """How many inferences fill a slot of ``slot_ns``, at least one; it also warms the model up."""
-    executable.time(feed, 2)
+    if not executable.warms_up:
+        executable.time(feed, 2)
     once = float(executable.time(feed, 3).min())
     least = 1 if once > policy.LONG_INFERENCE_SLOTS * slot_ns else 2
     return int(np.clip(round(slot_ns / once), least, policy.MAX_REPEATS))
@@ -87,7 +90,7 @@ def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed
     readings: list[list[float]] = [[] for _ in executables]
     preempted = 0.0
     for i in (*order, *order[::-1]):
-        if repeats[i] > 1:
+        if repeats[i] > 1 and not executables[i].warms_up:
             executables[i].time(feed, 1)
         found = executables[i].time(feed, repeats[i])
         readings[i].append(reading(found))

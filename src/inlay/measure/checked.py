@@ -20,11 +20,13 @@ class Checked:
 
     Attributes:
         preempted_ns: how long this thread was ready to run but did not, during the last call of :meth:`time`.
+        warms_up: :meth:`time` runs the model before its first reading.
     """
 
     def __init__(self, executable: Executable, announce: Callable[[], None]) -> None:
         self._executable, self._announce = executable, announce
         self.preempted_ns = 0.0
+        self.warms_up = getattr(executable, "warms_up", False) is True
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""

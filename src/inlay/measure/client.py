@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from inlay.data import load_feed
-from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure import policy
 from inlay.measure.worker import write_marker
 from inlay.model.child import Child, ChildDied
-from inlay.targets.base import Artifact, Fingerprint, KernelTime, TargetSpec
+from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSpec
 
 _ENTRY = "inlay.measure.worker:main"
-_ERRORS: dict[str, type[TargetError]] = {kind.stage: kind for kind in (CompileFailed, RunFailed, BadReading)}
+_ERRORS: dict[str, type[TargetError]] = {kind.stage: kind for kind in (CompileFailed, RunFailed, BadReading, TimedOut)}
 _REFUSALS = (CompileFailed, TimedOut)
 """What is not tried again: a runtime that refuses a model will refuse it again, and a hang has cost enough time."""
 
@@ -83,6 +83,7 @@ class Worker:
         builds: models built so far, including those of profiles.
         fingerprint: of the target.
         deterministic: whether the target measures the same each time.
+        lacks: what the target cannot tell.
 
     Raises:
         TargetError: the target cannot be created.
@@ -101,11 +102,20 @@ class Worker:
         self.builds = 0
         self.fingerprint: Fingerprint
         self.deterministic: bool
+        self.lacks: frozenset[Lack]
         try:
             self._insist(self._start)
         except BaseException:  # also where it is interrupted: nobody else could end the process
             self.close()
             raise
+
+    def must_time(self) -> None:
+        """Raise UsageError where the target gives no times of inferences."""
+        if "latency" in self.lacks:
+            raise UsageError(
+                f"target {self._spec.name} gives no latencies here: there is nothing to compare models by; "
+                "inlay quantize needs none"
+            )
 
     def load(self, artifact: Artifact, identify: bool = False) -> str:
         """Build a model, unless it is resident.
@@ -219,7 +229,8 @@ class Worker:
         marker = self._marker.fileno()
         write_marker(marker, "")
         try:
-            self._child = Child(_ENTRY, [marker])
+            # what a killed runtime leaves behind is in the run's scratch folder, which is removed
+            self._child = Child(_ENTRY, [marker], {"TMPDIR": str(self._folder.resolve())})
         except OSError as error:
             raise TargetError(f"no process can be started for the runtime: {error}") from error
         self._choose_target()
@@ -233,6 +244,7 @@ class Worker:
             raise
         self.fingerprint = Fingerprint(answer["target"], answer["facts"])
         self.deterministic = bool(answer["deterministic"])
+        self.lacks = frozenset(answer["lacks"])
 
     def _kill(self) -> None:
         child, self._child = self._child, None

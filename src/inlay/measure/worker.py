@@ -59,7 +59,12 @@ class Service:
         """Choose the target."""
         self._target = self._given or create(TargetSpec(name, options))
         found = self._target.fingerprint()
-        return {"target": found.target, "facts": dict(found.facts), "deterministic": self._target.deterministic}
+        return {
+            "target": found.target,
+            "facts": dict(found.facts),
+            "deterministic": self._target.deterministic,
+            "lacks": sorted(getattr(self._target, "lacks", ())),
+        }
 
     def on_load(self, key: str, path: str, digest: str, identify: bool = False) -> dict[str, Any]:
         """Build a model and keep it. The answer holds the digest of its optimized graph, where that is known."""

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
+from types import MappingProxyType
 
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it
 MEMORY_POLL_S = 0.05  # the same at its own memory, where the system does not limit that
@@ -52,6 +53,7 @@ class Child:
     Args:
         entry: ``module:function`` of the function that the process runs; that calls :func:`serve`.
         files: descriptors of open files that it gets too, as further arguments.
+        environment: variables that it gets besides this process's own.
 
     Attributes:
         pid: its process number.
@@ -60,7 +62,9 @@ class Child:
         OSError: no process can be started.
     """
 
-    def __init__(self, entry: str, files: Sequence[int] = ()) -> None:
+    def __init__(
+        self, entry: str, files: Sequence[int] = (), environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         module, _, name = entry.partition(":")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the child)
         ours, theirs = socket.socketpair()
@@ -74,6 +78,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 pass_fds=passed,
+                env={**os.environ, **environment},
                 start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the child
             )
         self._wire = _Wire(ours, shared, lasting=True)

@@ -107,6 +107,11 @@ class Evaluator:
             self._remember(baseline, worker.load(baseline_file, identify=True))
         self.tally = Tally()
 
+    @property
+    def times_kernels(self) -> bool:
+        """Whether there are profiles at all."""
+        return "profile" not in self._worker.lacks
+
     def evaluate(
         self,
         proposal: Proposal,
@@ -173,6 +178,8 @@ class Evaluator:
             finally:
                 self._keep(artifact)
 
+        if not self.times_kernels:
+            return []
         known = self._journal.fact(PROFILE.of(key))
         if known is None and fitting < _LEAST_PROFILE:  # not a fact: a resumed run may have more time
             return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,15 @@ from inlay.quant.rewrite import Rewrite
 from inlay.run.confirm import Confirmed
 from inlay.search.baselines import FLOAT, FULL_INT8
 from inlay.space.units import Unit, rejection_counts
-from inlay.targets.base import Artifact, KernelTime
+from inlay.targets.base import Artifact, KernelTime, Lack
 from inlay.trial import Failed, Trial
 
 _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
+_LACKING: Mapping[Lack, str] = {
+    "accuracy": "the target gives no outputs: accuracy is that of the same file on the numeric reference",
+    "profile": "the target gives no times of kernels: the search went by whole models only",
+}
 PROFILES_COMPARED = 20
 """Inferences of each of two profiles that are compared."""
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -36,6 +40,7 @@ def notes_for(
     anchors: Mapping[str, Trial],
     imported: ImportedQDQ,
     data_kind: str,
+    lacks: Set[Lack],
     verified: bool,
     interrupted: bool,
     cuts: Sequence[str],
@@ -53,6 +58,7 @@ def notes_for(
     return (
         *confirmed.troubles,
         *_data_notes(data_kind, verified),
+        *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
@@ -143,6 +149,8 @@ def compare_profiles(
     repeats: int = PROFILES_COMPARED,
 ) -> str:
     """Which kinds of kernel take longer in ``other`` than in float, in microseconds; empty where that is unknown."""
+    if "profile" in worker.lacks:
+        return ""
     try:
         before = by_kind(worker.profile(float_model(), feed, repeats))
         after = by_kind(worker.profile(other(), feed, repeats))

@@ -69,6 +69,7 @@ class Session:
         self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
         self.worker_s = lab.clock() - starting
         try:
+            self.worker.must_time()
             target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
             journal = inputs.out / "run.sqlite"
             self.journal = Journal(journal, inputs.identity(target), restart, lambda: self.seconds)

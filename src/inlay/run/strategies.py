@@ -55,6 +55,8 @@ def compose(
 ) -> Strategies:
     """The strategies for a prepared model: ``anchors``, then by default ``guided``, then evolution of what it found.
 
+    Where there are no times of kernels, ``refine`` takes the place of ``guided``.
+
     Raises:
         UsageError: the pattern cache cannot be read.
     """
@@ -75,7 +77,7 @@ def compose(
     evolve = LazyStrategy("evolve", make_evolve)
     refine = Refine(prepared.selectable, prepared.label, anchors.trials, low_precision)
     after_anchors: dict[str, list[Strategy]] = {
-        "auto": [guided, evolve],
+        "auto": [guided if evaluator.times_kernels else refine, evolve],
         "guided": [guided],
         "evolve": [evolve],
         "refine": [refine],

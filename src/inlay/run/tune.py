@@ -253,8 +253,7 @@ def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup
     )
     prepared, imported = model.prepared, model.imported
     anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-    strategy = guided.strategy(anchors, budget.hurried)
-    strategies = compose(prepared, imported, config, evaluator, anchors, strategy)
+    strategies = compose(prepared, imported, config, evaluator, anchors, guided.strategy(anchors, budget.hurried))
     return _SearchSetup(feed, meter, evaluator, budget, time, guided, strategies)
 
 
@@ -366,6 +365,7 @@ def _result(
         anchors=anchors.trials,
         imported=model.imported,
         data_kind=inputs.samples.kind,
+        lacks=worker.lacks,
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
         cuts=_cuts(session, search, confirmed),

@@ -2,8 +2,9 @@
 
 May import ``tosa``, ``quant``, ``space`` and ``model``; a target imports its runtime, and nothing else in Inlay names
 it. Offers :mod:`base` (the protocols ``Target`` and ``Executable``, and ``Capabilities``), :mod:`conditions` (what
-rules of some targets ask), :mod:`registry` (targets by name, from entry points), and one module or folder per target:
-:mod:`null` (known costs, no clock), ``onnxruntime``, ``ethos_u``.
+rules of some targets ask), :mod:`attribution` (a runtime's layers by their names), :mod:`registry` (targets by name,
+from entry points), and one module or folder per target: :mod:`null` (known costs, no clock), ``onnxruntime``,
+``ethos_u``, ``command`` (any program).
 """
 
-__all__ = ["base", "conditions", "ethos_u", "null", "onnxruntime", "registry"]
+__all__ = ["attribution", "base", "command", "conditions", "ethos_u", "null", "onnxruntime", "registry"]

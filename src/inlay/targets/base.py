@@ -73,7 +73,11 @@ class KernelTime:
 
 
 class Executable(Protocol):
-    """A model that a target has built."""
+    """A model that a target has built.
+
+    One whose :meth:`time` runs the model before its first reading may say so by an attribute ``warms_up``: where each
+    call is costly, it is spared calls that would only warm it up.
+    """
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""
@@ -101,19 +105,30 @@ class Simulated(Protocol):
         ...
 
 
+Lack = Literal["profile", "accuracy", "latency"]
+"""What a target may be unable to tell: times of kernels, outputs of its own, times of inferences."""
+
+
 class Target(Protocol):
     """A runtime on a device, with its options.
+
+    A target may say what it cannot do, in an attribute ``lacks`` (a set of :data:`Lack`), known at the latest once
+    :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
+    that were computed elsewhere. It may have a text ``remark`` for the list of targets.
 
     A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
     with a digest of what the runtime made of the model. Models with the same digest are then measured once.
 
     Attributes:
         name: as it stands in the entry point.
-        deterministic: its times are estimates without noise, so one reading is enough.
     """
 
     name: str
-    deterministic: bool
+
+    @property
+    def deterministic(self) -> bool:
+        """Its times are estimates without noise, so one reading is enough."""
+        ...
 
     def fingerprint(self) -> Fingerprint:
         """What measurements on this target depend on."""

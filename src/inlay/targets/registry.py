@@ -52,17 +52,21 @@ def remark_of(name: str) -> str:
 
 
 def describe(
-    name: str, given: Sequence[str] | Mapping[str, OptionValue] = (), threads: int | None = None
+    name: str,
+    given: Sequence[str] | Mapping[str, OptionValue] = (),
+    threads: int | None = None,
+    base: Mapping[str, OptionValue] | None = None,
 ) -> TargetSpec:
     """A target by its name and options as users write them, checked against its constructor.
 
     Args:
         name: entry point in the group ``inlay.targets``.
         given: values by name, or ``name=value`` entries.
+        base: options that ``given`` goes before.
         threads: of the runtime, where the target takes that option; ``given`` goes first. None for its own default.
 
     Raises:
-        UsageError: no such target or option, or a value of another kind.
+        UsageError: no such target or option, a value of another kind, or an option that must be given is not.
         TargetError: its runtime cannot be loaded.
     """
     if name not in available():
@@ -83,7 +87,15 @@ def describe(
         options.setdefault("threads", threads)
     elif threads not in (None, 1):
         raise UsageError(f"--threads {threads}: target {name} has no threads to choose")
-    return TargetSpec(name, options)
+    spec = TargetSpec(name, {**(base or {}), **options})
+    _require(spec)
+    return spec
+
+
+def _require(spec: TargetSpec) -> None:
+    missing = [k for k, p in options_of(spec.name).items() if p.default is p.empty and k not in spec.options]
+    if missing:
+        raise UsageError(f"target {spec.name} needs " + ", ".join(f"--target-option {key}=…" for key in missing))
 
 
 def _parted(entry: str) -> tuple[str, str]:
@@ -134,6 +146,7 @@ def create(spec: TargetSpec) -> Target:
     if found is None:
         raise UsageError(f"there is no target {spec.name}; installed are {', '.join(available())}")
     make = _constructor(found)
+    _require(spec)
     try:
         target: Target = make(**spec.options)
     except TypeError as error:

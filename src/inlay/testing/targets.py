@@ -7,13 +7,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.model.load import file_sha256
-from inlay.targets.base import Artifact, Capabilities, Executable, Feed
+from inlay.targets.base import Artifact, Capabilities, Executable, Feed, Lack
 from inlay.testing.models import (
     concat_model,
     depthwise_model,
@@ -106,8 +107,24 @@ class TargetTestCase(RewriteTestCase):
                     executable.close()
                 self._check_outputs(name, found, run_reference(proto, feed), self.int8_sqnr_db)
 
+    def test_what_it_lacks_is_known_and_said(self) -> None:
+        """``lacks`` holds known words, and what is lacked raises RunFailed when it is asked for all the same."""
+        lacks = self._lacks()
+        assert lacks <= set(get_args(Lack)), f"{sorted(lacks)} are not all of {get_args(Lack)}"
+        if lacks:
+            with self._compiled(small_model()) as (executable, feed, _):
+                calls: dict[str, Callable[[], object]] = {
+                    "profile": lambda: executable.profile(feed, 1),
+                    "latency": lambda: executable.time(feed, 1),
+                }
+                for lack in sorted(lacks & set(calls)):
+                    with _raises(RunFailed, f"{lack} of a target that lacks it"):
+                        calls[lack]()
+
     def test_time_gives_nanoseconds(self) -> None:
         """``time`` returns as many positive whole numbers as it was asked for."""
+        if "latency" in self._lacks():
+            return
         with self._compiled(small_model()) as (executable, feed, _):
             for repeats in (1, 4):
                 ns = executable.time(feed, repeats)
@@ -118,13 +135,15 @@ class TargetTestCase(RewriteTestCase):
 
     def test_deterministic_targets_repeat_themselves(self) -> None:
         """A target that says that it is deterministic gives one time only, in every executable."""
-        if not self.target().deterministic:
+        if not self.target().deterministic or "latency" in self._lacks():
             return
         with self._compiled(small_model()) as (first, feed, _), self._compiled(small_model()) as (second, _, _):
             assert len({*first.time(feed, 3).tolist(), *second.time(feed, 3).tolist()}) == 1
 
     def test_profile_lists_kernels(self) -> None:
         """``profile`` names kernels with finite times; together they took some."""
+        if "profile" in self._lacks():
+            return
         with self._compiled(small_model()) as (executable, feed, _):
             kernels = executable.profile(feed, 3)
             assert kernels
@@ -184,6 +203,11 @@ class TargetTestCase(RewriteTestCase):
             for name, call in calls.items():
                 with _raises(RunFailed, f"{name} after close"):
                     call()
+
+    def _lacks(self) -> frozenset[str]:
+        target = self.target()
+        target.fingerprint()  # by then it is known
+        return frozenset(getattr(target, "lacks", ()))
 
     @contextmanager
     def _compiled(self, proto: onnx.ModelProto) -> Iterator[tuple[Executable, Feed, Path]]:

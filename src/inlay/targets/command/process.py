@@ -1,0 +1,152 @@
+"""A program at work: a request on its standard input, an answer on its standard output, an end to all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+
+from inlay.errors import RunFailed, TimedOut
+
+_KEEPER = 'read -r _; kill -s KILL -- "-$0"'
+"""Ends a group of processes as soon as the process that started it is gone: a worker may be killed at any moment."""
+_MOST_BYTES = 64 << 20
+"""Of what a program prints: arrays travel as files."""
+_POLL_S = 0.05
+"""Seconds between looks whether a program has ended: something that it leaves behind may hold its output open."""
+_LAST_BYTES = 4096
+"""From the end of what a program wrote to standard error: where its last words are."""
+_WORDS = 300
+"""Characters of those that are shown."""
+
+
+class Process:
+    """One run of a program, in a session of its own.
+
+    Args:
+        arguments: the program and its arguments; no shell looks at them.
+        environment: added to this process's own.
+
+    Raises:
+        RunFailed: it cannot be started.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._name = os.path.basename(arguments[0])
+        self._buffer, self._ended = b"", False
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the process)
+        try:
+            self._process = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # a null byte in an argument is a ValueError
+            self._log.close()
+            raise RunFailed(f"{arguments[0]} cannot be started: {getattr(error, 'strerror', '') or error}") from error
+        self._keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def ask(self, request: str, limit_s: float, is_last: bool) -> str:
+        """Send one line, and read the line that answers it: the first, or of the last request the last, with a ``{``.
+
+        Raises:
+            RunFailed: the program ended or failed without an answer.
+            TimedOut: it took longer than ``limit_s``, and was ended with all that it started.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a program need not read what it is asked: it may use the variables
+            self._process.stdin.write(f"{request}\n".encode())
+            self._process.stdin.flush()
+        if is_last:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            answer = self._read(time.monotonic() + limit_s, is_last)
+        except TimeoutError:
+            self.end()
+            raise TimedOut(f"{self._name} did not answer within {limit_s:g} s and was ended") from None
+        if answer is not None:
+            return answer
+        raise RunFailed(self._last_words())
+
+    def end(self) -> None:
+        """End it, with all that it started; twice is fine."""
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(
+                self._process.pid, signal.SIGKILL
+            )  # before it is waited for: its number is its group's until then
+        self._process.wait()
+        self._keeper.kill()
+        self._keeper.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._keeper.stdin):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._log.close()
+
+    def _read(self, deadline: float, is_last: bool) -> str | None:
+        """The answer; None where the program ended without one. Raises TimeoutError."""
+        assert self._process.stdout is not None
+        found: str | None = None
+        file = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(file, selectors.EVENT_READ)
+            while True:
+                while b"\n" in self._buffer:
+                    line, _, self._buffer = self._buffer.partition(b"\n")
+                    found = _answer(line) or found
+                    if found is not None and not is_last:
+                        return found
+                left = deadline - time.monotonic()
+                if left <= 0.0:
+                    raise TimeoutError
+                if not selector.select(min(left, _POLL_S)):
+                    if self._has_ended and not selector.select(0):
+                        break
+                    continue
+                chunk = os.read(file, 1 << 16)
+                if not chunk:
+                    break
+                self._buffer += chunk
+                if len(self._buffer) > _MOST_BYTES:
+                    raise RunFailed(f"{self._name} printed more than {_MOST_BYTES >> 20} MB in one line")
+        return _answer(self._buffer) or found
+
+    @property
+    def _has_ended(self) -> bool:
+        if self._process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _last_words(self) -> str:
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return f"{self._name} closed its output without an answer"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
+        return f"{self._name} ended without an answer ({how})" + (f": {lines[-1][:_WORDS]}" if lines else "")
+
+
+def _answer(line: bytes) -> str | None:
+    """A line as text, where it can be an answer: what runtimes print besides is none."""
+    text = line.decode(errors="replace").strip()
+    return text if text.startswith("{") else None

@@ -1,0 +1,228 @@
+"""Any program as a target: it measures, Inlay writes the models."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.model.normalize import FloatRewrite
+from inlay.model.reference import NativeSession
+from inlay.quant.rewrite import Rewrite
+from inlay.space.rules import Rules
+from inlay.targets.attribution import Names
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, Lack, TargetSpec
+from inlay.targets.command.layers import read_layers
+from inlay.targets.command.protocol import (
+    Conversation,
+    Description,
+    Program,
+    read_latencies,
+    read_outputs,
+    save_inputs,
+)
+from inlay.targets.command.table import digest_of, load_rules
+from inlay.targets.registry import create
+
+_LACKS: dict[str, Lack] = {"latency": "latency", "outputs": "accuracy", "profile": "profile"}
+
+
+class CommandTarget:
+    """A runtime behind a program that prints JSON; :mod:`.protocol` is what the two say to each other.
+
+    The program is started in workers only, and never because a model, a recipe or a journal names it: making this
+    object, and asking it for its rules, starts nothing.
+
+    Args:
+        program: the program and its arguments, as one text.
+        rules: what the runtime runs in low precision: the name of another target, whose rewrites are then used as well,
+            or a YAML file (:mod:`.table`).
+        limit_s: seconds that one request may take.
+
+    Raises:
+        UsageError: there are no such rules, or no number of seconds.
+    """
+
+    name = "command"
+
+    def __init__(self, program: str, rules: str, limit_s: float = 600.0) -> None:
+        if not limit_s > 0.0:
+            raise UsageError(f"--target-option limit_s={limit_s:g}: give more than 0 s")
+        self._program = Program(program, limit_s)
+        self._rules = rules
+        self._capabilities = _capabilities(rules)
+
+    @cached_property
+    def description(self) -> Description:
+        """What the program says of itself. Raises TargetError."""
+        return self._program.describe()
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the program says so."""
+        return self.description.deterministic
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        """What the program does not give."""
+        return frozenset(lack for gift, lack in _LACKS.items() if gift not in self.description.gives)
+
+    def fingerprint(self) -> Fingerprint:
+        """The program's file and arguments, the rules, and the facts that the program tells. Raises TargetError."""
+        program, *arguments = self._program.arguments
+        facts = {"program": program, "sha256": _digest(program), "arguments": " ".join(arguments), "rules": self._rules}
+        if _is_file(self._rules):
+            facts["rules sha256"] = digest_of(Path(self._rules))
+        if "accuracy" in self.lacks:
+            facts["outputs"] = "of ONNX Runtime without fusions, as the program gives none"
+        return Fingerprint(self.name, {**self.description.facts, **facts})
+
+    def rules(self) -> Rules:
+        """Those of the named target, or of the file."""
+        return self._capabilities.rules
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """Those of the named target."""
+        return self._capabilities.float_rewrites
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """Those of the named target."""
+        return self._capabilities.rewrites
+
+    def compile(self, model: Artifact) -> CommandExecutable:
+        """Have the program build the model, or check that it is a valid one where it cannot. Raises CompileFailed."""
+        return CommandExecutable(model, self._program, self.description)
+
+    def compile_identified(self, model: Artifact) -> tuple[CommandExecutable, str]:
+        """The same, with the ``graph`` that the program tells: models of one graph are measured once."""
+        executable = self.compile(model)
+        return executable, executable.graph
+
+
+class CommandExecutable:
+    """A model for a program.
+
+    Attributes:
+        graph: identifies what the runtime made of the model; empty where the program does not tell.
+
+    Raises:
+        CompileFailed: the file is not a valid model, or the program says that it cannot build it.
+    """
+
+    warms_up = True  # each request runs the model before it reads the clock
+
+    def __init__(self, model: Artifact, program: Program, description: Description) -> None:
+        self._model, self._gives = model, description.gives
+        self._proto = _checked(model.path, is_built="build" in self._gives)
+        self._outputs = [o.name for o in self._proto.graph.output]
+        self._folder = Path(tempfile.mkdtemp(prefix="inlay-command-"))
+        self._conversation: Conversation | None = Conversation(program, description.resident)
+        self._written: tuple[Feed, list[dict[str, Any]]] | None = None
+        self._session: NativeSession | None = None
+        self.graph = ""
+        if "build" in self._gives:
+            try:
+                self.graph = str(self._ask("build").get("graph", ""))
+            except RunFailed as error:
+                self.close()
+                raise CompileFailed(f"{model.path.name}: {error}") from error
+            except BaseException:
+                self.close()
+                raise
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name: the program's, or those of the numeric reference where it gives none. Raises RunFailed."""
+        if "outputs" not in self._gives:
+            return self._reference(feed)
+        found = read_outputs(self._ask("run", feed), self._folder)
+        missing = [name for name in self._outputs if name not in found]
+        if missing:
+            raise RunFailed(f"the program gave no output {missing[0]}")
+        return {name: found[name] for name in self._outputs}
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference, as the program tells. Raises RunFailed, BadReading."""
+        return read_latencies(self._ask("time", feed, readings=repeats, warm_up=1))
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """Kernels by the program's layers. Raises RunFailed, BadReading."""
+        return read_layers(self._ask("profile", feed, readings=repeats, warm_up=1), Names(self._proto))
+
+    def close(self) -> None:
+        """End the program, and remove the files that were written for it."""
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            conversation.end()
+        self._session = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, do: str, feed: Feed | None = None, **fields: Any) -> dict[str, Any]:
+        if self._conversation is None:
+            raise RunFailed("the model was closed")
+        gift = {"time": "latency", "run": "outputs"}.get(do, do)
+        if gift not in self._gives:
+            raise RunFailed(f"the program gives no {gift}")
+        model = {"model": str(self._model.path.resolve()), "folder": str(self._folder)}
+        if feed is not None:
+            fields["inputs"] = self._inputs(feed)
+        return self._conversation.ask(do, **model, **fields)
+
+    def _inputs(self, feed: Feed) -> list[dict[str, Any]]:
+        """What a request says of the inputs; their files are written anew for another feed only."""
+        if self._written is None or self._written[0] is not feed:
+            self._written = feed, save_inputs(feed, self._folder / "inputs")
+        return self._written[1]
+
+    def _reference(self, feed: Feed) -> dict[str, np.ndarray]:
+        if self._conversation is None:
+            raise RunFailed("the model was closed")
+        if self._session is None:
+            try:
+                self._session = NativeSession(str(self._model.path), optimize=False, fuse_qdq=False, threads=1)
+            except CompileFailed as error:
+                raise RunFailed(str(error)) from error
+        return self._session.run(feed)
+
+
+def _capabilities(rules: str) -> Capabilities:
+    if rules == CommandTarget.name:
+        raise UsageError("--target-option rules=command: give another target's name, or a YAML file")
+    if _is_file(rules):
+        return Capabilities(load_rules(Path(rules)))
+    try:
+        return Capabilities.of(create(TargetSpec(rules)))
+    except UsageError as error:
+        raise UsageError(f"--target-option rules={rules}: give a YAML file, or a target's name: {error}") from error
+
+
+def _is_file(rules: str) -> bool:
+    return Path(rules).suffix in (".yaml", ".yml")
+
+
+def _checked(path: Path, is_built: bool) -> onnx.ModelProto:
+    """The model without its weights; its validity is for the program to judge where it builds models."""
+    try:
+        if not is_built:
+            onnx.checker.check_model(str(path))
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # the checker, protobuf and the file system raise several types
+        raise CompileFailed(f"{path.name} is not a valid model: {' '.join(str(error).split())}") from error
+    if not proto.graph.output:
+        raise CompileFailed(f"{path.name} is not a valid model: it has no output")
+    return proto
+
+
+def _digest(program: str) -> str:
+    """16 hexadecimal digits over the program's file; empty where there is none to read."""
+    found = shutil.which(program)
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(Path(found or program).read_bytes()).hexdigest()[:16]
+    return ""
