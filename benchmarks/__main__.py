@@ -1,4 +1,4 @@
-"""``python -m benchmarks [TABLE] [options]``: quality, compiles, honesty, growth, ethos, budgets; or all of them.
+"""``python -m benchmarks [TABLE] [options]``: quality, openvino, compiles, honesty, growth, ethos, budgets; or all.
 
 Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same
 command goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
@@ -21,7 +21,7 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks import budgets, compiles, honesty, quality, render, subjects
+from benchmarks import budgets, compiles, honesty, openvino, quality, render, subjects
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
@@ -90,6 +90,19 @@ def run_quality(options: argparse.Namespace) -> None:
 
     table = quality.table(collect("quality", names, options, make, settings))
     _tables(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
+
+
+def run_openvino(options: argparse.Namespace) -> None:
+    """``openvino.json`` and ``.md``."""
+    settings = {"budget": options.budget, "nncf": options.nncf is not None, "version": __version__}
+    names = subjects.chosen(options.models, options.only)
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return openvino.row(subject, work, options.budget, options.nncf)
+
+    table = openvino.table(collect("openvino", names, options, make, settings))
+    known = create(openvino.PLAIN).fingerprint().facts
+    _tables(options.out, "openvino", {"machine": facts(options.budget), "target": known, **table}, render.openvino)
 
 
 def run_compiles(options: argparse.Namespace) -> None:
@@ -162,6 +175,7 @@ def rewrite_readme(options: argparse.Namespace) -> None:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "quality": run_quality,
+    "openvino": run_openvino,
     "compiles": run_compiles,
     "honesty": run_honesty,
     "growth": run_growth,
@@ -198,6 +212,7 @@ def main() -> int:
     parser.add_argument("table", nargs="?", choices=COMMANDS, help="all of them without it")
     parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
+    parser.add_argument("--nncf", metavar="PYTHON", help="a Python with NNCF and OpenVINO, for the table openvino")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")
     parser.add_argument("--restart", action="store_true", help="forget the rows that are done")
     parser.add_argument("--many", type=int, default=compiles.MANY, help="builds of the long runs of compiles")

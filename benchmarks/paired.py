@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,46 +53,90 @@ class Readings:
         return float(np.median(self.ns[self.digests[name]])) / 1e6
 
 
-def measure(files: Mapping[str, Path], samples: Samples, blocks: int, processes: int, seed: int = 0) -> Readings:
-    """Time every model in ``blocks`` blocks in each of ``processes`` fresh processes; the first must work."""
-    digests = {name: file_sha256(path) for name, path in files.items()}
+def measure(
+    files: Mapping[str, Path],
+    samples: Samples,
+    blocks: int,
+    processes: int,
+    seed: int = 0,
+    targets: Mapping[str, TargetSpec] | None = None,
+) -> Readings:
+    """Time every model in ``blocks`` blocks in each of ``processes`` fresh processes; the first must work.
+
+    ``targets`` names what a model runs on where that is not :data:`TARGET`. Each target has a process of its own, and
+    every block goes through all of them, in a random order.
+    """
+    specs = {name: (targets or {}).get(name, TARGET) for name in files}
+    digests = {name: _key(path, specs[name]) for name, path in files.items()}
     artifacts = {digests[n]: Artifact(p.resolve(), digests[n]) for n, p in files.items()}
     rng = np.random.default_rng(seed)
     failed: dict[str, str] = {}
+    groups: dict[str, tuple[TargetSpec, list[Artifact]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         feed = folder / "feed.npz"
         save_feed(feed, samples.feeds[0])
-        with Worker(TARGET, folder) as worker:
-            for digest, artifact in list(artifacts.items()):
-                try:
-                    worker.run(artifact, [feed])
-                except TargetError as error:
-                    failed[digest] = str(error)
-                    del artifacts[digest]
-        chosen = list(artifacts.values())
-        rows = []
+        for spec in {str(s): s for s in specs.values()}.values():
+            chosen = {digests[n] for n in files if specs[n] == spec}
+            with Worker(spec, folder) as worker:
+                for digest in sorted(chosen):
+                    try:
+                        worker.run(artifacts[digest], [feed])
+                    except TargetError as error:
+                        failed[digest] = str(error)
+            groups[str(spec)] = spec, [artifacts[d] for d in sorted(chosen - failed.keys())]
+        working = [(spec, models) for spec, models in groups.values() if models]
+        rows: list[dict[str, float]] = []
         for _ in range(processes):
-            with Worker(TARGET, folder) as worker:
-                rows.append(worker.time(chosen, feed, blocks, SLOT_NS, int(rng.integers(2**31))).ns)
-    ns = np.concatenate(rows)
+            with ExitStack() as stack:
+                workers = [(stack.enter_context(Worker(spec, folder)), models) for spec, models in working]
+                for _ in range(blocks):
+                    row: dict[str, float] = {}
+                    for i in rng.permutation(len(workers)):
+                        worker, models = workers[i]
+                        ns = worker.time(models, feed, 1, SLOT_NS, int(rng.integers(2**31))).ns[0]
+                        row.update((m.digest, float(x)) for m, x in zip(models, ns, strict=True))
+                    rows.append(row)
     return Readings(
-        {a.digest: ns[:, i] for i, a in enumerate(chosen)},
+        {d: np.array([r[d] for r in rows]) for d in rows[0]},
         digests,
         {n: failed[d] for n, d in digests.items() if d in failed},
     )
 
 
-def sqnr(files: Mapping[str, Path], reference: Path, evaluation: Samples) -> dict[str, float]:
-    """SQNR in dB of each model's worst output against ``reference`` on the evaluation samples; -300 where it fails."""
+def _key(path: Path, spec: TargetSpec) -> str:
+    parts = [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]  # a network, and its weights
+    digest = " ".join(file_sha256(p) for p in parts)
+    return digest if spec == TARGET else hashlib.sha256(f"{digest} {spec}".encode()).hexdigest()
+
+
+def sqnr(
+    files: Mapping[str, Path],
+    reference: Path,
+    evaluation: Samples,
+    targets: Mapping[str, TargetSpec] | None = None,
+) -> dict[str, float]:
+    """SQNR in dB of each model's worst output against ``reference`` on the evaluation samples; -300 where it fails.
+
+    ``targets`` as in :func:`measure`; the reference runs on :data:`TARGET`.
+    """
     found = {}
-    with tempfile.TemporaryDirectory() as name, Worker(TARGET, Path(name)) as worker:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+
+        def worker_of(spec: TargetSpec) -> Worker:
+            if str(spec) not in workers:
+                workers[str(spec)] = stack.enter_context(Worker(spec, Path(name)))
+            return workers[str(spec)]
+
         feeds = []
         for number, feed in enumerate(evaluation.feeds):
             feeds.append(Path(name) / f"{number}.npz")
             save_feed(feeds[-1], feed)
-        judge = Judge(worker.run(Artifact(reference.resolve(), "reference"), feeds), evaluation, Bound(), margin=False)
+        original = worker_of(TARGET).run(Artifact(reference.resolve(), "reference"), feeds)
+        judge = Judge(original, evaluation, Bound(), margin=False)
         for key, path in files.items():
+            worker = worker_of((targets or {}).get(key, TARGET))
             artifact = Artifact(path.resolve(), key)
             try:
                 found[key] = judge.judge(worker.run(artifact, feeds)).sqnr_db

@@ -60,9 +60,9 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
     notes = {name: note.replace(f"{folder}{os.sep}", "") for name, note in notes.items()}
     files = {name: path for name, path in files.items() if name not in readings.failed}
     accuracy = paired.sqnr(files, subject.model, paired.read(subject.evaluation, subject.model, EVALUATION))
-    anchors = [_anchor(name, readings, accuracy, notes) for name in (*ANCHORS, NORMALIZED)]
-    best = _fastest([a for a in anchors if a["name"] in ANCHORS])
-    usual = _fastest([a for a in anchors if a["name"] in USUAL])
+    anchors = [anchor(name, readings, accuracy, notes, "given", BOUND_DB) for name in (*ANCHORS, NORMALIZED)]
+    best = fastest([a for a in anchors if a["name"] in ANCHORS])
+    usual = fastest([a for a in anchors if a["name"] in USUAL])
     search = dict(result.search)
     return {
         "model": subject.name,
@@ -99,19 +99,27 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
     }
 
 
-def _fastest(anchors: list[dict[str, Any]]) -> dict[str, Any]:
+def fastest(anchors: list[dict[str, Any]]) -> dict[str, Any]:
     """Of those within the bound; the given model always is one."""
     return max((a for a in anchors if a["feasible"]), key=lambda a: float(a["over_given"]["value"]))
 
 
-def _anchor(name: str, readings: paired.Readings, accuracy: dict[str, float], notes: dict[str, str]) -> dict[str, Any]:
+def anchor(
+    name: str,
+    readings: paired.Readings,
+    accuracy: dict[str, float],
+    notes: dict[str, str],
+    over: str,
+    bound_db: float,
+) -> dict[str, Any]:
+    """Figures of one anchor: its speed over the model ``over``, and what is delivered over it."""
     if name not in accuracy:
-        return {"name": name, "feasible": False, "note": notes.get(name, "fails")}
+        return {"name": name, "feasible": False, "note": notes.get(name, "not tried")}
     return {
         "name": name,
-        "feasible": accuracy[name] >= BOUND_DB,
+        "feasible": accuracy[name] >= bound_db,
         "sqnr_db": accuracy[name],
-        "over_given": readings.ratio("given", name),
+        "over_given": readings.ratio(over, name),
         "delivered_over": readings.ratio(name, "delivered"),
         "note": notes.get(name, ""),
     }

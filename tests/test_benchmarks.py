@@ -13,11 +13,12 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import paired, peer, quality, render, subjects
+from benchmarks import nncf_peer, openvino, paired, peer, quality, render, subjects
 
 from inlay.errors import ModelError
 from inlay.measure.stats import speedup
-from inlay.testing import random_feed, residual_model
+from inlay.targets.base import TargetSpec
+from inlay.testing import random_feed, residual_model, run_reference
 
 
 def test_the_readmes_comparison_is_the_committed_table() -> None:
@@ -138,3 +139,72 @@ def test_the_runtimes_quantizer_leaves_nothing_but_its_model(tmp_path: Path, mon
     found = peer.quantize(tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "out.onnx")
     assert found.path is not None, found.note
     assert [p.name for p in folder.iterdir()] == []
+
+
+def test_one_file_on_several_targets_has_a_reading_on_each(tmp_path: Path) -> None:
+    """And its accuracy there; ``null`` tells times from a table, so that it cannot be mistaken for the others."""
+    model, archive = tmp_path / "model.onnx", tmp_path / "samples.npz"
+    onnx.save(residual_model(), model)
+    feed = random_feed(residual_model())
+    np.savez(archive, **feed)
+    samples = paired.read(archive, model)
+    files = dict.fromkeys(("here", "again", "there"), model)
+    targets = {"there": TargetSpec("null")}
+    found = paired.measure(files, samples, 3, 2, targets=targets)
+    assert found.failed == {}
+    assert found.digests["here"] == found.digests["again"] != found.digests["there"]
+    assert {len(ns) for ns in found.ns.values()} == {6}
+    assert len(set(found.ns[found.digests["there"]].tolist())) == 1
+    assert found.ratio("here", "again") == {"value": 1.0, "low": 1.0, "high": 1.0}
+    accuracy = paired.sqnr(files, model, samples, targets)
+    assert accuracy.keys() == files.keys()
+    assert min(accuracy.values()) > 60.0
+    assert run_reference(model, feed)
+
+
+def test_networks_that_differ_in_their_weights_are_told_apart(tmp_path: Path) -> None:
+    keys = []
+    for weights in (b"1", b"2"):
+        (tmp_path / "net.xml").write_bytes(b"<net/>")
+        (tmp_path / "net.bin").write_bytes(weights)
+        keys.append(paired._key(tmp_path / "net.xml", paired.TARGET))
+    assert keys[0] != keys[1]
+
+
+def test_without_nncf_its_anchors_say_so(tmp_path: Path) -> None:
+    onnx.save(residual_model(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "samples.npz", **random_feed(residual_model()))
+    fails = nncf_peer.quantize(
+        "/bin/false", tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "o.xml", "mixed"
+    )
+    assert fails == "fails: exit code 1"
+
+
+def test_the_table_of_openvino_has_means_and_every_anchor() -> None:
+    def one(name: str, value: float, note: str = "") -> dict[str, Any]:
+        ratio = {"value": value, "low": value, "high": value}
+        anchors = [
+            {"name": "given", "feasible": True, "sqnr_db": 300.0, "over_given": ratio, "note": ""},
+            {"name": "NNCF mixed", "feasible": False, "note": note},
+        ]
+        return {
+            "model": name,
+            "trained": True,
+            "feasible": True,
+            "sqnr_db": 22.0,
+            "over_best_anchor": ratio,
+            "over_onnxruntime": {k: 2.0 * v for k, v in ratio.items()},
+            "best_anchor": "given",
+            "search": {"builds": 3, "wall_s": 10.0},
+            "anchors": anchors,
+        }
+
+    table = openvino.table([one("a", 2.0), one("b", 0.5, "not tried"), {"model": "c", "error": "it fails"}])
+    assert table["models"] == 2
+    assert table["geometric_mean"]["over_best_anchor"]["value"] == pytest.approx(1.0)
+    assert table["geometric_mean"]["over_onnxruntime"]["value"] == pytest.approx(2.0)
+    machine = {"inlay": "0", "onnxruntime": "1", "cpu": "x", "isa": "y", "cores": 2, "budget_s": 40.0}
+    text = render.openvino({**table, "machine": machine, "target": {"openvino": "2026"}})
+    assert "| a | 2.00x [2.00, 2.00] | given | 4.00x [4.00, 4.00] | 22.0 dB | 3 | 10 s |" in text
+    assert "| c | fails: it fails" in text
+    assert "| b | NNCF mixed |  |  | no | not tried |" in text

@@ -12,7 +12,7 @@ from inlay.targets.null import NullTarget
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.testing import Builder, TargetTestCase
-from tests.support.float_rewrite_models import float_rewrite_models
+from tests.support.float_rewrite_models import float_rewrite_models, halves
 
 
 def transposed_between_convs() -> onnx.ModelProto:
@@ -54,6 +54,9 @@ class TestOpenVinoCpu(TargetTestCase):
     def target(self) -> Target:
         pytest.importorskip("openvino", reason="the extra openvino is not installed")
         return OpenVinoCpuTarget()
+
+    def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
+        return {"halves": halves()}
 
 
 class TestOpenVinoCpuStreams(TestOpenVinoCpu):

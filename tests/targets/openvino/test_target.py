@@ -150,3 +150,19 @@ def test_a_profile_says_what_each_kernel_is_there_for(tmp_path: Path) -> None:
     assert {computed[n] for n in ("stem", "left", "right", "depthwise", "pointwise")} == {"uint8"}
     assert computed["last"] == "float32"
     assert {k.kind for k in kernels} >= {"compute", "quantize", "layout"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_runtimes_own_format_is_read_too(tmp_path: Path) -> None:
+    proto = small_model()
+    onnx.save(proto, tmp_path / "model.onnx")
+    openvino = runtime.openvino()
+    openvino.save_model(runtime.core().read_model(tmp_path / "model.onnx"), tmp_path / "ir.xml", compress_to_fp16=False)
+    feed = random_feed(proto)
+    executable = OpenVinoCpuTarget().compile(Artifact(tmp_path / "ir.xml", "digest"))
+    try:
+        assert executable.profile(feed, 2)
+        for name, want in run_reference(proto, feed).items():
+            assert sqnr(want, executable.run(feed)[name]) > 60.0
+    finally:
+        executable.close()

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.normalize import FloatRewrite
+from inlay.model.passes.half import widen_halves
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
@@ -23,11 +25,21 @@ from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.runtime import core, message, openvino
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
+IR = ".xml"
+"""Suffix of the runtime's own format, which it reads besides ONNX."""
 _MOST_SHAPES = 4
 """Sets of input shapes that a model with dynamic dimensions stays compiled for."""
 
 REWRITES: tuple[Rewrite[Any], ...] = (
     IdlePairs(frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})),
+)
+FLOAT_REWRITES = (
+    FloatRewrite(
+        "compute halves in float32",
+        widen_halves,
+        "the runtime does so itself where the processor has no half precision, and Q/DQ is on float32",
+        "executed graphs of 2026.4.1",
+    ),
 )
 PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
@@ -84,8 +96,8 @@ class OpenVinoCpuTarget:
         return rules_for()
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None."""
-        return ()
+        """Half precision is widened: the rules are for float32."""
+        return FLOAT_REWRITES
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """Pairs that change nothing are left out."""
@@ -151,11 +163,8 @@ class OpenVinoExecutable:
         self._artifact, self._options = artifact, options
         self._by_shapes: dict[tuple[tuple[int, ...], ...], _Compiled] = {}
         try:
-            graph = onnx.load(artifact.path, load_external_data=False).graph
-            constants = {t.name for t in graph.initializer}
-            self._inputs = tuple(v.name for v in graph.input if v.name not in constants)
-            self._outputs = tuple(v.name for v in graph.output)
             self._model: Any = core().read_model(str(artifact.path))
+            self._inputs, self._outputs = _names(artifact.path, self._model)
             if not self._model.is_dynamic():
                 shapes = tuple(tuple(i.shape) for i in self._model.inputs)
                 self._by_shapes[shapes] = _Compiled(self._model, options, self._outputs)
@@ -191,8 +200,9 @@ class OpenVinoExecutable:
         compiled.set_inputs(arrays)
         for _ in range(repeats):
             self._infer(compiled)
-        attribution = Attribution(onnx.load(self._artifact.path, load_external_data=False))
-        return attribution.kernels(executed_graph(compiled.model))
+        given = self._artifact.path
+        model = onnx.ModelProto() if given.suffix == IR else onnx.load(given, load_external_data=False)
+        return Attribution(model).kernels(executed_graph(compiled.model))
 
     def close(self) -> None:
         """Drop everything that was compiled."""
@@ -241,3 +251,12 @@ class OpenVinoExecutable:
             compiled.infer()
         except Exception as error:  # as in __init__
             raise RunFailed(f"OpenVINO cannot run the model: {message(error)}") from error
+
+
+def _names(path: Path, model: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the inputs and of the outputs; the runtime may know a value by several, of which ONNX tells the one."""
+    if path.suffix == IR:
+        return tuple(p.get_any_name() for p in model.inputs), tuple(p.get_any_name() for p in model.outputs)
+    graph = onnx.load(path, load_external_data=False).graph
+    constants = {t.name for t in graph.initializer}
+    return tuple(v.name for v in graph.input if v.name not in constants), tuple(v.name for v in graph.output)

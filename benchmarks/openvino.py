@@ -1,0 +1,97 @@
+"""What Inlay delivers for OpenVINO against what everybody would try there, and against ONNX Runtime.
+
+    python -m benchmarks openvino [--models DIR] [--budget 40] [--only NAME ...] [--nncf PYTHON] [--restart]
+
+Anchors on OpenVINO: the given model in each inference precision, Inlay's one-shot recipes, and NNCF's post-training
+quantization with both of its presets, where ``--nncf`` names a Python that has it. ONNX Runtime runs the given model.
+All are timed in the same blocks; accuracy is against ONNX Runtime on the given model, on samples from other sources.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import inlay
+from benchmarks import nncf_peer, paired
+from benchmarks.quality import BLOCKS, BOUND_DB, EVALUATION, PROCESSES, anchor, fastest
+from benchmarks.subjects import Subject
+from inlay.errors import InlayError
+from inlay.targets.base import TargetSpec
+
+NAME = "openvino-cpu"
+PLAIN = TargetSpec(NAME, {"threads": 1})
+FLOAT = "onnxruntime"  # the given model there: what the others are over
+PRECISIONS = {"default": "given", "f32": "given, f32", "bf16": "given, bf16"}
+RECIPES = ("full-int8", "conv-matmul")
+NNCF = {preset: f"NNCF {preset}" for preset in nncf_peer.PRESETS}
+ANCHORS = (*PRECISIONS.values(), *RECIPES, *NNCF.values())
+
+
+def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict[str, Any]:
+    """Tune one model for OpenVINO, and time what is delivered beside every anchor.
+
+    Raises:
+        InlayError: the model cannot be tuned.
+    """
+    result = inlay.tune(
+        subject.model,
+        out=folder / "tune",
+        target=PLAIN,
+        data=subject.samples,
+        min_sqnr=BOUND_DB,
+        budget=budget,
+        cost_db=False,
+    )
+    files = {FLOAT: subject.model, "delivered": result.model_path}
+    targets = {"delivered": PLAIN}
+    notes: dict[str, str] = {}
+    for precision, name in PRECISIONS.items():
+        files[name], targets[name] = subject.model, TargetSpec(NAME, {"threads": 1, "precision": precision})
+    for name in RECIPES:
+        path = folder / f"{name}.onnx"
+        try:
+            inlay.quantize(subject.model, path, target=PLAIN, data=subject.samples, recipe=name)
+            files[name], targets[name] = path, PLAIN
+        except InlayError as error:
+            notes[name] = f"fails: {error}"
+    for preset, name in NNCF.items() if nncf else ():
+        path = folder / f"nncf-{preset}.xml"
+        notes[name] = nncf_peer.quantize(str(nncf), subject.model, subject.samples, path, preset)
+        if not notes[name]:
+            files[name], targets[name] = path, PLAIN
+    samples = paired.read(subject.samples, subject.model, 1)
+    readings = paired.measure(files, samples, BLOCKS, PROCESSES, targets=targets)
+    notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})
+    notes = {name: note.replace(f"{folder}{os.sep}", "") for name, note in notes.items()}
+    files = {name: path for name, path in files.items() if name not in readings.failed}
+    evaluation = paired.read(subject.evaluation, subject.model, EVALUATION)
+    accuracy = paired.sqnr(files, subject.model, evaluation, targets)
+    anchors = [anchor(name, readings, accuracy, notes, FLOAT, BOUND_DB) for name in ANCHORS]
+    best = fastest(anchors)
+    search = dict(result.search)
+    return {
+        "model": subject.name,
+        "trained": subject.trained,
+        "best_anchor": best["name"],
+        "over_best_anchor": best["delivered_over"],
+        "over_onnxruntime": readings.ratio(FLOAT, "delivered"),
+        "over_given": readings.ratio("given", "delivered"),
+        "latency_ms": readings.milliseconds("delivered"),
+        "sqnr_db": accuracy["delivered"],
+        "selection_sqnr_db": result.best.selection.sqnr_db,
+        "feasible": accuracy["delivered"] >= BOUND_DB,
+        "is_float": result.best.is_float,
+        "origin": result.best.origin,
+        "anchors": anchors,
+        "search": {k: search.get(k) for k in ("measurements", "builds", "failed", "wall_s", "unattributed")},
+        "stopped_because": search["stopped_because"],
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows, and geometric means of what is delivered over the best feasible anchor and over ONNX Runtime's float."""
+    done = [r for r in rows if "error" not in r]
+    over = {key: paired.geometric_mean([r[key] for r in done]) for key in ("over_best_anchor", "over_onnxruntime")}
+    return {"bound_db": BOUND_DB, "rows": rows, "geometric_mean": over, "models": len(done)}
