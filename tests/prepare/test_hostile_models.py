@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from inlay.errors import InlayError
+from inlay.errors import InlayError, ModelError
 from inlay.model.guard import limited
 from inlay.model.load import load
+from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create
 from inlay.testing import Builder, random_feed, residual_model
+from inlay.tosa.command import lower_file
 
 SECONDS = 20.0  # that a call may take here: much more than a small model needs, also on a busy machine
 
@@ -90,7 +94,7 @@ def enormous(op_type: str) -> Callable[[], onnx.ModelProto]:
 def prepared(model: onnx.ModelProto, folder: Path) -> PreparedModel:
     onnx.save(model, folder / "model.onnx")
     target = Capabilities.of(create(TargetSpec(DEFAULT_TARGET)))
-    with limited(SECONDS):
+    with limited(lambda: SECONDS):
         return prepare(load(folder / "model.onnx"), target, random_feed(model), folder)
 
 
@@ -115,3 +119,45 @@ def test_a_hostile_model_is_refused_in_one_line(
 
 def test_a_harmless_function_is_no_reason_to_refuse(tmp_path: Path) -> None:
     assert {"conv", "last"} <= {u.name for u in prepared(with_function(["Relu"]), tmp_path).selectable}
+
+
+@pytest.mark.parametrize("make", [recursive, enormous("ConstantOfShape")])
+def test_lowering_takes_no_native_code_on_trust(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    onnx.save(make(), tmp_path / "model.onnx")
+    with limited(lambda: SECONDS), pytest.raises(InlayError) as caught:
+        lower_file(tmp_path / "model.onnx", tmp_path / "model.tosa")
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "temp").iterdir())
+
+
+def untyped(model: onnx.ModelProto) -> None:
+    model.graph.node[0].attribute.add(name="odd")
+
+
+def short(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].dims[0] = 2**40
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(untyped, "attribute odd of node .* has no type"), (short, "tensor .* cannot be read")]
+)
+def test_what_cannot_be_written_again_is_refused_as_it_is_read(
+    damage: Callable[[onnx.ModelProto], None], message: str, tmp_path: Path
+) -> None:
+    model = residual_model()
+    damage(model)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=message):
+        load(tmp_path / "model.onnx")
+
+
+def test_what_cannot_be_written_is_an_error_of_the_model(tmp_path: Path) -> None:
+    onnx.save(residual_model(), tmp_path / "model.onnx")
+    model = load(tmp_path / "model.onnx").model
+    model.graph[0].attributes["odd"] = ir.Attr("odd", ir.AttributeType.UNDEFINED, None)
+    with pytest.raises(ModelError, match="not well-formed: Unsupported attribute type"):
+        externalize_weights(model, WeightStore(tmp_path))

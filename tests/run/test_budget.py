@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from inlay.deadline import Deadline
 from inlay.errors import UsageError
 from inlay.measure.in_process import Clock, simulated
 from inlay.measure.journal import Journal
+from inlay.model.child import Child, Part
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
@@ -113,3 +115,19 @@ def test_where_nothing_can_keep_the_bound_float_is_delivered_in_time(tmp_path: P
     assert all(isinstance(o, Measured) and not o.accuracy.feasible for o in outcomes)
     assert result.best.is_float
     assert clock.seconds <= 66.0
+
+
+def test_guarded_calls_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a hostile model may take is bounded by what is left, too."""
+    limits: list[float] = []
+    send = Child.ask
+
+    def seen(self: Child, message: Sequence[Part], limit_s: float) -> list[Part]:
+        if message:  # the process itself may take longer to start
+            limits.append(limit_s)
+        return send(self, message, limit_s)
+
+    monkeypatch.setattr(Child, "ask", seen)
+    run(tmp_path, 45.0, 10.0)
+    assert limits[0] <= 45.0 / 2
+    assert limits[-1] < limits[0], "what is left becomes less"

@@ -64,13 +64,14 @@ class Resident(Generic[T]):
 _ENTRY = "inlay.model.reference:guarded"  # it loads what nearly every call needs before the first one comes
 _KEYS = itertools.count()
 _FREED: list[int] = []  # keys of residents that the parent has forgotten, until the next call frees them
-_ceiling: ContextVar[float] = ContextVar("ceiling", default=float("inf"))
+_ceiling: ContextVar[Callable[[], float]] = ContextVar("ceiling", default=lambda: float("inf"))
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Within this, no call takes more than so many seconds."""
-    token = _ceiling.set(min(seconds, _ceiling.get()))
+def limited(seconds: Callable[[], float]) -> Iterator[None]:
+    """Within this, no call takes longer than ``seconds`` says as it begins: what is left of a budget, for instance."""
+    outer = _ceiling.get()
+    token = _ceiling.set(lambda: min(seconds(), outer()))
     try:
         yield
     finally:
@@ -112,7 +113,7 @@ class _Guard:
         buffers: list[pickle.PickleBuffer] = []
         first = pickle.dumps((freed, [(r.key, *r.recipe) for r in missing], limits.memory))
         second = pickle.dumps((function, arguments), protocol=5, buffer_callback=buffers.append)
-        seconds = min(limits.seconds, _ceiling.get())
+        seconds = min(limits.seconds, _ceiling.get()())
         try:
             head, *rest = child.ask([first, second, *(b.raw() for b in buffers)], seconds)
             kind, *answer = pickle.loads(head, buffers=rest)
@@ -151,6 +152,11 @@ class _Guard:
             raise Crashed(f"the process for native code does not start ({error})") from None
         return child
 
+    @property
+    def pid(self) -> int:
+        """Number of the process; 0 where there is none."""
+        return self._child.pid if self._child is not None and self._owner == os.getpid() else 0
+
     def close(self) -> None:
         if self._child is not None and self._owner == os.getpid():
             self._child.close()
@@ -160,6 +166,11 @@ class _Guard:
 _guard = _Guard()
 _lock = threading.RLock()
 atexit.register(_guard.close)
+
+
+def pid() -> int:
+    """Number of the guarded process of this one; 0 where there is none."""
+    return _guard.pid
 
 
 def start() -> None:

@@ -89,6 +89,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     _sort(path, model)
     _free_negative_dimensions(model)
     external = tuple(_external_files(path, model))
+    _refuse_unreadable(path, model)
     _read_in(model)
     return ModelFile(
         path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
@@ -102,6 +103,21 @@ def _refuse_references(path: Path, model: ir.Model) -> None:
             if attribute.is_ref():
                 of = f"attribute {name} of node {node.name or node.op_type}"
                 raise ModelError(f"{path}: {of} refers to {attribute.ref_attr_name}, but stands in no function")
+
+
+def _refuse_unreadable(path: Path, model: ir.Model) -> None:
+    """Attributes have a type, and tensors in the file as many elements as their shapes say."""
+    for graph in _graphs(model):
+        for node in graph:
+            for name, attribute in node.attributes.items():
+                if attribute.type is ir.AttributeType.UNDEFINED:
+                    raise ModelError(f"{path}: attribute {name} of node {node.name or node.op_type} has no type")
+    for name, tensor in _tensors(model):
+        if not isinstance(tensor, ir.ExternalTensor):
+            try:
+                tensor.numpy()
+            except Exception as error:  # malformed fields make reading raise many types
+                raise ModelError(f"{path}: tensor {name} cannot be read: {error}") from error
 
 
 def _refuse_unknown_values(path: Path, model: ir.Model) -> None:

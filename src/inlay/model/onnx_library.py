@@ -1,4 +1,4 @@
-"""Compiled functions of the ``onnx`` package, called in the guarded process: opset conversion and shape inference.
+"""Compiled functions of the ``onnx`` package, called in the guarded process: checks, conversion, shape inference.
 
 Models go there without their weights: what is larger than ``INLINE_BYTES`` goes in as a graph input, so that it costs
 no copies, and comes back afterwards.
@@ -11,9 +11,9 @@ from collections.abc import Callable
 import onnx
 import onnx_ir as ir
 
-from inlay.errors import RunFailed
+from inlay.errors import ModelError, RunFailed, TargetError
 from inlay.model.guard import call, limits_for
-from inlay.model.store import INLINE_BYTES
+from inlay.model.store import INLINE_BYTES, to_proto
 
 
 def convert_opset(model: ir.Model, version: int) -> ir.Model:
@@ -37,14 +37,26 @@ def convert_opset(model: ir.Model, version: int) -> ir.Model:
     return converted
 
 
-def infer_shapes(model: ir.Model) -> None:
+def check(model: ir.Model) -> None:
+    """Raise ModelError where ``model`` breaks a rule of ONNX, or checking it ends its process."""
+    try:
+        _called("checking the model", _check, _light(model)[0])
+    except TargetError as error:
+        raise ModelError(str(error)) from error
+
+
+def infer_shapes(model: ir.Model, strict: bool = True) -> None:
     """Set the types and shapes that ONNX's rules give the values of ``model``; where they fail, nothing changes.
+
+    Args:
+        model: is changed.
+        strict: one operator that breaks a rule is a failure; otherwise only its own results stay unknown.
 
     Raises:
         Crashed, TimedOut: inference ended its process.
     """
     try:
-        inferred = ir.from_proto(_called("inferring shapes", _infer, _light(model)[0]))
+        inferred = ir.from_proto(_called("inferring shapes", _infer, _light(model)[0], strict))
     except RunFailed:
         return
     for graph, found in zip(model.graphs(), inferred.graphs(), strict=True):
@@ -62,7 +74,7 @@ def _values(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _called(doing: str, function: Callable[..., bytes], model: ir.Model, *arguments: int) -> onnx.ModelProto:
-    data = ir.to_proto(model).SerializeToString()
+    data = to_proto(model).SerializeToString()
     limits = limits_for(len(data), model.graph.num_nodes())
     return onnx.ModelProto.FromString(call(doing, function, data, *arguments, limits=limits))
 
@@ -90,7 +102,12 @@ def _convert(data: bytes, version: int) -> bytes:
     return converted.SerializeToString()
 
 
-def _infer(data: bytes) -> bytes:
+def _check(data: bytes) -> bytes:
+    onnx.checker.check_model(data)
+    return b""
+
+
+def _infer(data: bytes, strict: bool) -> bytes:
     model = onnx.ModelProto.FromString(data)
-    inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
     return inferred.SerializeToString()

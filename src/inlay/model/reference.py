@@ -41,14 +41,19 @@ def guarded() -> None:
 
 
 class NativeSession:
-    """One session of the runtime, in the process that calls it. The arguments are those of :class:`Session`.
+    """One session of the runtime, in the process that calls it.
+
+    Args:
+        model: a file, or a model that holds its weights itself.
+        optimize, fuse_qdq: as of :class:`Session`.
+        threads: of one inference; 0 for as many as the runtime likes.
 
     Attributes:
         outputs: names of the outputs.
         types: type of each output in ONNX Runtime's notation, by name.
     """
 
-    def __init__(self, path: str, optimize: bool, fuse_qdq: bool, threads: int) -> None:
+    def __init__(self, model: str | bytes, optimize: bool, fuse_qdq: bool, threads: int) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -59,7 +64,7 @@ class NativeSession:
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_ENABLE_BASIC
         try:
-            self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the binding raises several unrelated types
             raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
         self.outputs = [o.name for o in self._session.get_outputs()]
@@ -138,6 +143,21 @@ def _usable_cores() -> int:
 def run_model(model: ir.Model, store: WeightStore, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of ``model`` on ``feed``. Raises CompileFailed or RunFailed."""
     return Session(externalize_weights(model, store), store).run(feed)
+
+
+def run_once(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs of a small model that holds its weights itself, with all optimizations of the runtime.
+
+    Raises:
+        CompileFailed, RunFailed, Crashed, TimedOut: as of :class:`Session`.
+    """
+    data = proto.SerializeToString()
+    limits = limits_for(len(data), len(proto.graph.node))
+    return call("running the model", _run_once, data, dict(feed), limits=limits)
+
+
+def _run_once(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return NativeSession(data, optimize=True, fuse_qdq=True, threads=1).run(feed)
 
 
 class ConstantEvaluator:

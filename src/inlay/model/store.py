@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from inlay.errors import ModelError
+
 INLINE_BYTES = 1024
 """Smaller tensors (bytes) stay inside the model: shape inference reads small constants."""
 
@@ -68,7 +70,11 @@ class WeightStore:
 
 
 def externalize_weights(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
-    """``model`` as a proto whose larger initializers are in ``store``. The model itself is not changed."""
+    """``model`` as a proto whose larger initializers are in ``store``. The model itself is not changed.
+
+    Raises:
+        ModelError: something was read that cannot be written.
+    """
     copy = model.clone()
     for name, value in copy.graph.initializers.items():
         tensor = value.const_value
@@ -84,7 +90,18 @@ def externalize_weights(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
             name=name,
             base_dir=store.folder,
         )
-    return ir.to_proto(copy)
+    return to_proto(copy)
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """``model`` as a proto. Raises ModelError where something was read that cannot be written."""
+    try:
+        return ir.to_proto(model)
+    except (ir.serde.SerdeError, TypeError, ValueError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelError(f"the model is not well-formed: {cause}") from error
 
 
 def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:

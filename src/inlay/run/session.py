@@ -19,6 +19,7 @@ from inlay.errors import JournalError, ModelError, TargetError
 from inlay.measure.client import Lab, Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
+from inlay.model.guard import limited
 from inlay.run.facts import SAMPLES
 from inlay.run.inputs import RunInputs
 from inlay.run.plan import FREE, Costs, Plan
@@ -192,7 +193,7 @@ class Session:
 def open_session(
     inputs: RunInputs, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab, begun: float
 ) -> Iterator[Session]:
-    """Lock the output folder, start the worker and open the journal.
+    """Lock the output folder, start the worker and open the journal; within it guarded calls end with the budget.
 
     A run that fails before it found anything out leaves no journal behind.
 
@@ -205,7 +206,8 @@ def open_session(
     ):
         session = Session(inputs, Path(work), rng, progress, restart, lab, begun)
         try:
-            yield session
+            with limited(session.limit_s):
+                yield session
         finally:
             session.worker.close()
             session.journal.close()

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from inlay.errors import ModelError, UsageError
 from inlay.model.load import load
+from inlay.model.onnx_library import check
+from inlay.model.store import to_proto
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.sidefile import write
 
@@ -53,10 +56,11 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}")
     given = load(model)
+    whole = ir.external_data.load_to_model(given.model)
     try:
-        proto = onnx.load(str(model))
-        onnx.checker.check_model(proto)
-    except Exception as error:  # protobuf, the checker and the file system raise several types
+        check(whole)
+        proto = to_proto(whole)
+    except ModelError as error:
         raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
     _require_sizes(proto, bind or {})
     lowered = lower(proto, profile, bind)

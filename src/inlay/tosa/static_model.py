@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import helper, shape_inference
+from onnx import helper
 
 from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph, build_graph
+from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.constants import drop_initializer_inputs, fold_constants, lift_constants
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant, is_standard
@@ -81,7 +82,9 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
         _bind(work.graph, bind or {})
         work = _folded(work)
         graph = build_graph(work)
-    except (ValueError, KeyError, TypeError) as error:
+    except TargetError as error:
+        raise ModelError(f"the shapes and constants of the model cannot be computed: {error}") from error
+    except (ValueError, KeyError, TypeError, ir.serde.SerdeError) as error:
         raise ModelError(f"the model cannot be read: {error}") from error
     return StaticModel(
         graph=graph,
@@ -127,22 +130,12 @@ def _folded(model: ir.Model) -> ir.Model:
     with tempfile.TemporaryDirectory() as folder:
         evaluate = ConstantEvaluator(Path(folder))
         for _ in range(_FOLDING_ROUNDS):
-            model = _with_shapes(model)
+            infer_shapes(model, strict=False)
             shapes = _fold_shapes(model.graph)
-            try:
-                model, values = fold_constants(model, evaluate)
-            except TargetError as error:
-                raise ModelError(f"constants of the model cannot be evaluated: {error}") from error
+            model, values = fold_constants(model, evaluate)
             if not shapes + values:
                 break
     return model
-
-
-def _with_shapes(model: ir.Model) -> ir.Model:
-    try:
-        return ir.from_proto(shape_inference.infer_shapes(ir.to_proto(model), data_prop=True))
-    except Exception as error:  # onnx raises bare C++ exceptions of several types
-        raise ModelError(f"shapes cannot be inferred: {error}") from error
 
 
 def _fold_shapes(graph: ir.Graph) -> int:

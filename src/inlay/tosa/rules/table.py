@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from inlay.errors import TargetError
+from inlay.model.reference import run_once
 from inlay.quant.qparams import dequantize, quantize
 from inlay.tosa import ir
 from inlay.tosa.ir import Array
@@ -56,10 +57,7 @@ def _evaluate(here: NodeContext, activation: str, reals: Array, others: dict[str
         [numpy_helper.from_array(v, n) for n, v in others.items()],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=model.opsets, ir_version=model.ir_version)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # what is unsupported is reported by us, once
     try:
-        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return np.asarray(session.run(None, {activation: reals})[0])
-    except Exception as error:  # ONNX Runtime's own exceptions share no base class
-        raise Unsupported(f"ONNX Runtime cannot compute it: {error}") from error
+        return run_once(proto, {activation: reals})[here.out]
+    except TargetError as error:
+        raise Unsupported(f"its function cannot be tabulated: {error}") from error
