@@ -65,7 +65,7 @@ def leaves_a_hidden_file(folder: str) -> None:
     Path(folder, "out", ".model.onnx.abc").write_text("half", encoding="utf8")
 
 
-def changes_the_model(folder: str) -> None:
+def changes_the_model(folder: str, *_: str) -> None:
     Path(folder, "model", "model.onnx").write_text("mine", encoding="utf8")
 
 

@@ -1,8 +1,9 @@
 """Hostile inputs for as long as the budget lasts: models, samples, YAML, journals, results and command lines.
 
-Every input is a folder with a command line (:mod:`~tests.attack.case`). It follows from the seed and its number alone,
-and runs in a fork of a process that has everything imported and has run nothing: that costs 20 ms instead of two
-seconds, and crashes, hangs, memory and exit code are its own, with nothing left of the input before it. One in some
+Every input is a folder with a command line (:mod:`~tests.attack.case`), which follows from the seed and its number
+alone. Most run one after the other in a lane (:mod:`~tests.attack.lane`), which costs milliseconds. Every eighth, and
+whatever seemed to break a promise in a lane, runs in a fork of a process that has everything imported and has run
+nothing: crashes, hangs, memory and exit code are its own, with nothing left of the input before it. One in some
 hundreds runs in a fresh interpreter instead, as a user would start it. Several processes share the numbers.
 
 The generators draw from :class:`~tests.attack.choices.Choices`: here numbers from a seed, which cost microseconds; in
@@ -28,13 +29,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.attack import trial
+from tests.attack import sandbox, trial
+from tests.attack.case import Case
 from tests.attack.choices import Seeded
-from tests.attack.sandbox import adopt_orphans
+from tests.attack.lane import Lane
+from tests.attack.sandbox import Ended, adopt_orphans
 from tests.attack.seeds import Seeds
 
 _KEPT = 2  # reproducers of one finding by each process: the second one shows whether it is always the same
 _REPORT_S = 60.0
+_ALONE = 8  # every so many-th input runs in a process of its own from the start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -193,13 +197,24 @@ class Plan:
     def _rows(self, numbers: Sequence[int], deadline: float | None) -> Iterator[dict[str, object]]:
         adopt_orphans()
         kept: Counter[str] = Counter()
+        lane = Lane()
+
+        def alone(case: Case, folder: Path) -> Ended:
+            return sandbox.run(case, folder, lane.pids)
+
         for number in numbers:
             if deadline is not None and time.monotonic() > deadline:
-                return
+                break
             folder = self.folder / f"{number}"
             kind = self.kind(number)
             case = trial.generate(kind, Seeded(self.seed, number, 1), self.seeds, folder)
-            verdict = trial.judge(case, folder)
+            is_alone = case.real or number % _ALONE == 0
+            verdict = trial.judge(case, folder, alone if is_alone else lane.run)
+            if verdict.findings and not is_alone:
+                lane.close()
+                shutil.rmtree(folder, ignore_errors=True)
+                case = trial.generate(kind, Seeded(self.seed, number, 1), self.seeds, folder)
+                verdict = trial.judge(case, folder, alone)
             for finding in verdict.findings:
                 kept[str(finding)] += 1
                 if kept[str(finding)] <= _KEPT:
@@ -213,6 +228,7 @@ class Plan:
                 "rss_mb": verdict.ended.rss_mb,
                 "cpu_s": verdict.ended.cpu_s,
             }
+        lane.close()
 
     def kind(self, number: int) -> str:
         """The kind of input ``number``."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 REPORT = "unusable"
 
 
-def check(folder: Path) -> None:
-    """Load every model in ``out`` in ONNX Runtime, and read every result; say in a file what cannot be."""
+def times(folder: Path) -> Mapping[Path, int]:
+    """When each file in ``out`` was written."""
+    return {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*") if path.is_file()}
+
+
+def check(folder: Path, held: Mapping[Path, int]) -> None:
+    """Load every model in ``out`` in ONNX Runtime, and read every result; say in a file what cannot be.
+
+    Args:
+        folder: of the case.
+        held: :func:`times` before the command: what it did not write is not its work.
+    """
     import onnxruntime as ort
 
     problems = []
-    for path in sorted(p for p in (folder / "out").glob("*.onnx") if p.is_file()):
+    written = sorted(path for path, time in times(folder).items() if held.get(path) != time)
+    for path in (p for p in written if p.suffix == ".onnx"):
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
@@ -21,7 +33,7 @@ def check(folder: Path) -> None:
             ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             problems.append(f"{path.name}: {' '.join(str(error).split())[:300]}")
-    for path in sorted((folder / "out").glob("result.json")):
+    for path in (p for p in written if p.name == "result.json"):
         try:
             json.loads(path.read_text(encoding="utf8"), parse_constant=_refuse)
         except ValueError as error:

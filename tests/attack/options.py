@@ -26,7 +26,7 @@ OUTPUTS = (
     "@/given/link.onnx", "@/given/samples.npz", "@/given/recipe.yaml", "@/given/folder", "@/missing/o.onnx",
     "/dev/null/x", "@/out/" + "n" * 300, "@/out/[red]x.onnx", "@/out/\x1b[31m.onnx", "@/out/a\nb.onnx",
 )  # fmt: skip
-"""Nothing outside ``out`` but what was given: the user may well overwrite a file that is no input."""
+"""What is given may be named as an output, too: where it is no input of the command it is replaced."""
 WORDS = (
     "null", "ort-cpu", "ethos-u55-128", "guided", "evolve", "anchors", "refine", "auto", "conv-matmul", "full-int8",
     "top1", "sqnr", "INT", "INT+FP", "math:fsum", "nothing:f", "os:getcwd", "0.5%", "1%", "50", "-1", "nan", "inf",

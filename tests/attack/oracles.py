@@ -64,7 +64,7 @@ def findings(case: Case, folder: Path, before: Snapshot, ended: Ended) -> list[F
     command = " ".join(a for a in case.argv[:2] if "@" not in a and not a.startswith("-"))
     found = _end(command, ended, err)
     if not ended.reason:  # what this program killed could not clean up
-        found += _files(folder, before, command)
+        found += _files(case, folder, before, command, ended.code == 0)
     if ended.code is not None and ended.code >= 0 and not any(f.what == "traceback" for f in found):
         found += _text(case, command, ended.code, out, err)
     return found
@@ -109,11 +109,45 @@ def _text(case: Case, command: str, code: int, out: bytes, err: bytes) -> list[F
     return found
 
 
-def _files(folder: Path, before: Snapshot, command: str) -> list[Finding]:
+def _asked_for(case: Case, folder: Path) -> list[Path]:
+    """Outputs that the command line names and that are no input of it, relative to ``folder``.
+
+    As with a compiler, the file behind ``-o`` is replaced where it is there: that it is no input of this command is all
+    that can be known of it, and a rule that only files of one's own are replaced would refuse the second run of every
+    build. A run knows its model and its samples, so that ``select`` has more inputs than it names.
+    """
+    arguments = case.arguments(folder)
+    named = {i + 1 for i, a in enumerate(arguments) if a in ("-o", "--out", "--to")}
+    values = [a for i, a in enumerate(arguments) if i not in named]
+    inputs = {_place(a.partition("=")[2] or a, folder) for a in values}
+    if arguments[0] == "select":
+        inputs |= {path.resolve() for part in ("model", "given") for path in (folder / part).iterdir()}
+    outputs = [_place(arguments[i], folder) for i in named if i < len(arguments)]
+    root = folder.resolve()
+    return [o.relative_to(root) for o in outputs if o not in inputs and o.is_relative_to(root) and o != root]
+
+
+def _place(argument: str, folder: Path) -> Path:
+    try:
+        return (folder / "current" / argument).resolve()
+    except (OSError, RuntimeError):  # too long, or a circle of links
+        return Path(argument)
+
+
+def _belongs(name: Path, output: Path) -> bool:
+    """Whether a file is ``output``, lies in it, or stands beside it under its name with another ending."""
+    return name.is_relative_to(output) or (
+        output.suffix != "" and name.parent == output.parent and name.name.startswith(f"{output.stem}.")
+    )
+
+
+def _files(case: Case, folder: Path, before: Snapshot, command: str, succeeded: bool) -> list[Finding]:
     found = []
     after = snapshot(folder)
+    outputs = _asked_for(case, folder) if succeeded else []
     for name in sorted({*before, *after}):
-        if before.get(name) != after.get(name):
+        allowed = any(Path(name) == o or (name not in before and _belongs(Path(name), o)) for o in outputs)
+        if before.get(name) != after.get(name) and not allowed:
             top = name.split("/")[0]
             what = "left-over file" if top == "tmp" else "changed" if name in before else "written outside"
             shape = re.sub(r"[0-9a-z_]{8}(?=$|/|\.)", "*", name)

@@ -1,4 +1,4 @@
-"""Judges cases for another process: one folder for each line on standard input, the findings as a line of JSON.
+"""Judges cases for another process: a line on standard input for each case, the findings as a line of JSON.
 
 Tests use it because the process of a test has run models and has threads, and must not be forked.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.attack.case import Case
@@ -31,11 +32,11 @@ class Server:
         self._answer()
         self.seeds = Seeds(folder)
 
-    def judge(self, case: Case, folder: Path) -> list[str]:
+    def judge(self, case: Case, folder: Path, in_lane: bool = False) -> list[str]:
         """Run ``case``, which lies in ``folder``, and say what is wrong with its end."""
         case.save(folder)
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{folder}\n")
+        self._process.stdin.write(f"{'lane' if in_lane else 'alone'} {folder}\n")
         self._process.stdin.flush()
         return self._answer()
 
@@ -52,13 +53,17 @@ class Server:
 
 def main() -> None:
     """Answer until standard input ends."""
-    from tests.attack import trial
+    from tests.attack import sandbox, trial
+    from tests.attack.lane import Lane
 
     trial.prepare(Path(sys.argv[1]))
     print("[]", flush=True)
+    lane = Lane()
     for line in sys.stdin:
-        folder = Path(line.rstrip("\n"))
-        verdict = trial.judge(Case.load(folder), folder)
+        how, _, name = line.rstrip("\n").partition(" ")
+        folder = Path(name)
+        run = lane.run if how == "lane" else partial(sandbox.run, others=lane.pids)
+        verdict = trial.judge(Case.load(folder), folder, run)
         print(json.dumps([f"{f}: {f.detail}" for f in verdict.findings]), flush=True)
 
 

@@ -68,6 +68,27 @@ def test_the_same_seed_makes_the_same_inputs(server: Server, folders: Iterator[P
 
 
 @pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("-o", "@/model/model.onnx"), []),
+        (("-o", "@/given/link.onnx"), []),
+        (("@/model/model.onnx", "-o", "@/model/model.onnx"), ["changed"]),
+        (("--input", "@/given/link.onnx", "-o", "@/model/model.onnx"), ["changed"]),
+        (("-o", "@/model/other.onnx"), ["changed"]),
+    ],
+)
+def test_an_output_may_replace_what_is_no_input(
+    arguments: tuple[str, ...], found: list[str], server: Server, folders: Iterator[Path]
+) -> None:
+    folder = next(folders)
+    make_folder(folder)
+    (folder / "model" / "model.onnx").write_bytes(b"model")
+    (folder / "given" / "link.onnx").symlink_to("../model/model.onnx")
+    case = Case("control", ("tests.attack.faulty:changes_the_model", "@", *arguments))
+    assert [f.partition(":")[0] for f in server.judge(case, folder)] == found
+
+
+@pytest.mark.parametrize(
     ("fault", "word"),
     [
         ("fine", ""),
@@ -88,13 +109,16 @@ def test_the_same_seed_makes_the_same_inputs(server: Server, folders: Iterator[P
         ("executes_the_bait", "code executed"),
     ],
 )
-def test_what_must_not_happen_is_noticed(fault: str, word: str, server: Server, folders: Iterator[Path]) -> None:
+@pytest.mark.parametrize("in_lane", [False, True], ids=["alone", "in a lane"])
+def test_what_must_not_happen_is_noticed(
+    fault: str, word: str, in_lane: bool, server: Server, folders: Iterator[Path]
+) -> None:
     folder = next(folders)
     make_folder(folder)
     (folder / "model" / "model.onnx").write_bytes(b"model")
     case = Case(
         "control", (f"tests.attack.faulty:{fault}", "@"), hang_s=8.0 if fault == "hoards" else 1.0, rss_mb=500.0
     )
-    found = server.judge(case, folder)
+    found = server.judge(case, folder, in_lane)
     assert len(found) == bool(word), found
     assert not word or found[0].startswith(word), found

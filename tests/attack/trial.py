@@ -60,10 +60,10 @@ def generate(kind: str, choose: Choices, seeds: Seeds, folder: Path) -> Case:
     return case
 
 
-def judge(case: Case, folder: Path) -> Verdict:
+def judge(case: Case, folder: Path, run: Callable[[Case, Path], Ended] = sandbox.run) -> Verdict:
     """Run a case that lies in ``folder``, and judge it."""
     before = oracles.snapshot(folder)
-    ended = sandbox.run(case, folder)
+    ended = run(case, folder)
     return Verdict(case, ended, oracles.findings(case, folder, before, ended))
 
 

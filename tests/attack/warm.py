@@ -34,19 +34,27 @@ def behave(body: Callable[[], object]) -> NoReturn:
     """Run ``body`` as if it were the program of this process, and end the process as the interpreter would."""
     code = 1
     try:
+        code = outcome(body)
+    finally:
+        os._exit(code)
+
+
+def outcome(body: Callable[[], object]) -> int:
+    """The exit code of a program that does ``body``; what it raises is printed as the interpreter would."""
+    code = 1
+    try:
         body()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
         traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                code = code or 120  # as the interpreter itself
-        os._exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 120  # as the interpreter itself
+    return code
 
 
 def reopen_streams(encoding: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -21,6 +22,12 @@ DEFAULT_TARGET = "ort-cpu"
 
 def available() -> Mapping[str, EntryPoint]:
     """Every target's entry point by name, sorted."""
+    return _installed(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _installed(path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Every target on the import path; reading the metadata of all packages takes tens of milliseconds."""
     return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
 
 
