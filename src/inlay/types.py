@@ -17,7 +17,11 @@ GRAPH_OUTPUT = ""
 
 
 class QType(enum.Enum):
-    """An integer type that a quantized tensor can have; the value is ONNX's name for it."""
+    """How the integers of a quantized tensor are stored; the value is ONNX's name for their type.
+
+    In a *dynamic* type an activation is quantized by the range that it has in this very inference
+    (DynamicQuantizeLinear): it needs no calibration.
+    """
 
     INT4 = "int4"
     INT8 = "int8"
@@ -25,16 +29,27 @@ class QType(enum.Enum):
     INT16 = "int16"
     UINT16 = "uint16"
     INT32 = "int32"  # biases only
+    DYNAMIC = "dynamic uint8"  # activations only
 
     @property
     def bits(self) -> int:
         """Width in bits."""
-        return int(self.value.removeprefix("u").removeprefix("int"))
+        return int(self.element.removeprefix("u").removeprefix("int"))
+
+    @property
+    def element(self) -> str:
+        """ONNX's name for the type of one integer."""
+        return self.value.split()[-1]
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the range is that of each inference."""
+        return self is QType.DYNAMIC
 
     @property
     def signed(self) -> bool:
         """Whether the type holds negative integers."""
-        return not self.value.startswith("u")
+        return not self.element.startswith("u")
 
     @property
     def qmin(self) -> int:

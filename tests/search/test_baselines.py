@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inlay.search.baselines import CONV_MATMUL, FLOAT, FULL_INT8, anchor_units
 from inlay.space.rules import OpRule
-from inlay.space.units import Unit
+from inlay.space.units import STATIC, Unit
 
 
 def test_anchors_label_units() -> None:
@@ -12,4 +12,8 @@ def test_anchors_label_units() -> None:
     units = [Unit("conv", ("conv",), "Conv", rule, ""), Unit("add", ("add",), "Add", rule, "")]
     refused = Unit("gemm", ("gemm",), "Gemm", rule, "its weight is not constant")
     found = anchor_units([*units, refused])
-    assert found == {FLOAT: frozenset(), FULL_INT8: {"conv", "add"}, CONV_MATMUL: {"conv"}}
+    assert found == {
+        FLOAT: {},
+        FULL_INT8: {"conv": STATIC, "add": STATIC},
+        CONV_MATMUL: {"conv": STATIC},
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from inlay.search.base import Strategy
 from inlay.search.guided import Guided
 from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph
+from inlay.space.units import STATIC
 from inlay.targets.base import KernelTime
 from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
 from inlay.types import Placement, Port, PortRewrite, QType
@@ -33,7 +36,7 @@ class Bench:
         self.best = 1.0
         self.rewrites: frozenset[PortRewrite] = frozenset()  # selectable ones
 
-    def label(self, names: frozenset[str]) -> Placement:
+    def label(self, names: Mapping[str, str]) -> Placement:
         return Placement((Port(n, 0), QType.UINT8) for n in names)
 
     def labels(self, placement: Placement) -> np.ndarray:
@@ -70,7 +73,7 @@ class Bench:
         return sum(k.ns for k in self.profile(placement))
 
     def run(self) -> None:
-        names = {"float": frozenset[str](), "full-int8": frozenset(u.name for u in self.graph.units)}
+        names: dict[str, Mapping[str, str]] = {"float": {}, "full-int8": {u.name: STATIC for u in self.graph.units}}
         anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
         values = [e.value for e in self.graph.edges]
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.search.edges import FLOAT, LOW
 from inlay.search.neighborhood import Move, describe_units, expected_improvement, moves, neighbors
 from inlay.search.unit_graph import UnitGraph
 from tests.search.unit_graphs import chain, labelings, unit_graphs
@@ -23,13 +24,13 @@ def test_moves_are_distinct_and_cover_units_values_and_runs(graph: UnitGraph) ->
     assert len(set(found)) == len(found)
     selectable = np.flatnonzero(graph.selectable).tolist()
     assert all(set(move.units) <= set(selectable) and list(move.units) == sorted(move.units) for move in found)
-    assert {move._replace(low=not move.low) for move in found} == set(found), "both labels of the same units"
-    assert {Move((i,), True) for i in selectable} <= set(found)
+    assert {move._replace(label=1 - move.label) for move in found} == set(found), "both labels of the same units"
+    assert {Move((i,), LOW) for i in selectable} <= set(found)
     for edge in graph.edges:
         members = {m for m in (edge.producer, *edge.consumers) if m in selectable}
-        assert len(members) < 2 or Move(tuple(sorted(members)), False) in found
+        assert len(members) < 2 or Move(tuple(sorted(members)), FLOAT) in found
     for first, second in itertools.pairwise(selectable):
-        assert len(selectable) < 3 or Move((first, second), True) in found
+        assert len(selectable) < 3 or Move((first, second), LOW) in found
 
 
 @settings(max_examples=60, deadline=None)
@@ -41,11 +42,11 @@ def test_each_neighbor_is_its_move_and_no_other_change(graph: UnitGraph, data: s
     assert (labels == before).all(), "the labeling itself is left alone"
     for changed, move in found:
         inside = np.isin(np.arange(len(labels)), move.units)
-        assert (changed[inside] == move.low).all()
+        assert (changed[inside] == move.label).all()
         assert (changed[~inside] == labels[~inside]).all()
         assert (changed != labels).any()
         assert not (changed & ~graph.selectable).any()
-    effective = [m for m in moves(graph) if (labels[list(m.units)] != m.low).any()]
+    effective = [m for m in moves(graph) if (labels[list(m.units)] != m.label).any()]
     assert [move for _, move in found] == effective, "every move that changes something, in order"
 
 
@@ -57,7 +58,7 @@ def test_propagation_holds_behind_every_move(graph: UnitGraph, data: st.DataObje
         fixed = graph.fixed_point(changed)
         assert not (changed & ~fixed).any(), "what was labeled low stays low"
         assert (graph.propagate(fixed) == fixed).all()
-        assert not move.low or fixed[list(move.units)].all()
+        assert not move.label or fixed[list(move.units)].all()
 
 
 @pytest.mark.parametrize("most", [1, 5, 17])

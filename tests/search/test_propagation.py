@@ -73,7 +73,7 @@ class Asked:
     def wrong(self, labels: np.ndarray, believed: np.ndarray) -> list[str]:
         """Units that do not run as believed, in the model that ``labels`` make."""
         path = self.folder / "labeled.onnx"
-        path.write_bytes(self.space.emit(self.space.prepared.label(self.graph.names(labels))).SerializeToString())
+        path.write_bytes(self.space.emit(self.space.prepared.label(self.graph.precisions(labels))).SerializeToString())
         kernels = OrtCpuTarget(1).compile(Artifact(path, "labeled")).profile(self.space.feeds[0], 1)
         return [d.unit for d in disagreements(self.graph, believed, kernels)]
 
@@ -90,7 +90,7 @@ def test_operators_pass_q_and_dq_on_as_their_row_says(name: str, tmp_path: Path)
         assert asked.wrong(labels, propagated) == []
         assert asked.wrong(propagated, propagated) == []
         if names != ["first", "third"]:  # there it depends on what stands behind
-            assert ("op" in asked.graph.names(propagated)) == (name in PASSING and names != ["second"])
+            assert ("op" in asked.graph.precisions(propagated)) == (name in PASSING and names != ["second"])
     assert OPS[name].propagates_qdq == (name in PASSING)
 
 
@@ -187,7 +187,7 @@ def test_a_pool_behind_a_float_unit_is_dear_before_it_was_seen(tmp_path: Path) -
     for names in ([], ["first", "op", "second"]):
         labels = graph.labels(names)
         path = tmp_path / "profiled.onnx"
-        path.write_bytes(space.space.emit(space.space.prepared.label(graph.names(labels))).SerializeToString())
+        path.write_bytes(space.space.emit(space.space.prepared.label(graph.precisions(labels))).SerializeToString())
         kernels = target.compile(Artifact(path, "profiled")).profile(space.space.feeds[0], 5)
         model.update_from_profile(labels, kernels, sum(k.ns for k in kernels))
     dear, cheap = (model.costs().mean[4 * graph.index["op"] + form] for form in (2, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -51,7 +53,7 @@ class TwoKernels(Bench):
         self.gain = gain
         self.rewrites = frozenset(PortRewrite(Port(u.name, 1), "other kernel") for u in self.graph.units)
 
-    def label(self, names: frozenset[str]) -> Placement:
+    def label(self, names: Mapping[str, str]) -> Placement:
         return Placement(site for n in names for site in ((Port(n, 0), QType.UINT8), (Port(n, 1), QType.INT8)))
 
     def profile(self, placement: Placement) -> list[KernelTime]:

@@ -48,7 +48,7 @@ def wrong(space: Workspace, folder: Path) -> tuple[int, list[str]]:
     found, tried = list[str](), 0
     for labels in labelings(graph):
         tried += 1
-        written = space.emit(space.prepared.label(graph.names(labels)))
+        written = space.emit(space.prepared.label(graph.precisions(labels)))
         path = folder / "written.onnx"
         onnx.save(written, path)
         executable = OrtCpuTarget(1).compile(Artifact(path, "written"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from inlay.regions.search_space import SearchSpace, find_search_space, select_no
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, find_units, placement_from_labels
+from inlay.space.units import Unit, find_units, placement_from_precisions
 from inlay.targets.base import Capabilities
 from inlay.types import Placement, PortRewrite
 
@@ -85,9 +85,9 @@ class PreparedModel:
             if len(self.graph.consumers(self.graph.value_of(port))) == 1
         )
 
-    def label(self, names: frozenset[str]) -> Placement:
-        """The placement in which the named units run in low precision."""
-        return placement_from_labels(self.graph, self.units, self.rules, lambda u: u.name in names)
+    def label(self, precisions: Mapping[str, str] | Collection[str]) -> Placement:
+        """The placement in which the named units have these precisions; static where only names are given."""
+        return placement_from_precisions(self.graph, self.units, self.rules, precisions)
 
 
 def prepare(
@@ -135,7 +135,9 @@ def prepare(
     allowed = None
     if nodes:
         allowed = select_nodes(graph, nodes)
-        units = tuple(u if allowed & set(u.nodes) else replace(u, rejection="it is left out by --nodes") for u in units)
+        units = tuple(
+            u if allowed & set(u.nodes) else replace(u, rejection="it is left out by --nodes", forms={}) for u in units
+        )
     prepared = PreparedModel(
         file, normalized, extraction, graph, rules, units, store, emitter, allowed, rewrites=target.rewrites
     )
@@ -154,7 +156,9 @@ def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:
         named = ", ".join(sorted(t.value for t in types))
         raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")
     kept = resolved.kept_float
-    units = tuple(replace(u, rejection=f"{kept[u.name]} (--recipe)") if u.name in kept else u for u in prepared.units)
+    units = tuple(
+        replace(u, rejection=f"{kept[u.name]} (--recipe)", forms={}) if u.name in kept else u for u in prepared.units
+    )
     barred = {n for u in prepared.units if u.name in kept for n in u.nodes}
     allowed = prepared.allowed if prepared.allowed is not None else frozenset(n.name for n in prepared.graph.nodes)
     rules = replace(prepared.rules, activation=types.pop()) if types else prepared.rules
@@ -167,7 +171,10 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
         return rules
     why = next((r.rolled_back for r in normalized.reports if r.name == RAISE_OPSET), "")
     return replace(
-        rules, ops={}, barred=f"the model's opset {graph.opset} has no Q/DQ nodes, and it could not be raised: {why}"
+        rules,
+        ops={},
+        forms=(),
+        barred=f"the model's opset {graph.opset} has no Q/DQ nodes, and it could not be raised: {why}",
     )
 
 

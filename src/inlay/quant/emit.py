@@ -3,10 +3,10 @@
 (Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.noise_probe`,
 with switches, and :mod:`inlay.calibrate.range_probe`, with qparams as inputs.)
 
-For each value and type there is one QuantizeLinear and one DequantizeLinear; the selected consumers read the
-latter, all others the original value. Constants are stored quantized, with a DequantizeLinear alone. The empty
-placement is the identity, bit for bit. A target's rewrites (:mod:`inlay.quant.rewrite`) are applied last, to the
-quantized graph.
+For each value and type there is one QuantizeLinear (a DynamicQuantizeLinear for a dynamic type) and one
+DequantizeLinear; the selected consumers read the latter, all others the original value. Constants are stored quantized,
+with a DequantizeLinear alone. The empty placement is the identity, bit for bit. A target's rewrites
+(:mod:`inlay.quant.rewrite`) are applied last, to the quantized graph.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.model.passes.names import free_name
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, tensor_proto
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
+from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, QParamsTable, quantize
 from inlay.quant.rewrite import Rewrite
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
 
-ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.name)) for t in QType}
+ONNX_TYPE = {t: int(getattr(onnx.TensorProto, t.element.upper())) for t in QType}
 
 
 @dataclass(frozen=True, eq=False)
 class _Site:
     """One Q/DQ pair (or one DQ of a constant) and the ports that read it; ``prefix`` begins all its names.
 
+    ``params`` is None where the type is dynamic.
     ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
     ``array``: what is quantized in place of the constant's own values (a corrected bias).
     """
 
     value: str
     qtype: QType
-    params: QParams
+    params: QParams | None
     ports: tuple[Port, ...]
     prefix: str
     moved: bool = False
@@ -99,7 +100,7 @@ class Emitter:
         self._node_names = {n.name for n in self.base.graph.node}
         self._names = self._values | self._node_names
         # keyed by the identity of the qparams too: the tuple keeps them alive
-        self._parts: dict[tuple[str, bool, bool, int], tuple[QParams, _Parts]] = {}
+        self._parts: dict[tuple[str, bool, bool, int], tuple[QParams | None, _Parts]] = {}
 
     def selectable_rewrites(self, node: str) -> list[str]:
         """Names of the selectable rewrites that apply to ``node``."""
@@ -156,18 +157,19 @@ class Emitter:
             except KeyError:
                 raise ModelError(f"the placement names port {port}, which the model does not have") from None
             if qtype is QType.INT32:
-                params = table.bias_params(port, placement)
+                of_bias = table.bias_params(port, placement)
                 bias = table.bias(port, placement)
-                sites.append(_Site(value, qtype, params, (port,), f"{value}_{port.node}", array=bias))
+                sites.append(_Site(value, qtype, of_bias, (port,), f"{value}_{port.node}", array=bias))
             else:
                 readers[value, qtype].append(port)
         types = Counter(value for value, _ in readers)
         moved = {value for (value, _), ports in readers.items() if any(p.node == GRAPH_OUTPUT for p in ports)}
         for (value, qtype), ports in readers.items():
-            if not self._graph.is_float(value) or not table.knows(value):
+            known = not self._graph.is_constant(value) if qtype.dynamic else table.knows(value)
+            if not self._graph.is_float(value) or not known:
                 raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
-            prefix = value if types[value] == 1 else f"{value}_{qtype.value}"
-            params = table.params(value, qtype)
+            prefix = value if types[value] == 1 else f"{value}_{qtype.value.replace(' ', '_')}"
+            params = None if qtype.dynamic else table.params(value, qtype)
             site = _Site(value, qtype, params, tuple(ports), prefix, value in moved)
             owned = value not in self._graph.captured and self._graph.producer(value) is not None
             if site.at_output and not owned:
@@ -236,6 +238,8 @@ class Emitter:
 
     def _new_parts(self, site: _Site) -> _Parts:
         params = site.params
+        if params is None:
+            return self._dynamic_parts(site)
         scale = np.asarray(params.scale, np.float32)
         zero = np.asarray(params.zero_point, STORAGE[params.qtype])
         if params.axis is None:
@@ -255,17 +259,27 @@ class Emitter:
             nodes.insert(0, _node(QUANTIZE, reads, quantized, self._free_node(site, QUANTIZE), axis))
         return _Parts(read, tuple(nodes), tuple(tensors))
 
+    def _dynamic_parts(self, site: _Site) -> _Parts:
+        """Scale and zero point are computed from the value itself."""
+        names = [self._free(f"{site.prefix}_{suffix}") for suffix in ("quantized", "scale", "zero_point")]
+        read = site.value if site.at_output else self._free(f"{site.prefix}_{DEQUANTIZE}")
+        source = self._float_name(site.value) if site.moved else site.value
+        node = onnx.helper.make_node(DYNAMIC_QUANTIZE, [source], names, self._free_node(site, DYNAMIC_QUANTIZE))
+        return _Parts(read, (node, _node(DEQUANTIZE, names, read, self._free_node(site, DEQUANTIZE), {})), ())
+
     def _constant(self, site: _Site, name: str) -> onnx.TensorProto:
         """The quantized form of a constant, stored once for each of its qparams."""
         array = self._graph.constant(site.value) if site.array is None else site.array
         assert array is not None
+        assert site.params is not None
+        params = site.params
         dtype = ONNX_TYPE[site.qtype]
         if array.size * site.qtype.bits // 8 < INLINE_BYTES or site.qtype is QType.INT4:
-            return tensor_proto(name, quantize(array, site.params), dtype)
-        key = f"{site.qtype.value}:{site.prefix}:{hash(site.params)}"
+            return tensor_proto(name, quantize(array, params), dtype)
+        key = f"{site.qtype.value}:{site.prefix}:{hash(params)}"
         if site.array is not None:
             key += f":{hashlib.sha256(array.tobytes()).hexdigest()}"
-        self._store.put(key, lambda: quantize(array, site.params).tobytes())
+        self._store.put(key, lambda: quantize(array, params).tobytes())
         return self._store.reference(key, name, dtype, tuple(array.shape))
 
     def _float_name(self, value: str) -> str:

@@ -19,7 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
-from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
+from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize
 from inlay.quant.rewrite import Rewrite
 from inlay.quant.saturation import Form, Saturation, Saturations, settle
@@ -27,7 +27,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QTy
 
 _DEPTH_TO_SPACE = "DepthToSpace"
 
-_TYPES = {ir.DataType[t.name]: t for t in QType}
+_TYPES = {ir.DataType[t.name]: t for t in QType if not t.dynamic}
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,14 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
             leftovers.append(Leftover(str(node.name), found))
             continue
         source, params = found
+        qtype = QType.DYNAMIC if params is None else params.qtype
         source.type = source.type or ir.TensorType(ir.DataType.FLOAT)  # as the scale's, which the operator asks for
         read = node.outputs[0]
         ports = [Port(str(use.node.name), use.idx) for use in read.uses() if use.node.graph is graph]
         if len(ports) != len(read.uses()):
             leftovers.append(Leftover(str(node.name), "a subgraph reads it"))
             continue
-        if not ours:
+        if not ours and params is not None:
             source = saturations.of(source, read, params)
         if read.is_graph_output():
             position = outputs[id(read)]
@@ -118,9 +119,9 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
             source.type, source.shape = source.type or read.type, source.shape or read.shape
             graph.outputs[position] = source
         read.replace_all_uses_with(source)
-        sites.update(dict.fromkeys(ports, params.qtype))
-        if params.qtype is not QType.INT32:
-            qparams.setdefault((str(source.name), params.qtype), params)
+        sites.update(dict.fromkeys(ports, qtype))
+        if params is not None and qtype is not QType.INT32:
+            qparams.setdefault((str(source.name), qtype), params)
     RemoveUnusedNodesPass()(copy)
     for key in [k for k in copy.metadata_props if k.startswith("inlay.")]:
         del copy.metadata_props[key]  # it speaks of the placement that was taken out
@@ -140,10 +141,16 @@ def _undo(graph: ir.Graph, rewrites: Sequence[Rewrite[Any]]) -> frozenset[PortRe
     return frozenset(PortRewrite(port, r.name) for r, ports in undone if r.selectable for port in ports)
 
 
-def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams] | str:
-    """The float value that ``dq`` dequantizes, and its qparams; or why it cannot be taken out."""
+def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams | None] | str:
+    """The float value that ``dq`` dequantizes, and its qparams (None: dynamic); or why it cannot be taken out."""
     quantized = dq.inputs[0]
     assert quantized is not None
+    dynamic = quantized.producer()
+    if dynamic is not None and dynamic.op_type == DYNAMIC_QUANTIZE:
+        source = dynamic.inputs[0]
+        assert source is not None
+        own = tuple(dq.inputs) == tuple(dynamic.outputs)
+        return (source, None) if own else "its scale or zero point is not its DynamicQuantizeLinear's"
     params = _params(dq)
     if isinstance(params, str):
         return params

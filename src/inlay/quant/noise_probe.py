@@ -20,6 +20,7 @@ from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore, tensor_proto
 from inlay.quant.emit import ONNX_TYPE
+from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE
 from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize
 from inlay.space.rules import Rules
 from inlay.space.units import Unit
@@ -31,7 +32,10 @@ _CONSTANT_BYTES = 256_000_000  # dequantized constants inside a probe model: wel
 
 @dataclass(frozen=True)
 class Switch:
-    """Ports that read a value and are quantized together, in one type, by every labelling of the units."""
+    """Ports that read a value and are quantized together, in one type, by every labelling of the units.
+
+    A port may have several, for several types; the placement's type says which is on.
+    """
 
     value: str
     ports: tuple[Port, ...]
@@ -74,7 +78,18 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
     for unit in units:
         if unit.selectable and table.corrects(unit.name):
             found += [Switch(graph.value_of(port), (port,), QType.INT32, True) for port in unit.biases]
-    return tuple(found)
+    return (*found, *_form_switches(graph, units, owners))
+
+
+def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tuple[int, QType]]) -> Iterator[Switch]:
+    """A switch for each port of a form that no other switch quantizes in its type."""
+    sites = dict.fromkeys(site for u in units for sites in u.forms.values() for site in sites)
+    for port, qtype in sites:
+        if port not in owners or owners[port][1] is not qtype:
+            value = graph.value_of(port)
+            array = graph.constant(value)
+            if array is None or array.nbytes <= _CONSTANT_BYTES:
+                yield Switch(value, (port,), qtype, array is not None)
 
 
 def probe_model(
@@ -131,9 +146,16 @@ def _switched(
         elif switch.constant:
             array, params = graph.constant(value), table.params(value, switch.qtype)
             made = _constant(proto, None if array is None else dequantize(quantize(array, params), params), prefix)
+        elif switch.qtype.dynamic:
+            names = [f"{prefix}/{what}" for what in ("q", "scale", "zero")]
+            made = [
+                helper.make_node(DYNAMIC_QUANTIZE, [source], names),
+                helper.make_node(DEQUANTIZE, names, [rounded]),
+            ]
         else:
             made = _rounding(proto, source, prefix, table.params(value, switch.qtype))
-        same = [helper.make_node("Identity", [source], [f"{prefix}/same"])]
+        passed = reads.get(switch.ports[0], source)  # of another type's switch at the same port
+        same = [helper.make_node("Identity", [passed], [f"{prefix}/same"])]
         proto.initializer.append(tensor_proto(f"{prefix}/index", np.array(number, np.int64), TensorProto.INT64))
         yield helper.make_node("Gather", [SWITCHES, f"{prefix}/index"], [f"{prefix}/on"])
         read = value if any(p.node == GRAPH_OUTPUT for p in switch.ports) else f"{prefix}/read"
@@ -245,7 +267,7 @@ class NoiseProbe:
         Raises:
             RunFailed: the model does not run.
         """
-        on = np.array([switch.ports[0] in placement for switch in self.switches], bool)
+        on = np.array([placement.qtype(switch.ports[0]) is switch.qtype for switch in self.switches], bool)
         count = len(self._feeds) if samples is None else min(samples, len(self._feeds))
         share = np.maximum(self._shares[:count].sum(axis=0), _TINY) if count < len(self._feeds) else 1.0
         noise = self._energies(on, count).sum(axis=0) / share / np.maximum(self._signal, _TINY)

@@ -11,6 +11,7 @@ import onnx
 from inlay.model.store import WeightStore, tensor_proto
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 
 
 class QDQGraph:

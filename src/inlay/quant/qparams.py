@@ -79,7 +79,7 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
     return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
 
-STORAGE = {t: np.dtype(t.value.replace("int4", "int8")) for t in QType}
+STORAGE = {t: np.dtype(t.element.replace("int4", "int8")) for t in QType}
 """The numpy type that holds each integer type."""
 
 
@@ -211,15 +211,12 @@ class QParamsTable:
         """Channel axis and consumers of every constant that some operator reads as its weight."""
         found: dict[str, tuple[int | None, list[str]]] = {}
         for node in self._graph.nodes:
-            rule = self._rules.rule(node)
-            if rule is None or rule.weight is None or rule.weight >= len(node.inputs):
-                continue
-            value = node.inputs[rule.weight]
-            if not self._graph.is_constant(value):
-                continue
-            axis = weight_axis(self._graph, Port(node.name, rule.weight))
-            before = found.get(value, (axis, []))
-            found[value] = (axis if before[0] == axis else None, [*before[1], node.name])
+            for slot in self._rules.weight_slots(node):
+                value = node.inputs[slot] if slot < len(node.inputs) else ""
+                if self._graph.is_constant(value):
+                    axis = weight_axis(self._graph, Port(node.name, slot))
+                    before = found.get(value, (axis, []))
+                    found[value] = (axis if before[0] == axis else None, [*before[1], node.name])
         return found
 
     def _floor(self, weight: np.ndarray, axis: int | None, consumers: list[str]) -> np.ndarray | float:
@@ -228,8 +225,8 @@ class QParamsTable:
         for name in consumers:
             node = self._graph.node(name)
             rule = self._rules.rule(node)
-            assert rule is not None
-            bias = node.inputs[rule.bias] if rule.bias is not None and len(node.inputs) > rule.bias else ""
+            slot = None if rule is None else rule.bias
+            bias = node.inputs[slot] if slot is not None and len(node.inputs) > slot else ""
             values = self._graph.constant(bias) if bias else None
             if values is None or node.inputs[0] not in self._ranges:
                 continue
@@ -249,7 +246,8 @@ def constant_range(array: np.ndarray) -> Range:
 def weight_axis(graph: Graph, port: Port) -> int | None:
     """The output-channel axis of the weight at ``port``; None where only one scale for all makes sense.
 
-    Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights.
+    Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights. LSTM: 1, its gates' rows, one
+    scale for both directions.
     """
     node = graph.node(port.node)
     shape = graph.shape(node.inputs[port.slot])
@@ -260,6 +258,6 @@ def weight_axis(graph: Graph, port: Port) -> int | None:
         return 1 if int(node.attributes.get("group", 1)) == 1 else None
     if node.op_type == "Gemm":
         return 0 if node.attributes.get("transB", 0) else 1
-    if node.op_type == "MatMul" and rank == 2:
+    if (node.op_type == "MatMul" and rank == 2) or node.op_type == "LSTM":
         return 1
     return None

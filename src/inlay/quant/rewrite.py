@@ -30,12 +30,14 @@ class Rewrite(ABC, Generic[Form]):
 
     Attributes:
         name: identifies it in placements, recipes and journals.
+        exact: the results are the same to the bit; otherwise up to the order of float operations.
         selectable: applied only where a placement names it, rather than wherever it applies.
         reason: for people: why the rewritten operator is faster.
         source: where the thresholds come from, or what measures whether it pays.
     """
 
     name: ClassVar[str]
+    exact: ClassVar[bool] = True
     selectable: ClassVar[bool] = False
     reason: ClassVar[str]
     source: ClassVar[str]

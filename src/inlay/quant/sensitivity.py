@@ -19,7 +19,7 @@ from inlay.model.graph import Graph
 from inlay.quant.group_split import Group, GroupQueue
 from inlay.quant.noise_probe import NoiseProbe, Switch
 from inlay.space.units import Unit
-from inlay.types import Placement
+from inlay.types import Placement, Port, QType
 
 _MIN_QUESTIONS = 16  # however short the time is: fewer do not get below the coarsest groups
 _MAX_RANKED_SAMPLES = 8  # each costs two runs
@@ -42,10 +42,24 @@ class Sensitivity:
     Attributes:
         values: by value, where all its readers see it quantized.
         constants: by unit, where its weight and its other constants are rounded.
+        forms: by form, then by unit, where that unit alone runs in it.
     """
 
     values: Mapping[str, Powers] = field(default_factory=dict)
     constants: Mapping[str, Powers] = field(default_factory=dict)
+    forms: Mapping[str, Mapping[str, Powers]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, noise: Mapping[tuple[str, str], Powers]) -> Sensitivity:
+        """From the noise of sources by kind (``value``, ``unit``, or the name of a form) and name."""
+        kinds: dict[str, dict[str, Powers]] = {VALUE: {}, UNIT: {}}
+        for (kind, name), powers in noise.items():
+            kinds.setdefault(kind, {})[name] = powers
+        return cls(kinds.pop(VALUE), kinds.pop(UNIT), kinds)
+
+
+VALUE, UNIT = "value", "unit"
+"""Kinds of sources besides forms."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ def probe_budget(
         RunFailed: the model does not run.
     """
     probe.use(feeds[:1])
-    everything = Placement((port, s.qtype) for s in probe.switches for port in s.ports)
+    everything = Placement({port: s.qtype for s in reversed(probe.switches) for port in s.ports}.items())
     begun = clock()
     probe.noise(everything)
     once = max(clock() - begun, 1e-6)
@@ -116,7 +130,7 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
 
     Args:
         switches: what can be quantized.
-        units: the units that the constants belong to.
+        units: the units that can be anything but float, in topological order.
         ask: noise of a placement.
         most: questions; a few more are asked where even the coarsest groups take that many.
     """
@@ -125,27 +139,35 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
         groups = [_measured([source], i, ask) for i, source in enumerate(sources)]
     else:
         groups = _split(sources, ask, most)
-    found: dict[str, dict[str, Powers]] = {"value": {}, "unit": {}}
-    for group in groups:
-        share = tuple(x / len(group.members) for x in group.answer)
-        for source in group.members:
-            found[source.kind][source.name] = share
-    return Sensitivity(found["value"], found["unit"])
+    return Sensitivity.of(
+        {
+            (source.kind, source.name): tuple(x / len(group.members) for x in group.answer)
+            for group in groups
+            for source in group.members
+        }
+    )
 
 
 def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]:
-    """Values in topological order, then units with constants."""
-    owner = {port: u.name for u in units for port in (*u.activations, *u.weights, *u.biases)}
+    """Values in topological order, then units with constants, then units in each form."""
+    owner = {port: u.name for u in units if u.selectable for port in (*u.activations, *u.weights, *u.biases)}
     values: defaultdict[str, list[Switch]] = defaultdict(list)
     constants: defaultdict[str, list[Switch]] = defaultdict(list)
+    by_site: dict[tuple[Port, QType], Switch] = {}
     for switch in switches:
-        if switch.constant:
+        by_site.update(((port, switch.qtype), switch) for port in switch.ports)
+        if switch.constant and switch.ports[0] in owner:
             constants[owner[switch.ports[0]]].append(switch)
-        else:
+        elif not switch.constant and not switch.qtype.dynamic:
             values[switch.value].append(switch)
-    order = {u.name: i for i, u in enumerate(units)}
-    found = [_Source("value", value, tuple(mine)) for value, mine in values.items()]
-    return found + [_Source("unit", n, tuple(constants[n])) for n in sorted(constants, key=lambda n: order[n])]
+    found = [_Source(VALUE, value, tuple(mine)) for value, mine in values.items()]
+    found += [_Source(UNIT, u.name, tuple(constants[u.name])) for u in units if u.name in constants]
+    for form in dict.fromkeys(form for u in units for form in u.forms):
+        for unit in units:
+            own = dict.fromkeys(by_site[site] for site in unit.forms.get(form, ()) if site in by_site)
+            if own:
+                found.append(_Source(form, unit.name, tuple(own)))
+    return found
 
 
 def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> Group[_Source]:
@@ -156,9 +178,8 @@ def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> Group[_Source
 
 
 def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Source]]:
-    values = sum(s.kind == "value" for s in sources)
-    parts = [(0, sources[:values]), (values, sources[values:])]
-    queue = GroupQueue([_measured(part, first, ask) for first, part in parts if part])
+    parts = [(i, sources[i : i + n]) for i, n in _stretches([s.kind for s in sources])]
+    queue = GroupQueue([_measured(part, first, ask) for first, part in parts])
     negligible = _NEGLIGIBLE * queue.first.key[0]
     single: list[Group[_Source]] = []
     asked = len(queue)
@@ -172,6 +193,12 @@ def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Sourc
             first += len(part)
             asked += 1
     return [*single, *queue]
+
+
+def _stretches(kinds: Sequence[str]) -> list[tuple[int, int]]:
+    """Begin and length of each stretch of one kind."""
+    begins = [i for i, kind in enumerate(kinds) if i == 0 or kinds[i - 1] != kind]
+    return [(i, end - i) for i, end in zip(begins, [*begins[1:], len(kinds)], strict=True)]
 
 
 def units_within(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:

@@ -47,8 +47,10 @@ class CalibrationRecord:
         return cls(data["digest"], data["target"], TargetSpec(spec.name, dict(spec.options)), dict(data["table"]))
 
 
-def _sensitivity(data: Mapping[str, Mapping[str, list[float]]]) -> Sensitivity:
-    return Sensitivity(*({name: _powers(p) for name, p in data[kind].items()} for kind in ("values", "constants")))
+def _sensitivity(data: Mapping[str, Mapping[str, Any]]) -> Sensitivity:
+    values, constants = ({n: _powers(p) for n, p in data[kind].items()} for kind in ("values", "constants"))
+    forms = {f: {n: _powers(p) for n, p in units.items()} for f, units in data.get("forms", {}).items()}
+    return Sensitivity(values, constants, forms)
 
 
 def _powers(data: list[float]) -> Powers:

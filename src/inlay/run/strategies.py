@@ -17,6 +17,7 @@ from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.search.baselines import FLOAT, Anchors, anchor_units
 from inlay.search.guided import Guided
 from inlay.search.refine import Refine
+from inlay.space.units import STATIC
 from inlay.types import Placement
 
 _EVOLUTION_STREAM = 3
@@ -73,7 +74,11 @@ def compose(
             rewrites=guided.rewrites,
         )
 
-    low_precision = {name: units for name, units in anchor_units(prepared.units).items() if name != FLOAT}
+    low_precision = {
+        name: frozenset(units)
+        for name, units in anchor_units(prepared.units).items()
+        if name != FLOAT and all(precision == STATIC for precision in units.values())
+    }
     evolve = LazyStrategy("evolve", make_evolve)
     refine = Refine(prepared.selectable, prepared.label, anchors.trials, low_precision)
     after_anchors: dict[str, list[Strategy]] = {

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from inlay.model.graph import Graph
 from inlay.search.base import Dialogue, Scripted
 from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, placement_from_labels
+from inlay.space.units import STATIC, Unit, placement_from_precisions
 from inlay.trial import Proposal, Trial
 from inlay.types import Placement
 
 FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
 """Names of the anchors, which results and recipes use too: the normalized model without Q/DQ nodes, every selectable
-unit, and units with a weight only."""
+unit, and units with a weight only. A target's further precisions have an anchor each, by their names."""
 ORIGINAL = "original"
 """Name of the model as it was given, which every speed-up refers to."""
 
@@ -38,13 +38,19 @@ class Anchors(Scripted):
             self.trials[name] = yield Proposal(placement, name, anchor=True)
 
 
-def anchor_units(units: Sequence[Unit]) -> dict[str, frozenset[str]]:
-    """For each anchor that is not imported, the units that it runs in low precision, by name."""
-    selectable = [u for u in units if u.selectable]
+def anchor_units(units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
+    """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
+
+    Besides the static ones there is an anchor for each form that some unit has, by its name.
+    """
+    selectable = [u.name for u in units if u.selectable]
+    weighted = [u.name for u in units if u.selectable and u.op_type in WEIGHTED]
+    forms = dict.fromkeys(form for u in units for form in u.forms)
     return {
-        FLOAT: frozenset(),
-        FULL_INT8: frozenset(u.name for u in selectable),
-        CONV_MATMUL: frozenset(u.name for u in selectable if u.op_type in WEIGHTED),
+        FLOAT: {},
+        FULL_INT8: dict.fromkeys(selectable, STATIC),
+        CONV_MATMUL: dict.fromkeys(weighted, STATIC),
+        **{form: {u.name: form for u in units if form in u.forms} for form in forms},
     }
 
 
@@ -52,11 +58,9 @@ def anchor_placements(
     graph: Graph, units: Sequence[Unit], rules: Rules, imported: Sequence[tuple[str, Placement]] = ()
 ) -> list[tuple[str, Placement]]:
     """Name and placement of every anchor; of equal placements the first."""
-
-    def placement(low: frozenset[str]) -> Placement:
-        return placement_from_labels(graph, units, rules, lambda unit: unit.name in low)
-
+    usual = anchor_units(units)
+    made = [(name, placement_from_precisions(graph, units, rules, usual[name])) for name in usual]
     first: dict[Placement, str] = {}
-    for name, anchor in [*((n, placement(low)) for n, low in anchor_units(units).items()), *imported]:
+    for name, anchor in [*made, *imported]:
         first.setdefault(anchor, name)
     return [(name, anchor) for anchor, name in first.items()]

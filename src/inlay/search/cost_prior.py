@@ -1,7 +1,8 @@
 """The parameters of the cost model, and what profiles say of them: a cost for each unit and each value.
 
-A unit has four *forms*: its own label, and its context, which is the label of its layout source. A value has the four
-states of :class:`~inlay.search.edges.State`. The latency of a labeling is the sum of one parameter for each of them.
+A unit in float or low precision has two *contexts*: whether its layout source is in low precision. With another label
+(one of the graph's forms) it has one parameter. A value has the four states of :class:`~inlay.search.edges.State`. The
+latency of a labeling is the sum of one parameter for each unit and each value.
 
 A profile shows the parameters that its labeling pays, one by one. Of the others, in this order: those of the same
 signature in this run, in earlier runs, the same unit in another form, and the trend over the size of values.
@@ -17,13 +18,13 @@ from functools import cached_property
 import numpy as np
 
 from inlay.search import policy
-from inlay.search.edges import State
+from inlay.search.edges import FIRST_FORM, LOW, State
 from inlay.search.labeling import BoundaryCost, FusionPenalty, LabelingProblem
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
 
 STATES = len(State)
-FORMS = 4  # of a unit: 2 * (it is low) + (its layout source is low)
+CASES = 4  # of a unit that is float or low: 2 * (it is low) + (its layout source is low)
 
 
 class CostParameters:
@@ -31,14 +32,16 @@ class CostParameters:
 
     def __init__(self, graph: UnitGraph) -> None:
         self.graph = graph
-        self.first_edge = FORMS * len(graph.units)  # parameters before are those of units
-        self.size = self.first_edge + STATES * len(graph.edges)
+        self.first_edge = CASES * len(graph.units)  # parameters before are those of units
+        self.first_form = self.first_edge + STATES * len(graph.edges)  # and those from here on, of units with a form
+        self.size = self.first_form + graph.has_form.size
 
     def paid(self, labels: np.ndarray) -> np.ndarray:
         """Indices of the parameters that propagated labels pay: of units, then of edges; shape (units + edges,)."""
         graph = self.graph
-        forms = 2 * labels.astype(np.int64) + graph.layout_contexts(labels)
-        units = np.arange(len(graph.units)) * FORMS + forms
+        index, cases = np.arange(len(graph.units)), 2 * (labels == LOW) + graph.layout_contexts(labels)
+        forms = self.first_form + index * len(graph.forms) + labels.astype(np.int64) - FIRST_FORM
+        units = np.where(labels < FIRST_FORM, index * CASES + cases, forms)
         edges = self.first_edge + np.arange(len(graph.edges)) * STATES + graph.states(labels)
         return np.concatenate([units, edges])
 
@@ -54,9 +57,10 @@ class CostParameters:
     @cached_property
     def signatures(self) -> tuple[str, ...]:
         """Of each parameter: parameters with equal signatures have equal costs, in any model on one target."""
-        units = (str(("unit", s, form)) for s in self.graph.signatures for form in range(FORMS))
+        units = (str(("unit", s, case)) for s in self.graph.signatures for case in range(CASES))
         values = (str(("value", e.signature, state)) for e in self.graph.edges for state in range(STATES))
-        return (*units, *values)
+        forms = (str(("unit", s, form)) for s in self.graph.signatures for form in self.graph.forms)
+        return (*units, *values, *forms)
 
     def problem(self, costs: np.ndarray) -> LabelingProblem:
         """The labeling problem under given costs of the parameters, nanoseconds.
@@ -64,12 +68,14 @@ class CostParameters:
         A cost ``(a, b, c, d)`` by the labels (00, 01, 10, 11) of a producer ``p`` and its consumer ``u`` is
         ``a + (c - a) p + (d - c) u + (b + c - a - d) (1 - p) u``: unit costs, and one boundary cost. That is exact; the
         boundary cost is negative where equal labels cost more than different ones, which a cut cannot express. Labels
-        that do not propagate to themselves cost more than what they propagate to.
+        that do not propagate to themselves cost more than what they propagate to. A unit's form has no context; that it
+        pays what the context changes for a float one is the one thing that is not exact.
         """
         graph, propagation = self.graph, self.graph.propagation
-        forms = costs[: self.first_edge].reshape(-1, 2, 2)
-        edges = costs[self.first_edge :].reshape(-1, STATES)
-        float_cost, low_cost = forms[:, 0, 0].copy(), forms[:, 1, 0].copy()
+        cases = costs[: self.first_edge].reshape(-1, 2, 2)
+        edges = costs[self.first_edge : self.first_form].reshape(-1, STATES)
+        float_cost, low_cost = cases[:, 0, 0].copy(), cases[:, 1, 0].copy()
+        form_cost = np.where(graph.has_form, costs[self.first_form :].reshape(graph.has_form.shape), np.inf)
         boundaries = []
         # what runs low whatever its label must not look cheap in float: this is more than all units can gain
         prohibitive = 2.0 * float(np.abs(np.concatenate([float_cost, low_cost])).sum())
@@ -78,7 +84,7 @@ class CostParameters:
             boundaries.append(BoundaryCost(producer, (consumer,), quantize=quantize, dequantize=dequantize))
         for unit, source in enumerate(graph.layout_source.tolist()):
             if source >= 0 and graph.selectable[source]:
-                (a, b), (c, d) = forms[unit].T  # by the label of the source, then by its own
+                (a, b), (c, d) = cases[unit].T  # by the label of the source, then by its own
                 low_cost[source] += c - a
                 low_cost[unit] = a + d - c
                 if graph.selectable[unit]:
@@ -89,10 +95,11 @@ class CostParameters:
                 boundaries.append(BoundaryCost(*ends, quantize=float(quantize - in_float)))
                 continue
             float_cost[edge.producer] += in_float
+            form_cost[edge.producer] += in_float
             low_cost[edge.producer] += low
             boundaries.append(BoundaryCost(*ends, float(quantize - in_float), float(dequantize - low)))
         penalties = [FusionPenalty(unit, neighbors, prohibitive) for unit, neighbors in propagation.fusions]
-        return LabelingProblem(float_cost, low_cost, boundaries, graph.selectable, penalties=penalties)
+        return LabelingProblem(float_cost, low_cost, boundaries, graph.selectable, penalties, form_cost)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +146,7 @@ class CostPrior:
         relative = np.where(seen, policy.SEEN, policy.GUESSED)
         same, pace = self._by_signature(), self._pace()
         ratio, context_ratios = self._low_over_float(), self._context_ratios()
-        trends, rates = self._trends(), self._rates()
+        trends, rates, form_ratios = self._trends(), self._rates(), self._form_ratios()
         for at in np.flatnonzero(~seen).tolist():
             signature = self._parameters.signatures[at]
             if signature in same:
@@ -147,7 +154,9 @@ class CostPrior:
             elif signature in self._known:
                 mean[at], relative[at] = self._known[signature] * pace, policy.SAME_SIGNATURE
             elif at < self._parameters.first_edge:
-                mean[at], relative[at] = self._from_other_form(at, ratio, context_ratios)
+                mean[at], relative[at] = self._from_other_case(at, ratio, context_ratios)
+            elif at >= self._parameters.first_form:
+                mean[at], relative[at] = self._from_float(at, form_ratios), policy.GUESSED
             else:
                 k, state = divmod(at - self._parameters.first_edge, STATES)
                 edge = self._graph.edges[k]
@@ -172,38 +181,58 @@ class CostPrior:
 
     def _low_over_float(self) -> float:
         """Typical ratio of a unit's low-precision cost to its float cost, where both were profiled."""
-        forms = self._mean[: self._parameters.first_edge].reshape(-1, 2, 2)
-        costs = np.fmin(forms[:, :, 0], forms[:, :, 1])  # whichever context was profiled
+        cases = self._mean[: self._parameters.first_edge].reshape(-1, 2, 2)
+        costs = np.fmin(cases[:, :, 0], cases[:, :, 1])  # whichever context was profiled
         both = self._graph.selectable & (np.nan_to_num(costs, nan=0.0) > 0.0).all(axis=1)
         if not both.any():
             return policy.LOW_OVER_FLOAT
         ratio = np.exp(np.median(np.log(costs[both, 1] / costs[both, 0])))
         return float(np.clip(ratio, *policy.LOW_OVER_FLOAT_RANGE))
 
-    def _from_other_form(
+    def _form_ratios(self) -> np.ndarray:
+        """By form: typical ratio of a unit's cost to that in float, where both were profiled; shape (forms,)."""
+        shape = self._graph.has_form.shape
+        cases = self._mean[: self._parameters.first_edge].reshape(-1, CASES)
+        in_float, forms = np.fmin(cases[:, 0], cases[:, 1]), self._mean[self._parameters.first_form :].reshape(shape)
+        found = np.full(shape[1], policy.LOW_OVER_FLOAT)
+        for k in range(shape[1]):
+            ratios = forms[:, k] / in_float
+            seen = ratios[np.isfinite(ratios) & (ratios > 0.0)]
+            if seen.size:
+                found[k] = np.clip(np.median(seen), *policy.LOW_OVER_FLOAT_RANGE)
+        return found
+
+    def _from_float(self, at: int, ratios: np.ndarray) -> float:
+        """Cost of a unit in a form, from that in float."""
+        unit, form = divmod(at - self._parameters.first_form, len(self._graph.forms))
+        cases = self._mean[unit * CASES : unit * CASES + 2]
+        seen = cases[np.isfinite(cases)]
+        return float(seen[0] * ratios[form]) if seen.size else policy.COST_FLOOR_NS
+
+    def _from_other_case(
         self, at: int, ratio: float, context_ratios: Mapping[tuple[str, int], float]
     ) -> tuple[float, float]:
-        """Cost of a unit's form, and its relative deviation, from the forms that were profiled.
+        """Cost of a unit that is float or low, and its relative deviation, from the cases that were profiled.
 
         Neighboring indices (``at ^ 1``) are the same label in the other context.
         """
         other_context = self._mean[at ^ 1]
         if np.isfinite(other_context):
-            unit = self._graph.units[at // FORMS]
-            context_ratio = context_ratios.get((unit.op_type, at % FORMS), self._table_ratio(at))
+            unit = self._graph.units[at // CASES]
+            context_ratio = context_ratios.get((unit.op_type, at % CASES), self._table_ratio(at))
             return float(other_context) * context_ratio, policy.OTHER_CONTEXT[at // 2 % 2]
         factor = ratio * self._table_ratio(at) if at & 2 else 1.0 / ratio
         other_label = [float(v) * factor for v in (self._mean[at ^ 2], self._mean[at ^ 3]) if np.isfinite(v)]
         return (other_label[0] if other_label else policy.COST_FLOOR_NS), policy.GUESSED
 
     def _table_ratio(self, at: int) -> float:
-        """Cost of a unit's form over that in the other context, by the target's table."""
-        rule = self._graph.units[at // FORMS].rule
+        """Cost of a unit over that in the other context, by the target's table."""
+        rule = self._graph.units[at // CASES].rule
         behind_float = 1.0 if rule is None else rule.slowdown_after_float
-        return {2: behind_float, 3: 1.0 / behind_float}.get(at % FORMS, 1.0)
+        return {2: behind_float, 3: 1.0 / behind_float}.get(at % CASES, 1.0)
 
     def _context_ratios(self) -> dict[tuple[str, int], float]:
-        """By operator and form: typical cost over that in the other context, where both were profiled.
+        """By operator and case: typical cost over that in the other context, where both were profiled.
 
         Few readings are drawn towards the target's table: one odd unit must not speak for all of its kind.
         """
@@ -212,7 +241,7 @@ class CostPrior:
         for at in np.flatnonzero(self._count[: self._parameters.first_edge]).tolist():
             here, there = self._mean[at], self._mean[at ^ 1]
             if self._count[at ^ 1] and here > policy.COST_FLOOR_NS and there > policy.COST_FLOOR_NS:
-                key = self._graph.units[at // FORMS].op_type, at % FORMS
+                key = self._graph.units[at // CASES].op_type, at % CASES
                 found[key].append(float(np.log(here / there)))
                 table[key] = float(np.log(self._table_ratio(at)))
         prior = policy.PRIOR_READINGS
@@ -225,7 +254,7 @@ class CostPrior:
         """By kind of value and state: typical nanoseconds per element, where some were profiled."""
         found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         first = self._parameters.first_edge
-        for at in np.flatnonzero(self._count[first:]).tolist():
+        for at in np.flatnonzero(self._count[first : self._parameters.first_form]).tolist():
             k, state = divmod(at, STATES)
             edge = self._graph.edges[k]
             if edge.size:
@@ -235,7 +264,7 @@ class CostPrior:
     def _trends(self) -> dict[int, tuple[float, float]]:
         """By state: nanoseconds per value and per element, fitted to what was profiled; both non-negative."""
         found: dict[int, tuple[float, float]] = {State.FLOAT: (0.0, 0.0), State.LOW: (0.0, 0.0)}
-        costs = self._mean[self._parameters.first_edge :].reshape(-1, STATES)
+        costs = self._mean[self._parameters.first_edge : self._parameters.first_form].reshape(-1, STATES)
         sizes = np.array([e.size for e in self._graph.edges], float)
         for state, default in ((State.QUANTIZE, policy.QUANTIZE_NS), (State.DEQUANTIZE, policy.DEQUANTIZE_NS)):
             seen = np.isfinite(costs[:, state]) if len(costs) else np.zeros(0, bool)

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+FLOAT, LOW, FIRST_FORM = 0, 1, 2
+"""Labels of a unit. A label from ``FIRST_FORM`` on stands for one of the graph's forms: further precisions, which read
+and write float. What happens to values depends only on whether a unit is ``LOW``."""
+
 
 class State(enum.IntEnum):
     """What happens to a value under a labeling."""
@@ -43,7 +47,7 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class EdgeArrays:
-    """Producers and consumers of a sequence of values as arrays. Labels are booleans: a unit is in low precision.
+    """Producers and consumers of a sequence of values as arrays. Labels are small integers, shape (units,).
 
     Attributes:
         producer: unit that produces each value, or -1; shape (edges,).
@@ -73,11 +77,11 @@ class EdgeArrays:
     def low_producer(self, labels: np.ndarray) -> np.ndarray:
         """Whether each value's producer is in low precision, shape (edges,)."""
         owned = self.producer >= 0
-        return np.asarray(owned & labels[self.producer]) if len(labels) else owned
+        return np.asarray(owned & (labels[self.producer] == LOW)) if len(labels) else owned
 
     def low_consumers(self, labels: np.ndarray) -> np.ndarray:
         """How many consumers of each value are in low precision, shape (edges,)."""
-        return np.bincount(self.edge, labels[self.consumer], len(self.producer)).astype(np.int64)
+        return np.bincount(self.edge, labels[self.consumer] == LOW, len(self.producer)).astype(np.int64)
 
     def some_float(self, low_consumers: np.ndarray, at: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Whether the values ``at`` have a reader in float, given how many consumers are in low precision."""

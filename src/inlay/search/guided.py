@@ -49,7 +49,7 @@ class Guided(Scripted):
         return Scripted("retreat", partial(self._retreat, least_db))
 
     def _propose(self) -> Dialogue:
-        if not self._graph.selectable.any():
+        if not self._graph.changeable.any():
             return
         surrogate = self.surrogate
         surrogate.choose_rewrites()
@@ -92,7 +92,7 @@ class Guided(Scripted):
 
     def _explore(self) -> Dialogue:
         """Try the most promising labeling, until none promises anything or patience runs out."""
-        units = int(self._graph.selectable.sum())
+        units = int(self._graph.changeable.sum())
         patience = int(np.clip(units * policy.PATIENCE_SHARE, *policy.PATIENCE_RANGE))
         idle = step = 0
         while idle < patience:

@@ -1,6 +1,7 @@
-"""The labeling problem: which units to run in low precision, what that costs, and what limits it must keep.
+"""The labeling problem: which precision each unit gets, what that costs, and what limits it must keep.
 
-Labels are booleans of shape (n,): True for low precision, False for float. Costs are nanoseconds.
+Labels are integers of shape (n,): float, low precision, or a form (:mod:`inlay.search.edges`). A form reads and writes
+float, so that it concerns no boundary. Costs are nanoseconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from inlay.search.edges import EdgeArrays
+from inlay.search.edges import LOW, EdgeArrays
 
 LEAST_LIMIT = 1e-300  # stands in for a limit of zero, so that usage stays finite
 
@@ -37,27 +38,28 @@ class BoundaryCost:
 
 @dataclass(frozen=True)
 class FusionPenalty:
-    """A cost that is paid where ``unit`` is float although all ``neighbors`` are low."""
+    """A cost that is paid where ``unit`` is not low although all ``neighbors`` are."""
 
     unit: int
     neighbors: tuple[int, ...]
     cost: float
 
-    def applies(self, labels: np.ndarray | Sequence[bool]) -> bool:
+    def applies(self, labels: np.ndarray | Sequence[int]) -> bool:
         """Whether it is paid."""
-        return not labels[self.unit] and all(labels[n] for n in self.neighbors)
+        return labels[self.unit] != LOW and all(labels[n] == LOW for n in self.neighbors)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelingProblem:
-    """Which of ``n`` units to run in low precision.
+    """Which of ``n`` units to run in which precision.
 
     Attributes:
         float_cost: cost of each unit in float, shape (n,).
         low_cost: cost of each unit in low precision, shape (n,).
         boundaries: costs of values.
-        selectable: units that may be low; the others are float. Shape (n,).
+        selectable: units that may be low. Shape (n,).
         penalties: costs of units that do not stay float between low ones.
+        form_cost: cost of each unit in each form, infinite where it does not have it; shape (n, forms).
     """
 
     float_cost: np.ndarray
@@ -65,6 +67,19 @@ class LabelingProblem:
     boundaries: Sequence[BoundaryCost]
     selectable: np.ndarray
     penalties: Sequence[FusionPenalty] = ()
+    form_cost: np.ndarray | None = None
+
+    @cached_property
+    def unit_costs(self) -> np.ndarray:
+        """Cost of each unit by label, infinite where it does not have it; shape (n, 2 + forms)."""
+        low = np.where(self.selectable, self.low_cost, np.inf)
+        plain = np.stack([self.float_cost, low], axis=1)
+        return plain if self.form_cost is None else np.concatenate([plain, self.form_cost], axis=1)
+
+    @cached_property
+    def changeable(self) -> np.ndarray:
+        """Whether each unit can be anything but float, shape (n,)."""
+        return np.asarray(np.isfinite(self.unit_costs[:, 1:]).any(axis=1))
 
     @cached_property
     def boundary_costs(self) -> np.ndarray:
@@ -77,10 +92,10 @@ class LabelingProblem:
         return not self.penalties and not bool((self.boundary_costs < 0.0).any())
 
     def cost(self, labels: np.ndarray) -> float:
-        """Total cost of a labeling; infinite where a unit that is not selectable is low."""
-        if bool((labels & ~self.selectable).any()):
+        """Total cost of a labeling; infinite where a unit does not have its label."""
+        total = float(self.unit_costs[np.arange(len(labels)), labels.astype(np.int64)].sum())
+        if not np.isfinite(total):
             return float("inf")
-        total = float(np.where(labels, self.low_cost, self.float_cost).sum())
         total += sum(penalty.cost for penalty in self.penalties if penalty.applies(labels))
         return total + float((self.boundary_costs * self.paid(labels)).sum())
 
@@ -127,13 +142,22 @@ class Limit:
         quantize: weight of each boundary whose producer is float and some consumer is low, shape (boundaries,).
         low: weight of each unit that is low, shape (n,).
         maximum: of the sum.
+        forms: weight of each unit in each form, shape (n, forms).
     """
 
     quantize: np.ndarray
     low: np.ndarray
     maximum: float
+    forms: np.ndarray | None = None
+
+    @cached_property
+    def unit_weights(self) -> np.ndarray:
+        """Weight of each unit by label, shape (n, 2 + forms)."""
+        plain = np.stack([np.zeros_like(self.low), self.low], axis=1)
+        return plain if self.forms is None else np.concatenate([plain, self.forms], axis=1)
 
     def usage(self, problem: LabelingProblem, labels: np.ndarray) -> float:
         """Weighted sum of a labeling over the maximum: the limit is kept up to 1."""
-        total = float(self.low[labels].sum() + self.quantize[problem.paid(labels)[0]].sum())
+        units = self.unit_weights[np.arange(len(labels)), labels.astype(np.int64)]
+        total = float(units.sum() + self.quantize[problem.paid(labels)[0]].sum())
         return total / max(self.maximum, LEAST_LIMIT)

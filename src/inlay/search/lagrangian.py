@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from inlay.search import policy
+from inlay.search.edges import FLOAT, LOW
 from inlay.search.labeling import LEAST_LIMIT, LabelingProblem, Limit
 from inlay.search.local_search import LocalSearch
 from inlay.search.mincut import Network
@@ -47,8 +48,8 @@ class LagrangianSolver:
     def unconstrained(self) -> np.ndarray:
         """A labeling of low cost without limits, shape (n,)."""
         units = len(self._loss)
-        no_prices = np.zeros(units), np.zeros(self.boundaries)
-        starts = (np.zeros(units, bool), np.ones(units, bool), None)
+        no_prices = np.zeros(self._problem.unit_costs.shape), np.zeros(self.boundaries)
+        starts = (np.zeros(units, np.int8), np.full(units, LOW, np.int8), None)
         found = min((self._minimize(*no_prices, start) for start in starts), key=self._relaxed.cost)
         return self._best([found, *self._known], ())
 
@@ -59,14 +60,14 @@ class LagrangianSolver:
         usage = _usage(problem, limits, labels)
         if (usage <= 1.0).all():
             return labels
-        unit_weights = np.array([limit.low / max(limit.maximum, LEAST_LIMIT) for limit in limits])
+        unit_weights = np.array([limit.unit_weights / max(limit.maximum, LEAST_LIMIT) for limit in limits])
         boundary_weights = np.array([limit.quantize / max(limit.maximum, LEAST_LIMIT) for limit in limits])
         share = np.maximum(usage, 1e-6) / usage.sum()  # of each limit in the price
         scale, low, high = policy.FIRST_PRICE * float(np.abs(self._loss).sum()), 0.0, np.inf
         inside, outside = np.zeros_like(labels), labels
         for _ in range(policy.PRICES):
             price = scale * share
-            labels = self._minimize(price @ unit_weights, price @ boundary_weights, None)
+            labels = self._minimize(np.tensordot(price, unit_weights, 1), price @ boundary_weights, None)
             usage = _usage(problem, limits, labels)
             if (usage <= 1.0).all():
                 high = scale
@@ -95,14 +96,27 @@ class LagrangianSolver:
     def _minimize(self, unit_prices: np.ndarray, quantize_prices: np.ndarray, start: np.ndarray | None) -> np.ndarray:
         """The labeling of least cost plus prices, by majorization from ``start``.
 
-        Without a start, the first majorant takes every negative cost as paid.
+        Which form a unit takes concerns nobody else, so it is the cheapest one, and the cut sees the better of it and
+        float. Without a start, the first majorant takes every negative cost as paid.
+
+        Args:
+            unit_prices: of each unit by label, shape (n, 2 + forms).
+            quantize_prices: of each boundary that quantizes.
+            start: labels to begin with.
         """
+        priced = self._problem.unit_costs + unit_prices
+        outside = np.delete(priced, LOW, axis=1)  # float and the forms
+        choice = outside.argmin(axis=1)
+        others = np.where(choice == 0, FLOAT, choice + 1).astype(np.int8)
+        low = np.where(self._problem.selectable, priced[:, LOW], self._problem.low_cost)
+        loss = low - outside[np.arange(len(choice)), choice]
         costs = self._problem.boundary_costs.copy()
         costs[0] += quantize_prices
         labels = start
         for _ in range(policy.MAJORIZATION_STEPS):
             before = labels
-            labels = self._network.cut(self._loss + unit_prices + self._majorant(costs, labels), costs)
+            cut = self._network.cut(loss + self._majorant(costs, labels), costs)
+            labels = np.where(cut, LOW, others).astype(np.int8)
             if not self._negative or (before is not None and (labels == before).all()):
                 break
         assert labels is not None
@@ -116,9 +130,9 @@ class LagrangianSolver:
         units = np.zeros(len(self._loss))
         for k in self._negative:
             boundary, (quantize, dequantize) = self._problem.boundaries[k], costs[:, k]
-            low_producer = boundary.producer >= 0 and (labels is None or bool(labels[boundary.producer]))
-            lows = [c for c in boundary.consumers if labels is None or labels[c]]
-            floats = [c for c in boundary.consumers if labels is None or not labels[c]]
+            low_producer = boundary.producer >= 0 and (labels is None or bool(labels[boundary.producer] == LOW))
+            lows = [c for c in boundary.consumers if labels is None or labels[c] == LOW]
+            floats = [c for c in boundary.consumers if labels is None or labels[c] != LOW]
             if quantize < 0.0 and lows and (labels is None or not low_producer):  # (1 - p) max(u) >= u - p
                 units[lows[0]] += quantize
                 if boundary.producer >= 0:

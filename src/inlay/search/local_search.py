@@ -1,4 +1,4 @@
-"""Local search over labelings: flips and merges around values, with costs and limits updated incrementally."""
+"""Local search over labelings: single units, and merges around values, with costs and limits updated incrementally."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from inlay.search import policy
+from inlay.search.edges import FLOAT, LOW
 from inlay.search.labeling import LEAST_LIMIT, FusionPenalty, LabelingProblem, Limit
 
 
 class LocalSearch:
     """A labeling with its cost and its usage of each limit, and the changes that improve it.
 
-    It begins with ``labels``, in which only selectable units are low. A change costs time proportional to the
+    It begins with ``labels``, in which each unit has its label. A change costs time proportional to the
     boundaries that it touches.
 
     Attributes:
@@ -22,13 +23,15 @@ class LocalSearch:
     """
 
     def __init__(self, problem: LabelingProblem, limits: Sequence[Limit], labels: np.ndarray) -> None:
-        n, boundaries = len(problem.float_cost), len(problem.boundaries)
+        boundaries = len(problem.boundaries)
         self._problem = problem
-        self._low: list[bool] = labels.tolist()
-        self._loss: np.ndarray = problem.low_cost - problem.float_cost
+        self._labels: list[int] = labels.astype(int).tolist()
+        self._costs = problem.unit_costs
+        self._offered: np.ndarray = np.isfinite(self._costs)
         self._low_consumers: list[int] = problem.arrays.low_consumers(labels).tolist()
         maximum = np.array([max(limit.maximum, LEAST_LIMIT) for limit in limits])
-        self._unit_weights = np.array([c.low for c in limits], np.float64).reshape(len(limits), n).T / maximum
+        weights = np.array([c.unit_weights for c in limits], np.float64).reshape(len(limits), *self._costs.shape)
+        self._unit_weights = np.moveaxis(weights, 0, -1) / maximum  # shape (n, labels, limits)
         self._quantize_weights = (
             np.array([c.quantize for c in limits], np.float64).reshape(len(limits), boundaries).T / maximum
         )
@@ -38,7 +41,7 @@ class LocalSearch:
     @property
     def labels(self) -> np.ndarray:
         """The current labels, shape (n,)."""
-        return np.array(self._low, bool)
+        return np.array(self._labels, np.int8)
 
     def fits(self) -> bool:
         """Whether every limit is kept."""
@@ -49,35 +52,36 @@ class LocalSearch:
         self._repair()
         if self.fits():
             for _ in range(policy.PASSES):
-                if not (self._flip_units() | self._merge_values()):
+                if not (self._change_units() | self._merge_values()):
                     return
 
     def _repair(self) -> None:
-        """Flip units until the limits are kept, the least cost per unit of excess first."""
+        """Change units until the limits are kept, the least cost per unit of excess first."""
         excess = _excess(self.usage)
         while excess > 0.0:
-            cost, usage = self._flips()
+            cost, usage = self._changes()
             broken = self.usage > 1.0
-            saved = np.minimum(-usage, np.maximum(self.usage - 1.0, 0.0))[:, broken].sum(axis=1)
-            useful = np.flatnonzero(self._problem.selectable & (saved > 0.0))
-            best = useful[np.argsort(np.maximum(cost, 0.0)[useful] / saved[useful], kind="stable")]
+            saved = np.minimum(-usage, np.maximum(self.usage - 1.0, 0.0))[:, :, broken].sum(axis=2)
+            useful = np.argwhere(np.isfinite(cost) & (saved > 0.0))
+            at = tuple(useful.T)
+            best = useful[np.argsort(np.maximum(cost, 0.0)[at] / saved[at], kind="stable")]
             before = excess
-            for unit in best[: max(1, int(useful.size * policy.BATCH_SHARE))].tolist():
-                low = not self._low[unit]
-                left = _excess(self.usage + self._preview([unit], low)[1])
+            for unit, label in best[: max(1, int(len(useful) * policy.BATCH_SHARE))].tolist():
+                left = _excess(self.usage + self._preview([unit], label)[1])
                 if left < excess - policy.ROUNDING:
-                    self._set([unit], low)
+                    self._set([unit], label)
                     excess = left
             if excess == before:
                 return
 
-    def _flip_units(self) -> bool:
-        """Flip single units where that pays, the highest gain per usage first. Whether any was flipped."""
-        cost, usage = self._flips()
-        paying = np.flatnonzero(self._problem.selectable & (cost < 0.0))
-        per_usage = cost[paying] / (usage[paying].max(axis=1, initial=0.0) + policy.FREE_USAGE)
+    def _change_units(self) -> bool:
+        """Change single units where that pays, the highest gain per usage first. Whether any was changed."""
+        cost, usage = self._changes()
+        paying = np.argwhere(cost < 0.0)
+        at = tuple(paying.T)
+        per_usage = cost[at] / (usage[at].max(axis=1, initial=0.0) + policy.FREE_USAGE)
         best = paying[np.argsort(per_usage, kind="stable")]
-        return self._take(((unit,), not self._low[unit]) for unit in best.tolist())
+        return self._take(((unit,), label) for unit, label in best.tolist())
 
     def _merge_values(self) -> bool:
         """Give all units around a value one label where they differ and that pays. Whether any was changed."""
@@ -86,23 +90,40 @@ class LocalSearch:
             for b in self._problem.boundaries
             if b.consumers
         ]
-        return self._take((m, low) for m in members if len({self._low[i] for i in m}) > 1 for low in (True, False))
+        return self._take((m, to) for m in members if len({self._labels[i] for i in m}) > 1 for to in (LOW, FLOAT))
 
-    def _take(self, changes: Iterable[tuple[Sequence[int], bool]]) -> bool:
+    def _take(self, changes: Iterable[tuple[Sequence[int], int]]) -> bool:
         taken = False
-        for members, low in changes:
-            changed = [m for m in members if self._problem.selectable[m] and self._low[m] is not low]
+        for members, label in changes:
+            changed = [m for m in members if self._offered[m, label] and self._labels[m] != label]
             if changed:
-                cost, usage = self._preview(changed, low)
+                cost, usage = self._preview(changed, label)
                 if cost < -policy.ROUNDING and _excess(self.usage + usage) == 0.0:
-                    self._set(changed, low)
+                    self._set(changed, label)
                     taken = True
         return taken
 
-    def _flips(self) -> tuple[np.ndarray, np.ndarray]:
-        """Additional cost and usage of flipping each unit alone; shapes (n,) and (n, limits)."""
-        problem, arrays, n = self._problem, self._problem.arrays, len(self._low)
-        low = self.labels
+    def _changes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Additional cost and usage of giving each unit alone each label; shapes (n, labels) and (n, labels, limits).
+
+        The cost is infinite where a unit does not have a label, or has it now.
+        """
+        now, units = self.labels.astype(np.int64), np.arange(len(self._labels))
+        across_cost, across_usage = self._crossings(now == LOW)
+        cost = self._costs - self._costs[units, now][:, None]
+        usage = self._unit_weights - self._unit_weights[units, now][:, None]
+        crosses = (np.arange(cost.shape[1]) == LOW) != (now == LOW)[:, None]
+        cost = np.where(crosses, cost + across_cost[:, None], cost)
+        usage = np.where(crosses[:, :, None], usage + across_usage[:, None], usage)
+        cost[units, now] = np.inf
+        return cost, usage
+
+    def _crossings(self, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What boundaries and penalties add where each unit alone becomes low, or ceases to be; as of :meth:`_changes`.
+
+        Shapes (n,) and (n, limits).
+        """
+        problem, arrays, n = self._problem, self._problem.arrays, len(low)
         low_producer, low_consumers = arrays.low_producer(low), arrays.low_consumers(low)
         now = problem.paid_given(low_producer, low_consumers).astype(np.int8)
         by_producer = problem.paid_given(~low_producer, low_consumers).astype(np.int8) - now
@@ -110,49 +131,48 @@ class LocalSearch:
         flipped = problem.paid_given(low_producer[arrays.edge], low_consumers[arrays.edge] + step, arrays.edge)
         by_consumer = flipped.astype(np.int8) - now[:, arrays.edge]
         costs, owned = problem.boundary_costs, arrays.producer >= 0
-        sign = np.where(low, -1.0, 1.0)
-        cost = sign * self._loss
-        cost += np.bincount(arrays.producer[owned], (costs * by_producer).sum(axis=0)[owned], n)
+        cost = np.bincount(arrays.producer[owned], (costs * by_producer).sum(axis=0)[owned], n).astype(np.float64)
         cost += np.bincount(arrays.consumer, (costs[:, arrays.edge] * by_consumer).sum(axis=0), n)
         for penalty in problem.penalties:
-            averting = [m for m, label in _paying_labels(penalty) if self._low[m] is not label]
+            averting = [m for m, is_low in _paying_labels(penalty) if low[m] != is_low]
             if not averting:
                 cost[[penalty.unit, *penalty.neighbors]] -= penalty.cost
             elif len(averting) == 1:
                 cost[averting[0]] += penalty.cost
-        usage = sign[:, None] * self._unit_weights
+        usage = np.zeros((n, self._quantize_weights.shape[1]))
         for j in range(usage.shape[1]):
             weights = self._quantize_weights[:, j]
             usage[:, j] += np.bincount(arrays.producer[owned], (weights * by_producer[0])[owned], n)
             usage[:, j] += np.bincount(arrays.consumer, weights[arrays.edge] * by_consumer[0], n)
         return cost, usage
 
-    def _preview(self, units: Sequence[int], low: bool) -> tuple[float, np.ndarray]:
-        """Additional cost and usage of labeling ``units`` as ``low``."""
+    def _preview(self, units: Sequence[int], label: int) -> tuple[float, np.ndarray]:
+        """Additional cost and usage of giving ``units`` one label."""
         cost, usage = self.cost, self.usage
-        changed = [i for i in dict.fromkeys(units) if self._low[i] is not low]
-        self._set(changed, low)
+        before = [(i, self._labels[i]) for i in dict.fromkeys(units)]
+        self._set(units, label)
         added = self.cost - cost, self.usage - usage
-        self._set(changed, not low)
+        for old in dict.fromkeys(was for _, was in before):
+            self._set([i for i, was in before if was == old], old)
         self.cost, self.usage = cost, usage  # without accumulated rounding
         return added
 
-    def _set(self, units: Sequence[int], low: bool) -> None:
+    def _set(self, units: Sequence[int], label: int) -> None:
         problem = self._problem
-        changed = [i for i in dict.fromkeys(units) if self._low[i] is not low]
+        changed = [i for i in dict.fromkeys(units) if self._labels[i] != label]
         near = dict.fromkeys(k for i in changed for k in problem.boundaries_of[i])
         before = [self._boundary_cost(k) for k in near]
         penalties = [problem.penalties[k] for k in dict.fromkeys(k for i in changed for k in problem.penalties_of[i])]
-        self.cost -= sum(p.cost for p in penalties if p.applies(self._low))
-        sign = 1.0 if low else -1.0
+        self.cost -= sum(p.cost for p in penalties if p.applies(self._labels))
+        usage = np.zeros_like(self.usage)
+        joined = {i: (label == LOW) - (self._labels[i] == LOW) for i in changed}
         for i in changed:
-            self._low[i] = low
-            self.cost += sign * float(self._loss[i])
-        self.cost += sum(p.cost for p in penalties if p.applies(self._low))
-        members = set(changed)
-        usage = sign * self._unit_weights[changed].sum(axis=0)
+            self.cost += float(self._costs[i, label] - self._costs[i, self._labels[i]])
+            usage = usage + self._unit_weights[i, label] - self._unit_weights[i, self._labels[i]]
+            self._labels[i] = label
+        self.cost += sum(p.cost for p in penalties if p.applies(self._labels))
         for k, (cost, quantized) in zip(near, before, strict=True):
-            self._low_consumers[k] += int(sign) * len(members.intersection(problem.boundaries[k].consumers))
+            self._low_consumers[k] += sum(joined.get(c, 0) for c in problem.boundaries[k].consumers)
             new_cost, now_quantized = self._boundary_cost(k)
             self.cost += new_cost - cost
             if now_quantized is not quantized:
@@ -162,7 +182,7 @@ class LocalSearch:
     def _boundary_cost(self, k: int) -> tuple[float, bool]:
         """Cost of a boundary, and whether its value is quantized behind a float producer."""
         boundary, low_consumers = self._problem.boundaries[k], self._low_consumers[k]
-        low_producer = boundary.producer >= 0 and self._low[boundary.producer]
+        low_producer = boundary.producer >= 0 and self._labels[boundary.producer] == LOW
         quantized = not low_producer and low_consumers > 0
         cost = boundary.quantize if quantized else 0.0
         if low_producer and (boundary.float_reader or low_consumers < len(boundary.consumers)):
@@ -176,5 +196,5 @@ def _excess(usage: np.ndarray) -> float:
 
 
 def _paying_labels(penalty: FusionPenalty) -> list[tuple[int, bool]]:
-    """Units of a penalty, each with the label that it has where the penalty is paid."""
+    """Units of a penalty, each with whether it is low where the penalty is paid."""
     return [(penalty.unit, False), *((neighbor, True) for neighbor in penalty.neighbors)]

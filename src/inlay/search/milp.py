@@ -1,6 +1,7 @@
 """Exact labelings by a mixed-integer linear program: costs of any sign, and linear limits.
 
-Each unit has one 0/1 column for each precision. A value is produced in its producer's precision; where some reader
+Each unit has a 0/1 column for float and one for low precision, and one for each of its forms, which is a way of being
+float. A value is produced in its producer's precision; where some reader
 wants the other one, a conversion is paid once, however many readers share it.
 """
 
@@ -14,6 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from inlay.model.silence import silence
+from inlay.search.edges import FIRST_FORM, FLOAT, LOW
 from inlay.search.labeling import LEAST_LIMIT, LabelingProblem, Limit
 
 _Row = tuple[list[int], list[float], float, float]  # columns, coefficients, lower and upper bound
@@ -61,7 +63,7 @@ class _Program:
 def solve(
     problem: LabelingProblem, limits: Sequence[Limit] = (), seconds: float = 5.0, gap: float = 1e-4
 ) -> np.ndarray | None:
-    """The best labeling that keeps ``limits`` (HiGHS through SciPy), booleans of shape (n,).
+    """The best labeling that keeps ``limits`` (HiGHS through SciPy), shape (n,).
 
     It is the best one found within ``seconds``, or the first within a relative optimality ``gap``. None when none was
     found in time or none exists.
@@ -70,6 +72,7 @@ def solve(
     program = _Program(np.stack([problem.float_cost, problem.low_cost], axis=1).ravel().tolist())
     program.rows += [([2 * i, 2 * i + 1], [1.0, 1.0], 1.0, 1.0) for i in range(n)]
     weights = [{2 * i + 1: float(limit.low[i]) for i in np.flatnonzero(limit.low).tolist()} for limit in limits]
+    forms = _add_forms(program, problem, limits, weights)
     one = program.column(0.0)  # a producer that is not a unit is float
     program.rows.append(([one], [1.0], 1.0, 1.0))
     for k, boundary in enumerate(problem.boundaries):
@@ -95,6 +98,7 @@ def solve(
     cost = np.array(program.cost)
     upper, integral = np.ones(len(cost)), np.zeros(len(cost), np.int64)
     upper[1 : 2 * n : 2], integral[: 2 * n] = problem.selectable, 1
+    integral[list(forms)] = 1
     with silence():  # HiGHS prints a line of its own now and then, whatever ``disp`` says
         found = milp(
             cost / (np.abs(cost).max(initial=0.0) or 1.0),
@@ -103,4 +107,32 @@ def solve(
             constraints=program.constraints(),
             options={"time_limit": seconds, "mip_rel_gap": gap},
         )
-    return None if found.x is None else (found.x[1 : 2 * n : 2] > found.x[: 2 * n : 2]) & problem.selectable
+    if found.x is None:
+        return None
+    labels = np.where((found.x[1 : 2 * n : 2] > found.x[: 2 * n : 2]) & problem.selectable, LOW, FLOAT).astype(np.int8)
+    for column, (unit, label) in forms.items():
+        if found.x[column] > 0.5 and labels[unit] != LOW:
+            labels[unit] = label
+    return labels
+
+
+def _add_forms(
+    program: _Program, problem: LabelingProblem, limits: Sequence[Limit], weights: Sequence[dict[int, float]]
+) -> dict[int, tuple[int, int]]:
+    """Columns that say that a unit has a form: at most one of them is 1, and only where the unit is not low.
+
+    Returns the unit and the label of each, and enters its weights in the limits.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    offered = np.isfinite(problem.unit_costs)
+    for unit in np.flatnonzero(offered[:, FIRST_FORM:].any(axis=1)).tolist():
+        own = []
+        for label in (FIRST_FORM + np.flatnonzero(offered[unit, FIRST_FORM:])).tolist():
+            column = program.column(float(problem.unit_costs[unit, label] - problem.float_cost[unit]))
+            found[column] = unit, label
+            own.append(column)
+            for limit, columns in zip(limits, weights, strict=True):
+                if limit.unit_weights[unit, label]:
+                    columns[column] = float(limit.unit_weights[unit, label])
+        program.rows.append(([2 * unit, *own], [1.0, *[-1.0] * len(own)], 0.0, np.inf))
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from inlay.search import policy
+from inlay.search.edges import FIRST_FORM, FLOAT, LOW
 from inlay.search.unit_graph import UnitGraph
 
 
@@ -17,43 +18,50 @@ class Move(NamedTuple):
 
     Attributes:
         units: their indices, all selectable, in topological order.
-        low: the label.
+        label: that they get; all of them have it.
     """
 
     units: tuple[int, ...]
-    low: bool
+    label: int
 
     def apply(self, labels: np.ndarray) -> np.ndarray:
         """``labels`` after the move."""
         changed = labels.copy()
-        changed[list(self.units)] = self.low
+        changed[list(self.units)] = self.label
         return changed
 
     def describe(self, graph: UnitGraph) -> str:
         """The move in words."""
         what = describe_units([graph.units[i].name for i in self.units])
-        return f"flip: {what} to {'low precision' if self.low else 'float'}"
+        return f"flip: {what} to {('float', 'low precision', *graph.forms)[self.label]}"
 
 
 def moves(graph: UnitGraph) -> list[Move]:
     """Every move of the neighborhood, once.
 
-    They label a single unit, a run of 2, 4, 8, … selectable units in topological order (runs of one length overlap by
-    half), or all selectable units around a value.
+    They label a single unit, a run of 2, 4, 8, … units in topological order (runs of one length overlap by half), or
+    all selectable units around a value.
     """
-    selectable = np.flatnonzero(graph.selectable)
     found: dict[Move, None] = {}
     for edge in graph.edges:
         members = tuple(sorted(m for m in {edge.producer, *edge.consumers} if m >= 0 and graph.selectable[m]))
         if len(members) > 1:
-            found.update({Move(members, False): None, Move(members, True): None})
-    length = 1
-    while length <= len(selectable) // 2 + 1:
-        for start in range(0, len(selectable), max(1, length // 2)):
-            run = tuple(selectable[start : start + length].tolist())
-            found.update({Move(run, False): None, Move(run, True): None})
-        length *= 2
+            found.update({Move(members, FLOAT): None, Move(members, LOW): None})
+    found.update({Move(run, label): None for run in _runs(graph.selectable) for label in (FLOAT, LOW)})
+    for k in range(len(graph.forms)):
+        found.update(
+            {Move(run, label): None for run in _runs(graph.has_form[:, k]) for label in (FLOAT, FIRST_FORM + k)}
+        )
     return list(found)
+
+
+def _runs(members: np.ndarray) -> Iterator[tuple[int, ...]]:
+    """Runs of 1, 2, 4, … of the units that ``members`` marks."""
+    units, length = np.flatnonzero(members), 1
+    while length <= len(units) // 2 + 1:
+        for start in range(0, len(units), max(1, length // 2)):
+            yield tuple(units[start : start + length].tolist())
+        length *= 2
 
 
 def neighbors(

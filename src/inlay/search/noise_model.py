@@ -1,10 +1,10 @@
 """How much quantization noise a labeling makes, and may make: the accuracy constraint as linear limits.
 
-The noise at an output is modeled as a sum over *sources*: quantizing a value behind a float producer, and running a
-unit in low precision on inputs that are quantized already. It is not one sum over quantized values: the output of an
-operator that only moves elements lies on the quantization grid already, so quantizing it again adds nothing. The noise
-of each source alone is the prior. It overestimates: saturating operators absorb noise, and rounding twice is not twice
-as bad. So every labeling whose noise is known corrects the sources that it consists of.
+The noise at an output is modeled as a sum over *sources*: quantizing a value behind a float producer, running a unit in
+low precision on inputs that are quantized already, and running it in one of its forms. It is not one sum over quantized
+values: the output of an operator that only moves elements lies on the quantization grid already, so quantizing it again
+adds nothing. The noise of each source alone is the prior. It overestimates: saturating operators absorb noise, and
+rounding twice is not twice as bad. So every labeling whose noise is known corrects the sources that it consists of.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import policy
-from inlay.search.edges import State
+from inlay.search.edges import FIRST_FORM, LOW, State
 from inlay.search.labeling import Limit
 from inlay.search.unit_graph import UnitGraph
 from inlay.trial import Accuracy, Trial, noise_of
@@ -37,18 +37,22 @@ class NoiseModel:
         for k, edge in enumerate(graph.edges):
             if edge.producer >= 0 and graph.selectable[edge.producer] and not graph.units[edge.producer].moves_data:
                 units[edge.producer] += values[k]
-        self._prior: np.ndarray = np.clip(np.concatenate([units, values]), _LEAST, _MOST)
+        forms = [[alone.forms.get(f, {}).get(u.name, none) for u in graph.units] for f in graph.forms]
+        parts = units, values, np.array(forms, np.float64).reshape(shape)
+        self._prior: np.ndarray = np.clip(np.concatenate(parts), _LEAST, _MOST)
         self._fitted: np.ndarray | None = None
         self._known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}  # sources and noise by labels
         self._ratios: list[np.ndarray] = []
 
     def sources(self, labels: np.ndarray) -> np.ndarray:
-        """Sources of a labeling: units in low precision, then values quantized behind float producers."""
-        return np.concatenate([labels & self._graph.selectable, self._graph.states(labels) == int(State.QUANTIZE)])
+        """Sources of a labeling: units in low precision, values quantized behind float producers, units in forms."""
+        graph = self._graph
+        low, quantized = (labels == LOW) & graph.selectable, graph.states(labels) == int(State.QUANTIZE)
+        return np.concatenate([low, quantized, *(labels == FIRST_FORM + k for k in range(len(graph.forms)))])
 
     @property
     def table(self) -> np.ndarray:
-        """Noise of each source, shape (units + values, outputs)."""
+        """Noise of each source, shape (units + values + units of each form, outputs)."""
         if self._fitted is None:
             self._fitted = self._fit()
         return self._fitted
@@ -62,18 +66,18 @@ class NoiseModel:
 
     def predict(self, labels: np.ndarray) -> np.ndarray:
         """Noise at each output, shape (outputs,): as probed where it was, else the sum over sources."""
-        known = self._known.get(np.packbits(labels).tobytes())
+        known = self._known.get(_key(labels))
         noise = self.table[self.sources(labels)].sum(axis=0) if known is None else known[1]
         return np.asarray(noise * self.factor)
 
     def knows(self, labels: np.ndarray) -> bool:
         """Whether ``labels`` were probed."""
-        return np.packbits(labels).tobytes() in self._known
+        return _key(labels) in self._known
 
     def update(self, labels: np.ndarray, noise: Powers) -> None:
         """Learn the noise of a labeling, as probed."""
         capped = np.minimum(np.asarray(noise, np.float64), _MOST)
-        self._known[np.packbits(labels).tobytes()] = (self.sources(labels), capped)
+        self._known[_key(labels)] = (self.sources(labels), capped)
         self._fitted = None
 
     def compare(self, labels: np.ndarray, accuracy: Accuracy) -> None:
@@ -92,10 +96,11 @@ class NoiseModel:
         The last of the problem's ``boundaries`` (how many there are) are the graph's edges, in order.
         """
         table = self.table * self.factor
-        n = len(self._graph.units)
+        n, edges = len(self._graph.units), len(self._graph.edges)
         quantize = np.zeros((boundaries, len(self.outputs)))
-        quantize[boundaries - len(self._graph.edges) :] = table[n:]
-        return [Limit(quantize[:, k], table[:n, k], maximum) for k in range(len(self.outputs))]
+        quantize[boundaries - edges :] = table[n : n + edges]
+        forms = table[n + edges :].reshape(len(self._graph.forms), n, len(self.outputs)).swapaxes(0, 1)
+        return [Limit(quantize[:, k], table[:n, k], maximum, forms[:, :, k]) for k in range(len(self.outputs))]
 
     def _fit(self) -> np.ndarray:
         """Noise of the sources that explains what was probed, close to the prior.
@@ -124,6 +129,10 @@ class NoiseModel:
                 log += policy.FIT_STEP * (error + pull * (prior + common - log)) / (seen + trust)
             fitted[:, k] = np.exp(log)
         return fitted
+
+
+def _key(labels: np.ndarray) -> bytes:
+    return labels.astype(np.int8).tobytes()
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:

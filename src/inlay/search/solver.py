@@ -27,7 +27,7 @@ class Solver:
         sensitivity: measures the noise of every source alone.
         probe: measures the noise of a labeling; None where it cannot.
         anchors: trials of the anchors by name, complete by the time of the first call.
-        chosen: for each anchor's name, the units that it runs in low precision.
+        chosen: for each anchor's name, the precisions of its units by name.
         patience: seconds that one integer program may take.
     """
 
@@ -39,7 +39,7 @@ class Solver:
         sensitivity: Callable[[], Sensitivity],
         probe: Callable[[np.ndarray], Powers | None],
         anchors: Mapping[str, Trial],
-        chosen: Mapping[str, frozenset[str]],
+        chosen: Mapping[str, Mapping[str, str]],
         patience: Callable[[], float] = lambda: policy.MILP_SECONDS,
     ) -> None:
         self._graph = graph

@@ -13,6 +13,7 @@ import numpy as np
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import policy
 from inlay.search.cost_model import CostModel, Prediction
+from inlay.search.edges import FLOAT
 from inlay.search.noise_model import NoiseAllowance
 from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
 from inlay.search.solver import Solver
@@ -55,10 +56,11 @@ def disagreements(graph: UnitGraph, labels: np.ndarray, kernels: Sequence[Kernel
     found = []
     for i, own in sorted(by_unit.items()):
         low = any(k.precision in _INTEGERS for k in own)
-        if graph.selectable[i] and low != bool(labels[i]):
+        wanted = labels[i] != FLOAT
+        if graph.changeable[i] and low != wanted:
             unit = graph.units[i]
             names = tuple(f"{k.op_type} ({k.precision})" for k in own)
-            found.append(Disagreement(unit.name, unit.op_type, bool(labels[i]), names))
+            found.append(Disagreement(unit.name, unit.op_type, bool(wanted), names))
     return found
 
 
@@ -70,7 +72,7 @@ class Oracles:
         profile: kernel times of a placement; empty when it cannot be profiled.
         sensitivity: noise of every source alone, at the float outputs.
         noise: noise of a placement, by a probe; None where it cannot be probed.
-        label: the placement in which the named units run in low precision.
+        label: the placement in which the named units have these precisions.
         hurried: whether the anchors took much of the time.
         rewrites: the selectable rewrites of the target, wherever they apply.
         patience: seconds that one integer program may take, beyond its own limit.
@@ -79,7 +81,7 @@ class Oracles:
     profile: Callable[[Placement], Sequence[KernelTime]]
     sensitivity: Callable[[], Sensitivity]
     noise: Callable[[Placement], Powers | None]
-    label: Callable[[frozenset[str]], Placement]
+    label: Callable[[Mapping[str, str]], Placement]
     hurried: Callable[[], bool] = lambda: False
     rewrites: frozenset[PortRewrite] = frozenset()
     patience: Callable[[], float] = lambda: math.inf
@@ -108,7 +110,7 @@ class Surrogate:
         graph: units and values.
         oracles: profiles and probes.
         anchors: trials of the anchors by name, complete by the time of the first call.
-        chosen: for each anchor's name, the units that it runs in low precision.
+        chosen: for each anchor's name, the precisions of its units by name.
         outputs: names of the float outputs, as in the sensitivities.
         bound: noise over signal that the SQNR bound allows; None where there is no such bound.
         baseline_ns: latency of the baseline.
@@ -131,7 +133,7 @@ class Surrogate:
         graph: UnitGraph,
         oracles: Oracles,
         anchors: Mapping[str, Trial],
-        chosen: Mapping[str, frozenset[str]],
+        chosen: Mapping[str, Mapping[str, str]],
         outputs: Sequence[str],
         bound: float | None,
         baseline_ns: float,
@@ -155,7 +157,7 @@ class Surrogate:
             oracles.patience,
         )
         self.rewrites = RewriteChoice()
-        self.best = np.zeros(len(graph.units), bool)
+        self.best = np.zeros(len(graph.units), np.int8)
         self.best_ns = float("inf")
         self.points: list[Point] = []
         self.predictions: list[CheckedPrediction] = []
@@ -164,7 +166,7 @@ class Surrogate:
 
     def placement(self, labels: np.ndarray) -> Placement:
         """The placement of a labeling and all that follows from it, with the faster rewrites."""
-        plain = self.oracles.label(self.graph.names(self.graph.fixed_point(labels)))
+        plain = self.oracles.label(self.graph.precisions(self.graph.fixed_point(labels)))
         return plain.with_rewrites(self.rewrites.rewrites)
 
     def trial(self, labels: np.ndarray) -> Trial | None:

@@ -1,7 +1,8 @@
 """Units and the values between them: the graph that the search labels.
 
-A labeling gives each unit a boolean label: low precision or float. What happens to a value (Q, DQ, reorders,
-transposes), and so what it costs, depends on the labels of its producer and of its consumers: its :class:`State`.
+A labeling gives each unit a label: float, low precision, or one of its forms (:class:`inlay.space.rules.Form`), which
+read and write float. What happens to a value (Q, DQ, reorders, transposes), and so what it costs, depends on which of
+its producer and its consumers are in low precision: its :class:`State`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from inlay.model.graph import Graph
-from inlay.search.edges import Edge, EdgeArrays
+from inlay.search.edges import FIRST_FORM, FLOAT, LOW, Edge, EdgeArrays
 from inlay.search.propagation import Propagation
-from inlay.space.units import Unit
+from inlay.space.units import STATIC, Unit
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Clip", "Div", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log"}
@@ -30,9 +31,10 @@ class UnitGraph:
 
     Attributes:
         units: every unit, in topological order.
-        selectable: whether each unit can run in low precision; the others are always float. Shape (units,).
+        selectable: whether each unit can run in low precision. Shape (units,).
         edges: every value that some selectable unit computes or reads as an activation.
         signatures: operator, attributes and shapes of each unit; units with equal signatures have equal costs.
+        forms: names of the forms that some unit has; the ``k``-th has the label ``FIRST_FORM + k``.
         layout_source: index of the unit whose output layout each unit gets, or -1: the one that computes its first
             activation, looking through elementwise operators. An integer kernel may emit NHWC, a float one a blocked
             layout or NCHW, and the time of what follows depends on it. Shape (units,).
@@ -43,6 +45,19 @@ class UnitGraph:
     edges: tuple[Edge, ...]
     signatures: tuple[str, ...]
     layout_source: np.ndarray
+    forms: tuple[str, ...] = ()
+
+    @cached_property
+    def has_form(self) -> np.ndarray:
+        """Whether each unit has each form, shape (units, forms)."""
+        return np.array([[f in u.forms for f in self.forms] for u in self.units], bool).reshape(
+            len(self.units), len(self.forms)
+        )
+
+    @property
+    def changeable(self) -> np.ndarray:
+        """Whether each unit can be anything but float, shape (units,)."""
+        return np.asarray(self.selectable | self.has_form.any(axis=1))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -58,18 +73,26 @@ class UnitGraph:
         """Index of the edge of each value."""
         return {edge.value: k for k, edge in enumerate(self.edges)}
 
-    def labels(self, names: Collection[str]) -> np.ndarray:
-        """The labeling in which the named units run in low precision, shape (units,)."""
-        wanted = set(names)
-        return np.array([u.name in wanted and bool(s) for u, s in zip(self.units, self.selectable, strict=True)], bool)
+    def labels(self, precisions: Mapping[str, str] | Collection[str]) -> np.ndarray:
+        """The labeling in which the named units have these precisions, static by default; int8, shape (units,)."""
+        given = precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, STATIC)
+        labels = np.zeros(len(self.units), np.int8)
+        for i, unit in enumerate(self.units):
+            precision = given.get(unit.name, "")
+            if precision in unit.forms:
+                labels[i] = FIRST_FORM + self.forms.index(precision)
+            elif precision == STATIC and self.selectable[i]:
+                labels[i] = LOW
+        return labels
 
-    def names(self, labels: np.ndarray) -> frozenset[str]:
-        """Names of the units in low precision."""
-        return frozenset(self.units[i].name for i in np.flatnonzero(labels & self.selectable))
+    def precisions(self, labels: np.ndarray) -> dict[str, str]:
+        """Precisions of the units that are not float, by name."""
+        words = ("", STATIC, *self.forms)
+        return {self.units[i].name: words[int(labels[i])] for i in np.flatnonzero(labels).tolist()}
 
     def layout_contexts(self, labels: np.ndarray) -> np.ndarray:
         """Whether the layout source of each unit is in low precision, shape (units,)."""
-        return np.asarray((self.layout_source >= 0) & labels[self.layout_source])
+        return np.asarray((self.layout_source >= 0) & (labels[self.layout_source] == LOW))
 
     def states(self, labels: np.ndarray) -> np.ndarray:
         """:class:`~inlay.search.edges.State` of each edge, shape (edges,)."""
@@ -82,15 +105,20 @@ class UnitGraph:
 
     def propagate(self, labels: np.ndarray) -> np.ndarray:
         """What runs in low precision under ``labels``: see :meth:`Propagation.propagate`."""
-        return self.propagation.propagate(labels)
+        return _with_low(labels, self.propagation.propagate(labels == LOW))
 
     def fixed_point(self, labels: np.ndarray) -> np.ndarray:
         """``labels`` with all that follows from them stated: see :meth:`Propagation.fixed_point`."""
-        return self.propagation.fixed_point(labels)
+        return _with_low(labels, self.propagation.fixed_point(labels == LOW))
 
     @cached_property
     def _arrays(self) -> EdgeArrays:
         return EdgeArrays.of([(e.producer, e.consumers, e.float_reader) for e in self.edges])
+
+
+def _with_low(labels: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """``labels`` with those units in low precision that ``low`` says, and the others as they are; int8."""
+    return np.where(low, LOW, np.where(labels == LOW, FLOAT, labels)).astype(np.int8)
 
 
 def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
@@ -119,6 +147,7 @@ def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
         tuple(edges),
         tuple(_unit_signature(graph, u) for u in units),
         np.array([sources[u.name] for u in units], np.int64),
+        tuple(dict.fromkeys(form for u in units for form in u.forms)),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph, Node
-from inlay.types import QType
+from inlay.types import Port, QType
 
 
 class Needs(enum.Enum):
@@ -54,6 +54,55 @@ class OpRule:
 
 
 @dataclass(frozen=True)
+class FormRow:
+    """One operator type of a :class:`Form`.
+
+    Attributes:
+        op_type: operator of the default ONNX domain.
+        weights: input slots of weights; all must be constants.
+        activations: input slots that are quantized in the form's activation type.
+        conditions: further checks of the very node, each naming its reason.
+        source: where the row is known from.
+    """
+
+    op_type: str
+    weights: tuple[int, ...] = (1,)
+    activations: tuple[int, ...] = (0,)
+    conditions: tuple[Condition, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Another precision than float and static: the operator reads and writes float, so its neighbors are not concerned.
+
+    Attributes:
+        name: of the precision, in recipes and results: ``dynamic``, ``weight-only``.
+        ops: what has this form, by operator type.
+        weight: type of its weights.
+        activation: type of its activations, or None where they stay float.
+    """
+
+    name: str
+    ops: Mapping[str, FormRow]
+    weight: QType = QType.INT8
+    activation: QType | None = None
+
+    def sites(self, graph: Graph, node: Node) -> tuple[tuple[Port, QType], ...]:
+        """The ports that the form quantizes at ``node``, with their types; empty where it does not have it."""
+        row = self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if row is None or any(condition(graph, node) for condition in row.conditions):
+            return ()
+        slots = [*row.activations, *row.weights] if self.activation else [*row.weights]
+        if any(s >= len(node.inputs) or not graph.is_float(node.inputs[s]) for s in slots):
+            return ()
+        if any(graph.is_constant(node.inputs[s]) is not (s in row.weights) for s in slots):
+            return ()
+        types = {s: self.weight if s in row.weights else self.activation for s in slots}
+        return tuple((Port(node.name, s), qtype) for s, qtype in types.items() if qtype is not None)
+
+
+@dataclass(frozen=True)
 class Rules:
     """What a target can run in low precision, and in which types.
 
@@ -70,6 +119,7 @@ class Rules:
         symmetric_activations: zero points of activations must be 0.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
         other_activations: further types in which it runs activations.
+        forms: further precisions of single operators.
         rewrites: names of the target's selectable rewrites (:mod:`inlay.quant.rewrite`).
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
             target's own (passes over an element, or estimated cycles); only ratios of the three prices count.
@@ -89,6 +139,7 @@ class Rules:
     symmetric_activations: bool = False
     fuses_residual_add: bool = False
     other_activations: frozenset[QType] = frozenset()
+    forms: tuple[Form, ...] = ()
     rewrites: frozenset[str] = frozenset()
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
@@ -98,6 +149,13 @@ class Rules:
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""
         return self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+
+    def weight_slots(self, node: Node) -> tuple[int, ...]:
+        """Input slots of ``node`` that some row calls a weight."""
+        rule, known = self.rule(node), node.domain in ("", "ai.onnx")
+        slots = () if rule is None or rule.weight is None else (rule.weight,)
+        rows = [form.ops[node.op_type] for form in self.forms if known and node.op_type in form.ops]
+        return tuple(dict.fromkeys((*slots, *(slot for row in rows for slot in row.weights))))
 
     def rejection(self, graph: Graph, node: Node) -> str | None:
         """Why ``node`` cannot run in low precision here, or None when it can."""

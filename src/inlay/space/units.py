@@ -7,8 +7,8 @@ by labelling every unit float or low precision; :func:`placement_from_labels` tr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
@@ -32,6 +32,7 @@ class Unit:
         weights: port of the constant weight; at most one.
         biases: port of the bias; at most one.
         outputs: values that it computes for other units.
+        forms: by the name of each further precision that it has, the ports that this quantizes, with their types.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Unit:
     weights: tuple[Port, ...] = ()
     biases: tuple[Port, ...] = ()
     outputs: tuple[str, ...] = ()
+    forms: Mapping[str, tuple[tuple[Port, QType], ...]] = field(default_factory=dict)
 
     @property
     def selectable(self) -> bool:
@@ -66,8 +68,26 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
         activation = _fused_activation(graph, node, rules) if rule is not None and not rule.moves_data else None
         if activation is not None:
             fused.add(activation.name)
-        units.append(_unit(graph, rules, node, activation))
+        forms = {form.name: sites for form in rules.forms if (sites := form.sites(graph, node))}
+        units.append(replace(_unit(graph, rules, node, activation), forms=forms))
     return tuple(units)
+
+
+STATIC = "static"
+"""Name of the precision of a unit whose inputs, weights and outputs carry Q/DQ with fixed scales."""
+
+
+def placement_from_precisions(
+    graph: Graph, units: Collection[Unit], rules: Rules, precisions: Mapping[str, str] | Collection[str]
+) -> Placement:
+    """The placement in which each unit that ``precisions`` names has that precision, and the others are float.
+
+    ``precisions`` maps names of units to :data:`STATIC` or a form of theirs, or lists those that are static.
+    """
+    given = precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, STATIC)
+    return placement_from_labels(
+        graph, units, rules, lambda u: given.get(u.name) == STATIC, form=lambda u: given.get(u.name, "")
+    )
 
 
 def placement_from_labels(
@@ -76,8 +96,12 @@ def placement_from_labels(
     rules: Rules,
     quantize: Callable[[Unit], bool],
     qtype: Callable[[Unit], QType] | None = None,
+    form: Callable[[Unit], str] = lambda _: "",
 ) -> Placement:
     """The placement in which every selectable unit with ``quantize(unit)`` runs in low precision.
+
+    The others run in the precision that ``form`` names, or in float for an empty name. Where such a unit reads what a
+    low-precision unit must write as integers, it takes those in place of its own form's.
 
     Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from
     fusing the producer. The output of a unit that can also write float (``Needs.EITHER``) carries Q/DQ only if some
@@ -98,6 +122,10 @@ def placement_from_labels(
             consumers = [p for p in graph.consumers(value) if not _stays_bare(graph, rules, p)]
             if unit.rule.output is Needs.QUANTIZED or any(p in reads for p in consumers):
                 sites.update({p: type_of[unit.name] for p in consumers if p not in reads})
+    for unit in units:
+        if unit.name not in type_of:
+            for port, form_type in unit.forms.get(form(unit), ()):
+                sites.setdefault(port, form_type)
     return Placement(sites.items())
 
 

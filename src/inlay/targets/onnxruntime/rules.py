@@ -12,9 +12,10 @@ import platform
 from collections.abc import Iterable
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Needs, OpRule, Rules
+from inlay.space.rules import Form, FormRow, Needs, OpRule, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
 from inlay.targets.machine import cpu_flags
+from inlay.targets.onnxruntime.rewrites.dynamic_product import dynamic_form
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
 
@@ -91,6 +92,15 @@ _ROWS: Iterable[OpRule] = (
 
 OPS = {row.op_type: row for row in _ROWS}
 
+_DYNAMIC = Form(
+    "dynamic",
+    {
+        op: FormRow(op, conditions=(dynamic_form,), source="DynamicQuantizeMatMul in optimized graphs of 1.31.1")
+        for op in ("MatMul", "Gemm")
+    },
+    activation=QType.DYNAMIC,
+)
+
 # Prices in nanoseconds (one thread, AVX512-VNNI; only ratios count). QLinearConcat copies an input that has its
 # output's qparams, and maps every element of any other through a table: 80 against 15 us for 1x128x55x55 of uint8.
 _TABLE_NS = 0.17
@@ -117,5 +127,6 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         requantize_cost=_TABLE_NS,
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
+        forms=(_DYNAMIC,),
         other_activations=frozenset({QType.UINT8, QType.INT8}),
     )

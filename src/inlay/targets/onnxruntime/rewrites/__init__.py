@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.onnxruntime.rewrites.dynamic_product import DynamicProduct
 from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
 
-__all__ = ["FloatWeight", "NonzeroZeroPoint", "RowTiling", "SpaceToDepth", "TransposedConv", "rewrites_for"]
+__all__ = [
+    "DynamicProduct",
+    "FloatWeight",
+    "NonzeroZeroPoint",
+    "RowTiling",
+    "SpaceToDepth",
+    "TransposedConv",
+    "rewrites_for",
+]
 
 
 def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
@@ -26,4 +35,11 @@ def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
     """
     fused = frozenset(absorbed)
     blocked = SpaceToDepth()
-    return (FloatWeight(), NonzeroZeroPoint(), TransposedConv(fused), RowTiling(fused, blocked), blocked)
+    return (
+        FloatWeight(),
+        NonzeroZeroPoint(),
+        TransposedConv(fused),
+        RowTiling(fused, blocked),
+        blocked,
+        DynamicProduct(),
+    )
