@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.search.edges import FIRST_FORM
 from inlay.search.labeling import BoundaryCost, LabelingProblem, Limit
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.local_search import LocalSearch
-from tests.search.test_mincut import brute_force, minimum_cut, problems
+from tests.search.test_mincut import brute_force, every_labeling, problems
 
 
 @st.composite
@@ -23,8 +22,14 @@ def limited(draw: st.DrawFn) -> tuple[LabelingProblem, list[Limit]]:
     def weights(count: int) -> np.ndarray:
         return np.array(draw(st.lists(weight, min_size=count, max_size=count)), np.float64)
 
+    n, forms = len(problem.float_cost), problem.unit_costs.shape[1] - FIRST_FORM
     limits = [
-        Limit(weights(len(problem.boundaries)), weights(len(problem.float_cost)), draw(st.floats(0.1, 6.0)))
+        Limit(
+            weights(len(problem.boundaries)),
+            weights(n),
+            draw(st.floats(0.1, 6.0)),
+            weights(n * forms).reshape(n, forms) if forms else None,
+        )
         for _ in range(draw(st.integers(0, 2)))
     ]
     return problem, limits
@@ -35,25 +40,23 @@ def fits(problem: LabelingProblem, limits: list[Limit], labels: np.ndarray) -> b
 
 
 def best_within(problem: LabelingProblem, limits: list[Limit]) -> float:
-    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.float_cost)))
-    return min((problem.cost(y) for y in every if fits(problem, limits, y)), default=float("inf"))
+    return min((problem.cost(y) for y in every_labeling(problem) if fits(problem, limits, y)), default=float("inf"))
 
 
 @settings(max_examples=60, deadline=None)
 @given(limited())
 def test_what_is_known_is_not_lost(case: tuple[LabelingProblem, list[Limit]]) -> None:
     problem, limits = case
-    every = (np.array(labels, bool) for labels in itertools.product((False, True), repeat=len(problem.selectable)))
-    known = min((y for y in every if fits(problem, limits, y)), key=problem.cost)
+    known = min((y for y in every_labeling(problem) if fits(problem, limits, y)), key=problem.cost)
     found = LagrangianSolver(problem, [known]).within(limits)
     assert fits(problem, limits, found)
     assert problem.cost(found) <= problem.cost(known) + 1e-6
 
 
 def start(problem: LabelingProblem, draw: st.DataObject) -> np.ndarray:
-    """Labels of selectable units."""
-    labels: np.ndarray = np.array([draw.draw(st.booleans()) for _ in problem.selectable]) & problem.selectable
-    return labels
+    """Labels that units have."""
+    offered = [np.flatnonzero(np.isfinite(row)).tolist() for row in problem.unit_costs]
+    return np.array([draw.draw(st.sampled_from(labels)) for labels in offered], np.int8)
 
 
 @settings(max_examples=150, deadline=None)
@@ -74,18 +77,10 @@ def test_improving_keeps_costs_and_usage_in_step_and_ends_where_no_single_change
         return
     assert fits(problem, limits, after)
     assert problem.cost(after) <= problem.cost(labels) + 1e-9
-    for i in range(len(after)):
+    for i, label in np.ndindex(problem.unit_costs.shape):
         changed = after.copy()
-        changed[i] ^= True
+        changed[i] = label
         assert problem.cost(changed) >= problem.cost(after) - 1e-6 or not fits(problem, limits, changed)
-
-
-@settings(max_examples=100, deadline=None)
-@given(problems())
-def test_without_limits_and_negative_costs_it_is_the_cut(problem: LabelingProblem) -> None:
-    assert problem.cost(LagrangianSolver(problem).unconstrained) == pytest.approx(
-        problem.cost(minimum_cut(problem)), abs=1e-5
-    )
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.search.edges import FIRST_FORM
 from inlay.search.labeling import BoundaryCost, FusionPenalty, LabelingProblem, Limit
+from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.milp import solve
 from inlay.search.mincut import Network
 
@@ -20,7 +24,8 @@ def minimum_cut(problem: LabelingProblem) -> np.ndarray:
 
 @st.composite
 def problems(draw: st.DrawFn, least: float = 0.0, penalized: bool = False) -> LabelingProblem:
-    n = draw(st.integers(1, 7))
+    forms = draw(st.integers(0, 2))
+    n = draw(st.integers(1, 7 - 2 * forms))
     cost = st.floats(0.0, 10.0)
     boundary = st.floats(least, 5.0)
     boundaries = []
@@ -34,18 +39,27 @@ def problems(draw: st.DrawFn, least: float = 0.0, penalized: bool = False) -> La
     for _ in range(draw(st.integers(0, 3)) if penalized and n > 1 else 0):
         unit, *causes = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=4, unique=True))
         penalties.append(FusionPenalty(unit, tuple(causes), draw(st.floats(0.0, 20.0))))
-    return LabelingProblem(costs[0], costs[1], boundaries, free, penalties)
+    form_cost = [[draw(cost | st.just(np.inf)) for _ in range(forms)] for _ in range(n)]
+    of_forms = np.array(form_cost, np.float64).reshape(n, forms) if forms else None
+    return LabelingProblem(costs[0], costs[1], boundaries, free, penalties, of_forms)
+
+
+def every_labeling(problem: LabelingProblem) -> Iterator[np.ndarray]:
+    """All in which each unit has its label."""
+    offered = [np.flatnonzero(np.isfinite(row)).tolist() for row in problem.unit_costs]
+    return (np.array(labels, np.int8) for labels in itertools.product(*offered))
 
 
 def brute_force(problem: LabelingProblem) -> float:
-    n = len(problem.float_cost)
-    return min(problem.cost(np.array(labels, bool)) for labels in itertools.product((False, True), repeat=n))
+    return min(map(problem.cost, every_labeling(problem)))
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
 def test_the_cut_is_optimal(problem: LabelingProblem) -> None:
-    assert problem.cost(minimum_cut(problem)) == pytest.approx(brute_force(problem), abs=1e-5)
+    assert problem.cost(LagrangianSolver(problem).unconstrained) == pytest.approx(brute_force(problem), abs=1e-5)
+    plain = replace(problem, form_cost=None)
+    assert problem.cost(minimum_cut(plain)) == pytest.approx(brute_force(plain), abs=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
@@ -62,8 +76,10 @@ def test_the_integer_program_keeps_limits_at_least_cost(problem: LabelingProblem
     n, m = len(problem.float_cost), len(problem.boundaries)
     weights = st.integers(0, 3)
     low, quantize = (np.array(data.draw(st.lists(weights, min_size=k, max_size=k)), float) for k in (n, m))
-    limit = Limit(quantize, low, float(data.draw(st.integers(1, 6))))
-    every = [np.array(labels, bool) for labels in itertools.product((False, True), repeat=n)]
+    forms = problem.unit_costs.shape[1] - FIRST_FORM
+    of_forms = np.array([[data.draw(weights) for _ in range(forms)] for _ in range(n)], float).reshape(n, forms)
+    limit = Limit(quantize, low, float(data.draw(st.integers(1, 6))), of_forms if forms else None)
+    every = list(every_labeling(problem))
     found = solve(problem, [limit])
     assert found is not None, "all float keeps every limit"
     assert limit.usage(problem, found) <= 1.0 + 1e-6

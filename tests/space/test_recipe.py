@@ -22,7 +22,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.space import recipe_file
 from inlay.space.recipe import BUILTIN
 from inlay.space.resolve import DEFAULT, Decision, recipe_of, resolve
-from inlay.space.units import Unit, find_units, placement_from_labels
+from inlay.space.units import STATIC, Unit, find_units, placement_from_labels, placement_from_precisions
 from inlay.targets.base import Capabilities, Feed
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.types import Placement, Port, PortRewrite, QType
@@ -197,11 +197,27 @@ def test_recipe_of_any_placement_gives_it_back(family: str) -> None:
         by_unit = labeled(graph, units, {u.name for u in units if rng.random() < share})
         by_port = Placement((p, q) for p, q in full if rng.random() < share)
         chosen = [PortRewrite(p, "off zero") for p, q in by_port if q is QType.INT8 and rng.random() < 0.5]
-        for placement in (by_unit, by_port, by_unit.with_rewrites(chosen), by_port.with_rewrites(chosen)):
+        words = {u.name: str(rng.choice(["float", STATIC, *u.forms])) for u in units}
+        mixed = placement_from_precisions(graph, units, RULES, words)
+        for placement in (mixed, by_unit, by_port, by_unit.with_rewrites(chosen), by_port.with_rewrites(chosen)):
             recipe = recipe_of(placement, graph, units, REWRITING)
             again = recipe_file.from_data(recipe_file.to_data(recipe))
             assert resolve(again, graph, units, REWRITING).placement == placement
     assert all(r.scope.value in ("global", "name") for r in recipe_of(full, graph, units, RULES).rules)
+
+
+def test_a_form_is_named_like_a_type() -> None:
+    b = GraphBuilder()
+    x = b.node("MatMul", [b.input((1, 8, 8)), b.const((8, 4))], (1, 8, 4), name="product")
+    b.node("Sigmoid", [x], name="gate")
+    graph = b.graph()
+    recipe = recipe_file.from_data({"inlay-recipe": 1, "rules": [{"global": "dynamic"}]})
+    found = resolve(recipe, graph, find_units(graph, RULES), RULES)
+    assert [d.precision for d in found.decisions] == ["dynamic", "float"]
+    assert "Sigmoid has no precision dynamic" in found.decisions[1].reason
+    assert dict(found.placement) == {Port("product", 0): QType.DYNAMIC, Port("product", 1): QType.INT8}
+    with pytest.raises(UsageError, match="the target has no precision 'dynamo'; give float, int"):
+        resolve(Recipe().set_global(OpConfig(form="dynamo")), graph, find_units(graph, RULES), RULES)
 
 
 def test_names_with_brackets_and_stars() -> None:

@@ -27,13 +27,17 @@ class OpConfig:
         activation: type of its activations; None for the target's default type.
         per_channel: one weight scale for each output channel, or one for all; None for the target's habit.
         rewrites: names of selectable rewrites of the target to apply to the weight (``off zero``, say).
+        form: name of another precision of the target than the static one (``dynamic``); empty for static.
     """
 
     activation: QType | None = None
     per_channel: bool | None = None
     rewrites: frozenset[str] = frozenset()
+    form: str = ""
 
     def __str__(self) -> str:
+        if self.form:
+            return self.form
         parts = ["int" if self.activation is None else self.activation.value]
         if self.per_channel is not None:
             parts.append("per channel" if self.per_channel else "per tensor")
@@ -151,6 +155,7 @@ BUILTIN: Mapping[str, Recipe] = {
             *(RecipeRule(Scope.OP_TYPE, op, OpConfig(), optional=True) for op in WEIGHTED),
         )
     ),
+    "dynamic": Recipe().set_global(OpConfig(form="dynamic")),
 }
 """Recipes that are known by name."""
 

@@ -8,6 +8,7 @@
       - {op_type: Softmax, config: float}
       - {name: "head*", config: {activation: int8, per_channel: false}}
       - {module: backbone/, config: int}
+      - {op_type: MatMul, config: dynamic}    # a precision of the target: ranges found in each inference
       - {name: conv7, config: {activation: int, off_zero: true}}    # a rewrite of the target: nonzero zero points
       - {io: float}
 """
@@ -92,6 +93,8 @@ def _rule_data(rule: RecipeRule) -> dict[str, Any]:
 def _config_data(config: OpConfig | None) -> Any:
     if config is None:
         return "float"
+    if config.form:
+        return config.form
     activation = "int" if config.activation is None else config.activation.value
     data: dict[str, Any] = {"activation": activation}
     if config.per_channel is not None:
@@ -113,7 +116,7 @@ def _rule(number: int, data: object) -> RecipeRule:
     elif scope in (Scope.GLOBAL, Scope.IO):
         pattern, config = "*", value
     else:
-        raise ValueError(f"rule {number} lacks its config: float, int, int8, …")
+        raise ValueError(f"rule {number} lacks its config: float, int, int8, dynamic, …")
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(f"rule {number}: {pattern!r} is not a pattern")
     if scope is Scope.PORT:
@@ -134,6 +137,8 @@ def _config(number: int, data: object) -> OpConfig | None:
             raise ValueError(f"rule {number}: per_channel is {per_channel!r}, neither true nor false")
         names = frozenset(key.replace("_", " ") for key in rewrites)
         return OpConfig(_qtype(number, data.get("activation", "int")), per_channel, names)
+    if isinstance(data, str) and not data.startswith(("int", "uint")) and data not in _TYPES:
+        return OpConfig(form=data)  # of the target, which is not known yet
     return OpConfig(_qtype(number, data))
 
 

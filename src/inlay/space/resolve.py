@@ -26,7 +26,7 @@ class Decision:
 
     Attributes:
         node, op_type: the node.
-        precision: ``float``, or the type of its activations.
+        precision: ``float``, the type of its activations, or the name of a form.
         rule: the deciding rule, as text.
         reason: why; for what was rejected, the obstacle.
     """
@@ -68,6 +68,7 @@ class _Verdict:
     qtype: QType | None
     reason: str
     open: bool = False  # left to the cluster that it belongs to
+    form: str = ""  # the further precision that it has
 
     @property
     def config(self) -> OpConfig | None:
@@ -77,7 +78,7 @@ class _Verdict:
     @property
     def stays_float(self) -> bool:
         """Whether the recipe itself keeps the unit in float: by a rule for it, or none of its neighbours asks."""
-        return self.qtype is None and (not self.open or (self.rule is not None and self.rule.config is None))
+        return self.qtype is None and not self.form and (not self.open or (self.rule is not None and self.rule.config is None))
 
 
 def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules) -> Resolved:
@@ -92,9 +93,12 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     found = match(recipe, graph)
     verdicts = {u.name: _verdict(u, recipe, found, graph, rules) for u in units}
     _settle_clusters(recipe, found, graph, rules, verdicts)
-    kept = {n: v.reason for n, v in verdicts.items() if v.unit.selectable and v.stays_float}
+    changeable = {n: v for n, v in verdicts.items() if v.unit.selectable or v.unit.forms}
+    kept = {n: v.reason for n, v in changeable.items() if v.stays_float}
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
-    placement = placement_from_labels(graph, units, rules, lambda u: u.name in low, lambda u: low[u.name])
+    placement = placement_from_labels(
+        graph, units, rules, lambda u: u.name in low, lambda u: low[u.name], lambda u: verdicts[u.name].form
+    )
     placement = placement.with_rewrites(
         PortRewrite(port, name)
         for verdict in verdicts.values()
@@ -126,6 +130,10 @@ def recipe_of(
     recipe = Recipe().set_name("*", None)  # unlike a global rule, it leaves no cluster to its neighbours
     rewrites = _rewrites_by_port(placement)
     for unit in units:
+        form = next((f for f, own in unit.forms.items() if all(placement.qtype(p) is t for p, t in own)), "")
+        if form:
+            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(form=form))
+            continue
         types = {placement.qtype(p) for p in unit.activations}
         complete = all(p in placement for p in (*unit.weights, *unit.biases))
         if not unit.selectable or not complete or len(types) != 1:
@@ -159,6 +167,11 @@ def _known_types(rules: Rules) -> frozenset[QType]:
 
 
 def _check_type(rule: RecipeRule, graph: Graph, rules: Rules) -> None:
+    form = "" if rule.config is None else rule.config.form
+    forms = [f.name for f in rules.forms]
+    if form and form not in forms:
+        words = ", ".join(["float", "int", *(t.value for t in QType if not t.dynamic), *forms])
+        raise UsageError(f"recipe: {rule}: the target has no precision {form!r}; give {words}")
     unknown = set() if rule.config is None else rule.config.rewrites - rules.rewrites
     if unknown:
         offered = ", ".join(sorted(rules.rewrites)) or "none"
@@ -177,6 +190,10 @@ def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Ru
     index = max(found.nodes.get(n, -1) for n in unit.nodes)
     rule = recipe.rules[index] if index >= 0 else None
     config = OpConfig() if rule is None else rule.config
+    if config is not None and config.form:
+        if config.form in unit.forms:
+            return _Verdict(unit, rule, None, f"{unit.op_type} runs in precision {config.form}", form=config.form)
+        return _Verdict(unit, rule, None, f"rejected: {unit.op_type} has no precision {config.form} on this target")
     if not unit.selectable:
         return _Verdict(unit, rule, None, unit.rejection)
     if is_shared(rules, graph.node(unit.name)) and (rule is None or not rule.specific):
@@ -209,7 +226,7 @@ def _global_type(recipe: Recipe, rules: Rules) -> QType | None:
     """Type of the global configuration; None where that is float."""
     configs = [r.config for r in recipe.rules if r.scope is Scope.GLOBAL]
     config = configs[-1] if configs else OpConfig()
-    return None if config is None else config.activation or rules.activation
+    return None if config is None or config.form else config.activation or rules.activation
 
 
 def _set_io(placement: Placement, io: Mapping[str, QType], graph: Graph) -> Placement:
@@ -249,11 +266,12 @@ def _decisions(graph: Graph, verdicts: Mapping[str, _Verdict]) -> tuple[Decision
     for node in graph.nodes:
         verdict = verdict_of[node.name]
         unit, reason = verdict.unit, verdict.reason
-        if not unit.selectable and (verdict.rule is None or verdict.rule.config is not None):
+        asked = verdict.rule is None or (verdict.rule.config is not None and not verdict.rule.config.form)
+        if not unit.selectable and asked:
             reason = f"rejected: {reason}"
         if node.name != unit.name:
             reason = f"it is folded into {unit.name}" if verdict.qtype else f"as {unit.name}: {reason}"
-        precision = "float" if verdict.qtype is None else verdict.qtype.value
+        precision = verdict.form or ("float" if verdict.qtype is None else verdict.qtype.value)
         rule = DEFAULT if verdict.rule is None else str(verdict.rule)
         decisions.append(Decision(node.name, node.op_type, precision, rule, reason))
     return tuple(decisions)

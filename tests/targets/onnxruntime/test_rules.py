@@ -15,7 +15,10 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.targets.onnxruntime.rules import OPS
+from inlay.model.store import embed_weights
+from inlay.quant.emit import Emitter
+from inlay.targets.onnxruntime.rewrites.dynamic_product import dynamic_form
+from inlay.targets.onnxruntime.rules import OPS, rules_for
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, random_feed
 from tests.support.hand_written_qdq import insert_qdq_everywhere
@@ -244,6 +247,51 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
 
 def test_every_row_has_a_case() -> None:
     assert CASES.keys() == OPS.keys()
+
+
+FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
+    ("dynamic", "MatMul"): {"weight": CASES["MatMul"]["weight"]},
+    ("dynamic", "Gemm"): {v: CASES["Gemm"][v] for v in ("plain", "without bias", "transposed weight")},
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "op_type", "variant"), [(*row, variant) for row, cases in FORM_CASES.items() for variant in cases]
+)
+def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, tmp_path: Path) -> None:
+    space = Workspace(build(FORM_CASES[form, op_type][variant]), tmp_path)
+    placement = space.prepared.label({"op": form})
+    emitted = space.emit(placement)
+    kernels = [n.op_type for n in optimized(emitted, tmp_path).graph.node]
+    assert "DynamicQuantizeMatMul" in kernels, kernels
+    assert not {op_type, "DequantizeLinear"} & set(kernels), kernels
+    plain = Emitter(space.prepared.normalized.model, space.graph, space.prepared.store).emit(placement, space.table)
+    kernels = [n.op_type for n in optimized(embed_weights(plain, space.prepared.store), tmp_path).graph.node]
+    assert "DynamicQuantizeMatMul" not in kernels, "it is owed to the rewrite"
+    found = space.extract(emitted)
+    assert found.placement == placement
+    assert not found.leftovers
+
+
+def test_every_row_of_a_form_has_a_case() -> None:
+    assert FORM_CASES.keys() == {(form.name, op) for form in rules_for("x86_64").forms for op in form.ops}
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (CASES["Gemm"]["transposed data"], "transposed"),
+        (_gemm(True, beta=0.5), "scaled"),
+        (CASES["MatMul"]["two activations"], ""),
+    ],
+    ids=["transposed data", "scaled bias", "two activations"],
+)
+def test_other_products_have_no_dynamic_form(case: Case, reason: str, tmp_path: Path) -> None:
+    space = Workspace(build(case), tmp_path)
+    unit = next(u for u in space.prepared.units if u.name == "op")
+    assert not unit.forms
+    if reason:
+        assert reason in (dynamic_form(space.graph, space.graph.node("op")) or "")
 
 
 REASONS = {"MaxPool with indices": "index output", "Gemm with beta": "scaled by beta"}
