@@ -272,7 +272,7 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match=r"none\.yaml: no such file"):
         recipe_file.find_recipe(tmp_path / "none.yaml")
-    with pytest.raises(UsageError, match="no such recipe; give full-int8, conv-matmul, or a file"):
+    with pytest.raises(UsageError, match="no such recipe; give full-int8, conv-matmul, dynamic, or a file"):
         recipe_file.find_recipe("int9")
 
 

@@ -78,7 +78,11 @@ class _Verdict:
     @property
     def stays_float(self) -> bool:
         """Whether the recipe itself keeps the unit in float: by a rule for it, or none of its neighbours asks."""
-        return self.qtype is None and not self.form and (not self.open or (self.rule is not None and self.rule.config is None))
+        return (
+            self.qtype is None
+            and not self.form
+            and (not self.open or (self.rule is not None and self.rule.config is None))
+        )
 
 
 def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules) -> Resolved:
