@@ -11,7 +11,7 @@ from benchmarks.generated_graphs import GraphBuilder, residual
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
-from inlay.regions.cache import PatternCache
+from inlay.regions.cache import CacheEntry, PatternCache
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
 from inlay.regions.sampling import SchemeSampler
@@ -314,3 +314,30 @@ def test_defaults_are_the_published_ones() -> None:
     assert config.maximum_mutations == 3
     assert config.maximum_generation_attempts == 100
     assert config.schemes_per_region == 30
+
+
+def test_what_is_drawn_far_away_is_as_far_from_all_known_as_a_cache_wants() -> None:
+    """So the schemes of a pattern are diverse when they are generated, and a cache keeps several of them."""
+    points = [NodeInputInsertionPoint(i, 0) for i in range(16)]
+    sampler = SchemeSampler(points, (), Config(), np.random.default_rng(0))
+    known = [InsertionScheme()]
+    far = []
+    for _ in range(120):
+        scheme, how = sampler.draw(known[0], known, len(known))
+        if how == "far":
+            far.append(min(scheme.distance(k) for k in known))
+            known.append(scheme)
+    assert len(far) > 8
+    assert min(far[:6]) >= Config().pattern_cache_minimum_distance
+    cache = PatternCache()
+    cache.add("p", "", [CacheEntry(s, 1.0) for s in known])
+    assert len(cache.entries("p")) >= 7
+
+
+def test_of_few_points_half_are_far() -> None:
+    points = [NodeInputInsertionPoint(i, 0) for i in range(3)]
+    sampler = SchemeSampler(points, (), Config(), np.random.default_rng(0))
+    drawn = [sampler.draw(InsertionScheme(), [InsertionScheme()], 1) for _ in range(60)]
+    far = [s for s, how in drawn if how == "far"]
+    assert far
+    assert all(len(s.points) >= 2 for s in far)

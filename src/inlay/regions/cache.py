@@ -8,12 +8,17 @@ A YAML file that people can read and edit::
     patterns:
       0f3a…:
         summary: Conv→Relu
+        structure: 77c1…
+        depth: 0.25
         schemes:
         - speedup: 1.31
           points: [[node_input, 0, 0], [output, null, 1, 0]]
 
 For each pattern the best schemes are kept, up to a limit, and no two of them closer than the minimum edit distance: of
 two such schemes the faster one stays. Speedups only rank: a cached scheme is measured like any other.
+
+A pattern is found again exactly, by its signature, or by its structure (:mod:`inlay.regions.structure`), which leaves
+out sizes. ``general`` holds the points of a scheme in the order of the structure, where that is another one.
 """
 
 from __future__ import annotations
@@ -34,13 +39,35 @@ from inlay.yaml_file import read_yaml
 FORMAT = "inlay_pattern_cache"
 VERSION = 1
 
+_SAME = "points"  # in place of points that are the same in the structure's order
+
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A scheme with the speedup over float of the best placement that it was part of."""
+    """A scheme with the speedup over float of the best placement that it was part of.
+
+    Attributes:
+        scheme: of its pattern.
+        speedup: baseline over that placement.
+        general: the scheme of its pattern's structure; None where the structure is not known.
+    """
 
     scheme: InsertionScheme
     speedup: float
+    general: InsertionScheme | None = None
+
+
+@dataclass(frozen=True)
+class Kinship:
+    """What a pattern has in common with patterns of other sizes.
+
+    Attributes:
+        structure: signature of its structure; empty where it is not known.
+        depth: where in the model its instances begin, on average: 0 at the inputs, 1 at the outputs.
+    """
+
+    structure: str = ""
+    depth: float = 0.0
 
 
 class PatternCache:
@@ -48,16 +75,17 @@ class PatternCache:
 
     Args:
         minimum_distance: smallest edit distance between two schemes of one pattern.
-        max_entries_per_pattern: most schemes of one pattern.
+        max_entries_per_pattern: most schemes of one pattern; 0 for all.
     """
 
     def __init__(self, minimum_distance: int = 4, max_entries_per_pattern: int = 32) -> None:
-        if minimum_distance < 0 or max_entries_per_pattern < 1:
-            raise UsageError("a pattern cache needs a minimum distance of 0 or more, and room for an entry")
+        if minimum_distance < 0 or max_entries_per_pattern < 0:
+            raise UsageError("the minimum distance and the most entries of a pattern cache are 0 or more")
         self.minimum_distance = minimum_distance
         self.max_entries_per_pattern = max_entries_per_pattern
         self._entries: dict[str, tuple[CacheEntry, ...]] = {}
         self._summaries: dict[str, str] = {}
+        self._kinship: dict[str, Kinship] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -78,12 +106,22 @@ class PatternCache:
         """The pattern's operators, for people."""
         return self._summaries.get(signature, "")
 
-    def add(self, signature: str, summary: str, entries: Iterable[CacheEntry]) -> None:
+    def kinship(self, signature: str) -> Kinship:
+        """The structure of a pattern, and where in its model it was."""
+        return self._kinship.get(signature, Kinship())
+
+    def relatives(self, structure: str, depth: float) -> list[tuple[CacheEntry, ...]]:
+        """Schemes of the patterns with a structure, each pattern's best first; patterns at about ``depth`` first."""
+        found = [s for s in self if structure and self.kinship(s).structure == structure]
+        found.sort(key=lambda s: abs(self.kinship(s).depth - depth))
+        return [self.entries(s) for s in found]
+
+    def add(self, signature: str, summary: str, entries: Iterable[CacheEntry], kinship: Kinship | None = None) -> None:
         """Add schemes of a pattern; of two schemes that are too close to each other the faster one is kept."""
         kept: list[CacheEntry] = []
         # a stable sort: among equals, earlier entries stay
         for entry in sorted([*self.entries(signature), *entries], key=lambda e: -e.speedup):
-            if len(kept) == self.max_entries_per_pattern:
+            if kept and len(kept) == self.max_entries_per_pattern:
                 break
             least = max(1, self.minimum_distance)
             if all(entry.scheme.distance(k.scheme) >= least for k in kept):
@@ -91,11 +129,13 @@ class PatternCache:
         if kept:
             self._entries[signature] = tuple(kept)
             self._summaries[signature] = summary or self.summary(signature)
+            if kinship is not None and kinship.structure:
+                self._kinship.setdefault(signature, kinship)
 
     def merge(self, other: PatternCache) -> None:
-        """Add all entries of ``other``."""
+        """Add all entries of ``other``; what only one of the two has is kept."""
         for signature in other:
-            self.add(signature, other.summary(signature), other.entries(signature))
+            self.add(signature, other.summary(signature), other.entries(signature), other.kinship(signature))
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, patterns in order."""
@@ -106,9 +146,8 @@ class PatternCache:
             "patterns": {
                 signature: {
                     "summary": self.summary(signature),
-                    "schemes": [
-                        {"speedup": round(e.speedup, 4), "points": e.scheme.to_data()} for e in self.entries(signature)
-                    ],
+                    **({k: v for k, v in vars(self.kinship(signature)).items() if self.kinship(signature).structure}),
+                    "schemes": [_entry_data(e) for e in self.entries(signature)],
                 }
                 for signature in self
             },
@@ -129,7 +168,8 @@ class PatternCache:
             made = cls(int(data.get("minimum_distance", 4)), int(data.get("max_entries_per_pattern", 32)))
             for signature, held in (data.get("patterns") or {}).items():
                 entries = [_entry(item) for item in held["schemes"]]
-                made.add(str(signature), str(held.get("summary", "")), entries)
+                kinship = Kinship(str(held.get("structure", "")), float(held.get("depth", 0.0)))
+                made.add(str(signature), str(held.get("summary", "")), entries, kinship)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise UsageError(f"{source} is damaged: {_message(error)}") from error
         return made
@@ -177,7 +217,17 @@ def _entry(item: Any) -> CacheEntry:
     speedup = float(item["speedup"])
     if not math.isfinite(speedup) or speedup < 0:
         raise ValueError(f"{item['speedup']!r} is not a speedup")
-    return CacheEntry(InsertionScheme.from_data(item["points"]), speedup)
+    scheme, general = InsertionScheme.from_data(item["points"]), item.get("general")
+    if general is None:
+        return CacheEntry(scheme, speedup)
+    return CacheEntry(scheme, speedup, scheme if general == _SAME else InsertionScheme.from_data(general))
+
+
+def _entry_data(entry: CacheEntry) -> dict[str, Any]:
+    data: dict[str, Any] = {"speedup": round(entry.speedup, 4), "points": entry.scheme.to_data()}
+    if entry.general is not None:
+        data["general"] = _SAME if entry.general == entry.scheme else entry.general.to_data()
+    return data
 
 
 def _message(error: Exception) -> str:

@@ -27,7 +27,7 @@ class Config:
         concat_group_min_samples: least *expected* number of schemes per pattern that set or clear all inputs of a
             Concat together (schemes are drawn at random: this bounds the mean, not every run).
         pattern_cache_minimum_distance: smallest edit distance between two cached schemes of one pattern.
-        pattern_cache_max_entries_per_pattern: most cached schemes of one pattern.
+        pattern_cache_max_entries_per_pattern: most cached schemes of one pattern; 0 for all.
         confirmations: in the step-by-step API, how often a scheme that seems faster is measured again, alternating
             with the incumbent, before it is accepted. 0 accepts on a single reading.
         seed: of the random choices.
@@ -73,11 +73,11 @@ _AT_LEAST_1 = (
     "minimum_schemes_to_mutate",
     "maximum_mutations",
     "maximum_generation_attempts",
-    "pattern_cache_max_entries_per_pattern",
 )
 _AT_LEAST_0 = (
     "minimum_topdown_search_size",
     "concat_group_min_samples",
     "pattern_cache_minimum_distance",
+    "pattern_cache_max_entries_per_pattern",
     "confirmations",
 )

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from inlay.regions.cache import CacheEntry, PatternCache
+from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
+from inlay.regions.known import KnownSchemes
 from inlay.regions.sampling import SchemeSampler
-from inlay.regions.scheme_import import scheme_of_ports
+from inlay.regions.scheme_import import scheme_of_ports, with_scheme
 from inlay.regions.schemes import InsertionScheme, SchemeCompletion
 from inlay.regions.search_space import RegionPattern, SearchSpace
-from inlay.regions.tree import RegionType
 from inlay.trial import Proposal, Trial
 from inlay.types import Placement, Port, PortRewrite
 
@@ -132,6 +132,7 @@ class Evolve:
 
     Attributes:
         config, space: as given.
+        known: what ``cache`` knows of the model.
         best: the incumbent; assign an earlier one to return to it, which forgets no measurement.
     """
 
@@ -154,7 +155,7 @@ class Evolve:
         self._completion = SchemeCompletion(space.graph, space.units, space.rules, base, rewrites)
         self.best = self.incumbent_of(base, base_speedup)
         self._rng = rng if rng is not None else np.random.default_rng(self.config.seed)
-        self._cache = cache if cache is not None else PatternCache()
+        self.known = KnownSchemes(space, cache)
         self._seeds = [self._completion.activations(p) for p in seeds]
         self._proposed = {base.digest}
         self._searches: dict[str, PatternSearch] = {}
@@ -194,8 +195,7 @@ class Evolve:
 
     def patterns(self) -> list[RegionPattern]:
         """Patterns that have points, in the order of the search: leaves, then composites by level, the root last."""
-        found = [p for p in self.space.patterns.values() if p.points]
-        return sorted(found, key=_search_order)
+        return self.space.in_search_order()
 
     def current(self, pattern: RegionPattern) -> InsertionScheme:
         """The scheme that the incumbent amounts to in most instances of ``pattern``."""
@@ -203,26 +203,17 @@ class Evolve:
 
     def resolve(self, pattern: RegionPattern, scheme: InsertionScheme) -> frozenset[Port]:
         """The incumbent's activation ports with ``scheme`` applied to all instances of ``pattern``."""
-        return self._apply(pattern, scheme, self.best.ports)
+        return with_scheme(self.space, pattern, scheme, self.best.ports)
 
     def learned(self) -> PatternCache:
         """Schemes for the next run: of each pattern the incumbent's scheme, the best ones measured, those given."""
-        cache = PatternCache(
-            minimum_distance=self.config.pattern_cache_minimum_distance,
-            max_entries_per_pattern=self.config.pattern_cache_max_entries_per_pattern,
-        )
-        measured: dict[str, set[InsertionScheme]] = {}
+        measured: dict[str, list[tuple[InsertionScheme, float]]] = {}
         for pattern in self.patterns():
             search = self._searches.get(pattern.signature)
-            known = [(self.current(pattern), self.best.speedup)]
-            known += [(scheme, search.speedups[scheme]) for scheme in search.ranked] if search else []
-            entries = [CacheEntry(scheme, speedup) for scheme, speedup in known if speedup is not None]
-            measured[pattern.signature] = {e.scheme for e in entries}
-            cache.add(pattern.signature, pattern.summary, entries)
-        for signature in self._cache:  # what was measured here replaces what an earlier run found
-            earlier = [e for e in self._cache.entries(signature) if e.scheme not in measured.get(signature, ())]
-            cache.add(signature, self._cache.summary(signature), earlier)
-        return cache
+            found = [(self.current(pattern), self.best.speedup)]
+            found += [(scheme, search.speedups[scheme]) for scheme in search.ranked] if search else []
+            measured[pattern.signature] = [(scheme, speedup) for scheme, speedup in found if speedup is not None]
+        return self.known.learned(measured, self.config)
 
     def add_seed(self, placement: Placement) -> None:
         """Add an existing placement as a seed for every pattern whose search has not begun."""
@@ -242,8 +233,8 @@ class Evolve:
     def _begun(self, pattern: RegionPattern) -> PatternSearch:
         search = self._searches.get(pattern.signature)
         if search is None:
-            given = [(scheme, "cached") for scheme in self._cached(pattern)]
-            given += [(scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds]
+            given = self.known.schemes(pattern)
+            given = [*given, *((scheme_of_ports(self.space, pattern, seed), "imported") for seed in self._seeds)]
             sampler = SchemeSampler(pattern.points, pattern.groups, self.config, self._rng)
             search = self._searches[pattern.signature] = PatternSearch(pattern, sampler, given)
         return search
@@ -342,40 +333,10 @@ class Evolve:
         self._proposed.add(placement.digest)
         return Candidate(placement, self._completion.activations(placement), how, search, scheme)
 
-    def _apply(self, pattern: RegionPattern, scheme: InsertionScheme, ports: frozenset[Port]) -> frozenset[Port]:
-        """``ports`` with the points of ``scheme`` set, and the pattern's other points cleared where they are set."""
-        cleared: set[Port] = set()
-        added: set[Port] = set()
-        for instance in pattern.instances:
-            for point, own in self.space.tables[instance.region.id].items():
-                if point in scheme.points:
-                    added.update(own)
-                elif ports.issuperset(own):
-                    cleared.update(own)
-        return ports - cleared | added
-
     def _all_points(self) -> frozenset[Port]:
         """The ports of every point of every region, besides those of the incumbent."""
         tables = self.space.tables.values()
         return self.best.ports.union(*(ports for table in tables for ports in table.values()))
 
     def _all_cached(self) -> frozenset[Port]:
-        """The incumbent with the best cached scheme of every pattern applied in the order of the search."""
-        ports = self.best.ports
-        for pattern in self.patterns():
-            scheme = next(self._cached(pattern), None)
-            if scheme is not None:
-                ports = self._apply(pattern, scheme, ports)
-        return ports
-
-    def _cached(self, pattern: RegionPattern) -> Iterator[InsertionScheme]:
-        """Cached schemes of ``pattern``, best first; without those that have points which are not legal here."""
-        legal = set(pattern.points)
-        return (e.scheme for e in self._cache.entries(pattern.signature) if e.scheme.points <= legal)
-
-
-def _search_order(pattern: RegionPattern) -> tuple[bool, int, int]:
-    """Small regions first; on one level, those first that hold the largest part of the model."""
-    region = pattern.instances[0].region
-    is_root = region.type is RegionType.ROOT
-    return is_root, region.level, -len(pattern.instances) * pattern.size
+        return self.known.together(self.best.ports)

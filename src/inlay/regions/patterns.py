@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from inlay.model.graph import Graph, Node
 from inlay.regions.canonical import canonical_order
 from inlay.regions.node_facts import NodeDescriber, NodeFacts, Read, hash_bytes, hash_text
-from inlay.regions.point_filters import Rejections
 from inlay.regions.tree import LiveRange, Region, RegionType, leaves_region
 from inlay.types import Port
 
@@ -54,13 +53,12 @@ class Instance:
 
 
 class PatternFinder:
-    """Finds the signature and the canonical order of regions."""
+    """Finds the signature and the canonical order of regions, by what ``describer`` says of their nodes."""
 
-    def __init__(self, graph: Graph, rejections: Rejections, live_ranges: Mapping[str, LiveRange]) -> None:
+    def __init__(self, graph: Graph, live_ranges: Mapping[str, LiveRange], describer: NodeDescriber) -> None:
         self._graph = graph
-        self._rejections = rejections
         self._live_ranges = live_ranges
-        self._describer = NodeDescriber(graph, rejections)
+        self._describer = describer
 
     def instance(self, region: Region, signatures: Mapping[int, str]) -> Instance:
         """``region`` as an instance of its pattern; ``signatures`` holds those of its children, by region id."""
@@ -100,13 +98,13 @@ class PatternFinder:
         )
 
     def _output_marks(self, node: Node, region: Region) -> str:
-        """For each output: stays inside (``.``), leaves the region (``o``), leaves and is a legal point (``O``)."""
+        """For each output: ``.`` where it stays inside, otherwise what the describer notes of it."""
         marks = ""
         for value in node.outputs:
             if not value or not leaves_region(self._live_ranges[value], region.leaf_range):
                 marks += "."
             else:
-                marks += "O" if self._rejections.outputs.get(value) is None else "o"
+                marks += self._describer.marks_output(value)
         return marks
 
 

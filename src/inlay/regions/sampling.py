@@ -1,4 +1,8 @@
-"""How new schemes of one pattern are drawn: single flips, mutations, crossovers, Concat groups, uniform sampling."""
+"""How new schemes of one pattern are drawn: flips, mutations, crossovers, Concat groups, and far from all known.
+
+Flips and mutations stay close to what is good already. What is drawn far away keeps the schemes of a pattern diverse
+from the beginning: a cache of near copies of one scheme has little to offer to another model.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,16 @@ import numpy as np
 from inlay.regions.config import Config
 from inlay.regions.schemes import ConcatGroup, InsertionPoint, InsertionScheme
 
-_FLIP, _MUTATE, _CROSS = 0.6, 0.85, 0.95
-"""Cumulative shares of single flips, mutations and crossovers; the rest is sampled uniformly.
+_FLIP, _MUTATE, _CROSS = 0.55, 0.77, 0.87
+"""Cumulative shares of single flips, mutations and crossovers; the rest, four of 30, is drawn far from all known.
 
 Single flips of the incumbent have the largest share, since most points pay independently of one another."""
 
 _LEAST_GROUP_SHARE = 0.05
 """Least share of Concat group moves in a pattern with groups, so that they never die out."""
+
+_FAR_TRIES = 8
+"""Uniform samples from which one that is far from all known schemes is taken."""
 
 GROUP_MOVE = "Concat group"
 
@@ -70,9 +77,7 @@ class SchemeSampler:
             return self._mutate(self._parent(ranked, incumbent)), "mutation"
         if kind < _CROSS and len(ranked) > 1:
             return self._cross(self._parent(ranked, incumbent), self._parent(ranked, incumbent)), "crossover"
-        density = self._rng.random()
-        chosen = self._rng.random(len(self._points)) < density
-        return InsertionScheme(frozenset(p for p, c in zip(self._points, chosen, strict=True) if c)), "random"
+        return self._far_from([*ranked, incumbent]), "far"
 
     def record(self, how: str) -> None:
         """Count a drawn scheme that is going to be measured, by how it was made."""
@@ -102,6 +107,23 @@ class SchemeSampler:
         differing = sorted(one.points ^ two.points, key=self._points.index)
         chosen = self._rng.random(len(differing)) < 0.5
         return InsertionScheme(one.points ^ {p for p, c in zip(differing, chosen, strict=True) if c})
+
+    def _far_from(self, known: Sequence[InsertionScheme]) -> InsertionScheme:
+        """A uniform sample as far from ``known`` as two schemes in a cache are apart; else the farthest of some.
+
+        In a pattern with few points half of them will do.
+        """
+        wanted = min(self._config.pattern_cache_minimum_distance, (len(self._points) + 1) // 2)
+        best, farthest = InsertionScheme(), -1
+        for _ in range(_FAR_TRIES):
+            chosen = self._rng.random(len(self._points)) < self._rng.random()
+            drawn = InsertionScheme(frozenset(p for p, c in zip(self._points, chosen, strict=True) if c))
+            distance = min(drawn.distance(k) for k in known)
+            if distance > farthest:
+                best, farthest = drawn, distance
+            if farthest >= wanted:
+                break
+        return best
 
     def _toggle_group(self, parent: InsertionScheme) -> InsertionScheme:
         """Set or clear all inputs of one Concat, wherever that changes something."""

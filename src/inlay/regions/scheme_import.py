@@ -97,6 +97,21 @@ def scheme_of_ports(space: SearchSpace, pattern: RegionPattern, selected: Collec
     return counted.most_common(1)[0][0]
 
 
+def with_scheme(
+    space: SearchSpace, pattern: RegionPattern, scheme: InsertionScheme, ports: frozenset[Port]
+) -> frozenset[Port]:
+    """``ports`` with the points of ``scheme`` set in every instance, and the pattern's other points cleared there."""
+    cleared: set[Port] = set()
+    added: set[Port] = set()
+    for instance in pattern.instances:
+        for point, own in space.tables[instance.region.id].items():
+            if point in scheme.points:
+                added.update(own)
+            elif ports.issuperset(own):
+                cleared.update(own)
+    return ports - cleared | added
+
+
 def _missing(graph: Graph, port: Port) -> str:
     if port.node != GRAPH_OUTPUT and not graph.has_node(port.node):
         return f"there is no node {port.node} in the normalized model"

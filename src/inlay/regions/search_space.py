@@ -12,6 +12,7 @@ from types import MappingProxyType
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
+from inlay.regions.node_facts import NodeDescriber
 from inlay.regions.patterns import Instance, PatternFinder, summarize
 from inlay.regions.point_filters import FilterContext, Rejections, find_rejections
 from inlay.regions.schemes import ConcatGroup, InsertionPoint, PointTable, concat_groups, legal_points
@@ -69,6 +70,18 @@ class SearchSpace:
     pattern_of: Mapping[int, RegionPattern]
     tables: Mapping[int, PointTable]
 
+    def in_search_order(self) -> list[RegionPattern]:
+        """Patterns that have points: leaves, then composites by level, the root last.
+
+        On one level, those come first that hold the largest part of the model.
+        """
+        return sorted((p for p in self.patterns.values() if p.points), key=_search_order)
+
+
+def _search_order(pattern: RegionPattern) -> tuple[bool, int, int]:
+    region = pattern.instances[0].region
+    return region.type is RegionType.ROOT, region.level, -len(pattern.instances) * pattern.size
+
 
 def find_search_space(
     graph: Graph,
@@ -112,7 +125,7 @@ def _find(graph: Graph, rules: Rules, allowed: frozenset[str] | None, config: Co
     units = find_units(graph, rules)
     rejections = find_rejections(FilterContext(graph, rules, units, allowed))
     tree = find_regions(graph, units, rules, config)
-    finder = PatternFinder(graph, rejections, tree.live_ranges)
+    finder = PatternFinder(graph, tree.live_ranges, NodeDescriber(graph, rejections))
     signatures: dict[int, str] = {}
     instances: dict[str, list[Instance]] = {}
     tables: dict[int, PointTable] = {}

@@ -16,6 +16,7 @@ from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
 from inlay.quant.accuracy import Judge
 from inlay.run.facts import GRAPH, PROFILE
+from inlay.run.progress import SearchStep
 from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
 from inlay.types import Placement
@@ -151,6 +152,11 @@ class Evaluator:
         if trial.accepted:
             self._promote(candidate, write)
         return trial
+
+    def step(self, trial: Trial, left_s: float) -> SearchStep:
+        """The search after ``trial``, with ``left_s`` seconds left, for who reports it."""
+        tally = self.tally
+        return SearchStep(trial, self.incumbent.trial, len(self.judged) - 1, tally.measurements, tally.failed, left_s)
 
     def profile(
         self, key: str, write: Callable[[], Artifact], feed: Path, latency_ns: float, seconds: float = math.inf

@@ -13,7 +13,9 @@ from inlay.measure.client import Worker
 from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.rewrite import Rewrite
+from inlay.regions.known import Coverage
 from inlay.run.confirm import Confirmed
+from inlay.run.patterns import PATTERN_CACHE
 from inlay.search.baselines import FLOAT, FULL_INT8
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
@@ -45,6 +47,7 @@ def notes_for(
     interrupted: bool,
     cuts: Sequence[str],
     why_slow: Callable[[], str],
+    patterns: Coverage | None = None,
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
@@ -69,6 +72,7 @@ def notes_for(
         ),
         *(f"normalization left out '{r.name}': {r.rolled_back}" for r in reports if r.rolled_back),
         *_import_notes(imported),
+        *_pattern_notes(patterns, anchors),
     )
 
 
@@ -77,6 +81,15 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
     elif not verified:
         yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
+
+
+def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> Iterator[str]:
+    if coverage is None:
+        return
+    trial = anchors.get(PATTERN_CACHE)
+    speedup = None if trial is None else trial.speedup
+    gain = "" if speedup is None else f"; their best schemes together, measured first, gave {speedup:.2f}x"
+    yield f"pattern cache: {coverage}{gain}"
 
 
 def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:

@@ -14,10 +14,8 @@ from inlay.space.recipe_file import to_text
 from inlay.types import Placement
 
 
-def save_patterns(path: Path, learned: PatternCache | None) -> None:
-    """Write what evolution learned, merged with what the pattern cache at ``path`` holds; nothing for None."""
-    if learned is None:
-        return
+def save_patterns(path: Path, learned: PatternCache) -> None:
+    """Write what a run learned, merged with what the pattern cache at ``path`` holds."""
     if path.exists():
         with contextlib.suppress(UsageError):  # a damaged cache is replaced
             learned.merge(PatternCache.load(path))

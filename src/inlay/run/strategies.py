@@ -9,10 +9,9 @@ import numpy as np
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
-from inlay.regions.cache import PatternCache
-from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve
 from inlay.run.evaluate import Evaluator
+from inlay.run.patterns import RunPatterns
 from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.search.baselines import FLOAT, Anchors, anchor_units
 from inlay.search.guided import Guided
@@ -40,10 +39,11 @@ class Strategies:
     evolve: LazyStrategy
     chain: Strategy
 
-    def learned_patterns(self) -> PatternCache | None:
-        """The schemes that evolution found worth keeping, or None where it found none or its turn did not come."""
+    @property
+    def evolution(self) -> Evolve | None:
+        """Region-pattern evolution, or None where its turn did not come."""
         made = self.evolve.strategy
-        return made.learned() if isinstance(made, Evolve) and made.best.speedup is not None else None
+        return made if isinstance(made, Evolve) else None
 
 
 def compose(
@@ -53,23 +53,20 @@ def compose(
     evaluator: Evaluator,
     anchors: Anchors,
     guided: Guided,
+    patterns: RunPatterns,
 ) -> Strategies:
     """The strategies for a prepared model: ``anchors``, then by default ``guided``, then evolution of what it found.
 
     Where there are no times of kernels, ``refine`` takes the place of ``guided``.
-
-    Raises:
-        UsageError: the pattern cache cannot be read.
     """
-    cache = None if config.pattern_cache is None else PatternCache.load(config.pattern_cache)
 
     def make_evolve() -> Evolve:
         return Evolve(
-            prepared.space(),
+            patterns.space,
             base=evaluator.incumbent.placement or Placement(),
-            config=Config(schemes_per_region=config.schemes_per_region, seed=config.seed),
+            config=patterns.config,
             rng=np.random.default_rng([config.seed, _EVOLUTION_STREAM]),
-            cache=cache,
+            cache=patterns.cache,
             seeds=[placement for _, placement in imported.placements],
             rewrites=guided.rewrites,
         )

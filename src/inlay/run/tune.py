@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +36,9 @@ from inlay.run.inputs import RunInputs
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
+from inlay.run.patterns import RunPatterns
 from inlay.run.plan import efforts
-from inlay.run.progress import Progress, SearchStep, Silent
+from inlay.run.progress import Progress, Silent
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
@@ -117,14 +118,8 @@ def search_until(
         trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
         limits.judged()
         strategy.tell(trial)
-        progress.trial(_step(trial, evaluator, limits.left_s))
+        progress.trial(evaluator.step(trial, limits.left_s))
     return "nothing promising is left"
-
-
-def _step(trial: Trial, evaluator: Evaluator, left_s: float) -> SearchStep:
-    tally = evaluator.tally
-    judged = len(evaluator.judged) - 1
-    return SearchStep(trial, evaluator.incumbent.trial, judged, tally.measurements, tally.failed, left_s)
 
 
 # --- the given model -----------------------------------------------------------------------------------------------
@@ -207,6 +202,7 @@ class _SearchSetup:
     budget: Budget
     time: SearchTime
     guided: GuidedSetup
+    patterns: RunPatterns
     strategies: Strategies
 
 
@@ -252,9 +248,12 @@ def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup
         time.costs,
     )
     prepared, imported = model.prepared, model.imported
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, imported.placements)
-    strategies = compose(prepared, imported, config, evaluator, anchors, guided.strategy(anchors, budget.hurried))
-    return _SearchSetup(feed, meter, evaluator, budget, time, guided, strategies)
+    patterns = RunPatterns(prepared, config)
+    given_placements = (*imported.placements, *patterns.anchors(session.stage))
+    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements)
+    strategy = guided.strategy(anchors, budget.hurried)
+    strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)
+    return _SearchSetup(feed, meter, evaluator, budget, time, guided, patterns, strategies)
 
 
 def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
@@ -275,19 +274,16 @@ def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _Sear
         for file in model.imported.files:
             proposal = Proposal(Placement(), f"qdq-baseline: {file.path.name}", anchor=True)
             if not search.budget.refuses(proposal, file.digest, evaluator):
-                evaluator.evaluate(proposal, file.digest, partial(_given_file, file), source=file.path)
+                evaluator.evaluate(proposal, file.digest, partial(replace, file), source=file.path)
         chain = search.strategies.chain
         stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
     except KeyboardInterrupt:
         stopped, interrupted = "interrupted", True
     builds = session.worker.builds
-    save_patterns(session.inputs.out / "pattern_cache.yaml", search.strategies.learned_patterns())
+    learned = search.patterns.learned(evaluator.judged, search.strategies.evolution)
+    save_patterns(session.inputs.out / "pattern_cache.yaml", learned)
     search.guided.save_costs(search.strategies.guided)
     return _SearchEnd(stopped, interrupted, builds)
-
-
-def _given_file(file: Artifact) -> Artifact:
-    return file
 
 
 # --- confirm -------------------------------------------------------------------------------------------------------
@@ -369,6 +365,7 @@ def _result(
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
         cuts=_cuts(session, search, confirmed),
+        patterns=search.patterns.coverage,
         why_slow=why_slow,
     )
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
@@ -378,6 +375,7 @@ def _result(
         "stopped_because": ended.stopped_because,
         **({} if worker.deterministic else {"overhead": overhead}),
         **guided_report(search.strategies.guided),
+        **({} if search.patterns.coverage is None else {"patterns": asdict(search.patterns.coverage)}),
     }
     return assemble(
         inputs,
