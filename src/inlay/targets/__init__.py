@@ -4,7 +4,22 @@ May import ``tosa``, ``quant``, ``space`` and ``model``; a target imports its ru
 it. Offers :mod:`base` (the protocols ``Target`` and ``Executable``, and ``Capabilities``), :mod:`conditions` (what
 rules of some targets ask), :mod:`attribution` (a runtime's layers by their names), :mod:`registry` (targets by name,
 from entry points), and one module or folder per target: :mod:`null` (known costs, no clock), ``onnxruntime``,
-``ethos_u``, ``command`` (any program).
+``ethos_u``, ``openvino``, ``tensorrt``, ``command`` (any program). :mod:`process` and :mod:`model_file` serve those
+that run another program.
 """
 
-__all__ = ["attribution", "base", "command", "conditions", "ethos_u", "null", "onnxruntime", "registry"]
+__all__ = [
+    "attribution",
+    "base",
+    "command",
+    "conditions",
+    "ethos_u",
+    "machine",
+    "model_file",
+    "null",
+    "onnxruntime",
+    "openvino",
+    "process",
+    "registry",
+    "tensorrt",
+]

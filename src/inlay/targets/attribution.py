@@ -20,13 +20,13 @@ class Names:
     """The names of a model's nodes and values.
 
     Args:
-        model: weights are not looked at.
+        graph: weights are not looked at.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._nodes = {n.name: n for n in model.graph.node if n.name}
-        self._writer = {v: n for n in model.graph.node for v in n.output if v}
-        self._inputs = {i.name for i in model.graph.input}
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._nodes = {n.name: n for n in graph.node if n.name}
+        self._writer = {v: n for n in graph.node for v in n.output if v}
+        self._inputs = {i.name for i in graph.input}
 
     def layer(
         self, name: str, op_type: str, ns: float, precision: str = "", kind: KernelKind | None = None

@@ -1,7 +1,7 @@
 """A target that measures with any program that prints JSON.
 
-``protocol`` is what is asked and answered (``docs/targets.md`` describes it for people), ``process`` the program at
-work, ``table`` the rules in a YAML file, ``layers`` the program's profile as kernels of the model.
+``protocol`` is what is asked and answered (``docs/targets.md`` describes it for people), ``table`` the rules in a YAML
+file, ``layers`` the program's profile as kernels of the model.
 """
 
-__all__ = ["layers", "process", "protocol", "table", "target"]
+__all__ = ["layers", "protocol", "table", "target"]

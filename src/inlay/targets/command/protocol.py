@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from inlay.errors import BadReading, RunFailed, TargetError
-from inlay.targets.command.process import Process
+from inlay.targets.process import Process
 
 VERSION = 1
 Gift = Literal["build", "latency", "outputs", "profile"]

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.normalize import FloatRewrite
-from inlay.model.reference import NativeSession
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
-from inlay.targets.attribution import Names
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, Lack, TargetSpec
 from inlay.targets.command.layers import read_layers
 from inlay.targets.command.protocol import (
@@ -30,6 +27,7 @@ from inlay.targets.command.protocol import (
     save_inputs,
 )
 from inlay.targets.command.table import digest_of, load_rules
+from inlay.targets.model_file import ModelFile
 from inlay.targets.registry import create
 
 _LACKS: dict[str, Lack] = {"latency": "latency", "outputs": "accuracy", "profile": "profile"}
@@ -121,12 +119,10 @@ class CommandExecutable:
 
     def __init__(self, model: Artifact, program: Program, description: Description) -> None:
         self._model, self._gives = model, description.gives
-        self._proto = _checked(model.path, is_built="build" in self._gives)
-        self._outputs = [o.name for o in self._proto.graph.output]
+        self._file = ModelFile(model.path, is_checked="build" in self._gives)
         self._folder = Path(tempfile.mkdtemp(prefix="inlay-command-"))
         self._conversation: Conversation | None = Conversation(program, description.resident)
         self._written: tuple[Feed, list[dict[str, Any]]] | None = None
-        self._session: NativeSession | None = None
         self.graph = ""
         if "build" in self._gives:
             try:
@@ -140,13 +136,13 @@ class CommandExecutable:
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name: the program's, or those of the numeric reference where it gives none. Raises RunFailed."""
-        if "outputs" not in self._gives:
-            return self._reference(feed)
+        if self._conversation is not None and "outputs" not in self._gives:
+            return self._file.reference(feed)
         found = read_outputs(self._ask("run", feed), self._folder)
-        missing = [name for name in self._outputs if name not in found]
+        missing = [name for name in self._file.outputs if name not in found]
         if missing:
             raise RunFailed(f"the program gave no output {missing[0]}")
-        return {name: found[name] for name in self._outputs}
+        return {name: found[name] for name in self._file.outputs}
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """Nanoseconds of each inference, as the program tells. Raises RunFailed, BadReading."""
@@ -154,14 +150,13 @@ class CommandExecutable:
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Kernels by the program's layers. Raises RunFailed, BadReading."""
-        return read_layers(self._ask("profile", feed, readings=repeats, warm_up=1), Names(self._proto))
+        return read_layers(self._ask("profile", feed, readings=repeats, warm_up=1), self._file.names)
 
     def close(self) -> None:
         """End the program, and remove the files that were written for it."""
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
             conversation.end()
-        self._session = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, do: str, feed: Feed | None = None, **fields: Any) -> dict[str, Any]:
@@ -181,16 +176,6 @@ class CommandExecutable:
             self._written = feed, save_inputs(feed, self._folder / "inputs")
         return self._written[1]
 
-    def _reference(self, feed: Feed) -> dict[str, np.ndarray]:
-        if self._conversation is None:
-            raise RunFailed("the model was closed")
-        if self._session is None:
-            try:
-                self._session = NativeSession(str(self._model.path), optimize=False, fuse_qdq=False, threads=1)
-            except CompileFailed as error:
-                raise RunFailed(str(error)) from error
-        return self._session.run(feed)
-
 
 def _capabilities(rules: str) -> Capabilities:
     if rules == CommandTarget.name:
@@ -205,19 +190,6 @@ def _capabilities(rules: str) -> Capabilities:
 
 def _is_file(rules: str) -> bool:
     return Path(rules).suffix in (".yaml", ".yml")
-
-
-def _checked(path: Path, is_built: bool) -> onnx.ModelProto:
-    """The model without its weights; its validity is for the program to judge where it builds models."""
-    try:
-        if not is_built:
-            onnx.checker.check_model(str(path))
-        proto = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # the checker, protobuf and the file system raise several types
-        raise CompileFailed(f"{path.name} is not a valid model: {' '.join(str(error).split())}") from error
-    if not proto.graph.output:
-        raise CompileFailed(f"{path.name} is not a valid model: it has no output")
-    return proto
 
 
 def _digest(program: str) -> str:

@@ -1,4 +1,4 @@
-"""A program at work: a request on its standard input, an answer on its standard output, an end to all it started."""
+"""Programs at work, each with an end to all that it started: asked by lines of text, or run to their own end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from inlay.errors import RunFailed, TimedOut
 
@@ -31,20 +32,23 @@ class Process:
     Args:
         arguments: the program and its arguments; no shell looks at them.
         environment: added to this process's own.
+        is_asked: by :meth:`ask`; otherwise it reads nothing, and all that it prints is kept for :meth:`finish`.
 
     Raises:
         RunFailed: it cannot be started.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({}), is_asked: bool = True
+    ) -> None:
         self._name = os.path.basename(arguments[0])
         self._buffer, self._ended = b"", False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the process)
         try:
             self._process = subprocess.Popen(
                 list(arguments),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=subprocess.PIPE if is_asked else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if is_asked else self._log,
                 stderr=self._log,
                 env={**os.environ, **environment},
                 start_new_session=True,
@@ -82,6 +86,21 @@ class Process:
         if answer is not None:
             return answer
         raise RunFailed(self._last_words())
+
+    def finish(self, limit_s: float) -> tuple[int, str]:
+        """The exit code, and what it printed: no more than the last 64 MB.
+
+        Raises:
+            TimedOut: it took longer than ``limit_s``; it was ended with all that it started, as it is in any case.
+        """
+        try:
+            code = self._process.wait(limit_s)
+            self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _MOST_BYTES))
+            return code, self._log.read().decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            raise TimedOut(f"{self._name} did not end within {limit_s:g} s and was ended") from None
+        finally:
+            self.end()
 
     def end(self) -> None:
         """End it, with all that it started; twice is fine."""

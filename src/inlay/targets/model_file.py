@@ -1,0 +1,80 @@
+"""The file of a model as targets need it that run it through files or another program: signature, checks, reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from inlay.errors import CompileFailed, RunFailed
+from inlay.model.reference import NativeSession
+from inlay.targets.attribution import Names
+from inlay.targets.base import Feed
+
+
+class ModelFile:
+    """A model's file.
+
+    Args:
+        path: of the model.
+        is_checked: whether somebody else judges if the model is valid.
+
+    Attributes:
+        path: as given.
+        inputs: dimensions of each input by name; None for those that are not fixed.
+        outputs: type of each output by name.
+        names: of nodes and values.
+
+    Raises:
+        CompileFailed: it is no model, or not a valid one.
+    """
+
+    def __init__(self, path: Path, is_checked: bool = False) -> None:
+        self.path = path
+        try:
+            if not is_checked:
+                onnx.checker.check_model(str(path))
+            graph = onnx.load(str(path), load_external_data=False).graph
+        except Exception as error:  # the checker, protobuf and the file system raise several types
+            raise CompileFailed(f"{path.name} is not a valid model: {' '.join(str(error).split())}") from error
+        if not graph.output:
+            raise CompileFailed(f"{path.name} is not a valid model: it has no output")
+        constants = {t.name for t in graph.initializer}
+        given = {v.name: v.type.tensor_type.shape.dim for v in graph.input if v.name not in constants}
+        self.inputs: Mapping[str, tuple[int | None, ...]] = {
+            name: tuple(d.dim_value if d.dim_value > 0 else None for d in dims) for name, dims in given.items()
+        }
+        self.outputs: Mapping[str, np.dtype] = {
+            v.name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for v in graph.output
+        }
+        self.names = Names(graph)
+        self._session: NativeSession | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all dimensions of all inputs are fixed."""
+        return all(None not in dims for dims in self.inputs.values())
+
+    def shapes(self, feed: Feed) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The shapes of a feed's inputs. Raises RunFailed where they are not those of the model."""
+        found = []
+        for name, dims in self.inputs.items():
+            if name not in feed:
+                raise RunFailed(f"input {name} is missing")
+            shape = tuple(int(size) for size in np.shape(feed[name]))
+            if len(shape) != len(dims) or any(d not in (None, s) for d, s in zip(dims, shape, strict=True)):
+                wanted = [size or "any" for size in dims]
+                raise RunFailed(f"input {name} has the shape {list(shape)}, the model takes {wanted}")
+            found.append((name, shape))
+        return tuple(found)
+
+    def reference(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name, of ONNX Runtime without fusions: for runtimes that give none. Raises RunFailed."""
+        if self._session is None:
+            try:
+                self._session = NativeSession(str(self.path), optimize=False, fuse_qdq=False, threads=1)
+            except CompileFailed as error:
+                raise RunFailed(str(error)) from error
+        return self._session.run(feed)

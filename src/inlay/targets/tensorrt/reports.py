@@ -1,0 +1,187 @@
+"""What TensorRT's tools write: times, profiles, layers and outputs as JSON, and lines of logs.
+
+The formats are those of ``trtexec`` in TensorRT 11 and of ``IEngineInspector``, as documented. The 10.x forms of the
+inspector (``Bindings``, ``Format/Datatype``) are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from inlay.errors import BadReading, RunFailed
+
+Clock = Literal["device", "host"]
+_FIELD: Mapping[str, str] = {"device": "computeMs", "host": "latencyMs"}
+_SAFE = re.compile(r"Average over (\d+) runs - GPU latency: ([\d.eE+-]+) ms")
+_VERSION = re.compile(r"\[TensorRT v(\d+)\]")
+_ERROR = re.compile(r"\[E\]\s*(?:Error\[\d+\]:\s*)?(.*)")
+_NOT_FINITE = re.compile(r"(?<![\w\"])(-?)(nan|inf)(?![\w\"])", re.IGNORECASE)
+_WORDS = 300  # characters of an error
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of an engine.
+
+    Attributes:
+        name: also in profiles.
+        kind: TensorRT's type of layer (``CaskConvolution``, ``Reformat``, …).
+        nodes: names of the ONNX nodes that it was made of, as the parser noted them.
+        inputs, outputs: tensor names.
+        types: of its inputs' elements, in lower case.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+def read_times(path: Path, clock: Clock, count: int) -> np.ndarray:
+    """Nanoseconds of the last ``count`` inferences of ``--exportTimes``: those before them warmed the device up.
+
+    Args:
+        path: the file.
+        clock: ``device`` for the time of the kernels, ``host`` for that and the transfers.
+        count: inferences.
+
+    Raises:
+        BadReading: the file does not hold as many.
+    """
+    rows = _read(path)
+    try:
+        ms = [float(row[_FIELD[clock]]) for row in rows]
+    except (TypeError, LookupError, ValueError) as error:
+        raise BadReading(f"the exported times hold no {_FIELD[clock]}: {error!r}") from error
+    if len(ms) < count:
+        raise BadReading(f"trtexec exported {len(ms)} times of {count}")
+    return _nanoseconds(ms[-count:])
+
+
+def read_safe_times(text: str, count: int) -> np.ndarray:
+    """Nanoseconds that a safe runtime prints: with one run for each average, they are single readings.
+
+    Raises:
+        BadReading: there are fewer.
+    """
+    ms = [float(value) for runs, value in _SAFE.findall(text) if int(runs) == 1]
+    if len(ms) < count:
+        raise BadReading(f"the safe runtime printed {len(ms)} times of {count}")
+    return _nanoseconds(ms[-count:])
+
+
+def _nanoseconds(ms: Sequence[float]) -> np.ndarray:
+    """Whole nanoseconds; as they are where they are not finite, for their reader to refuse."""
+    ns = np.asarray(ms, np.float64) * 1e6
+    return ns.round().astype(np.int64) if np.isfinite(ns).all() else ns
+
+
+def read_profile(path: Path) -> dict[str, float]:
+    """Milliseconds of each layer by name, from ``--exportProfile``: medians, or averages where it has no medians.
+
+    Raises:
+        BadReading: it holds no layers.
+    """
+    rows = [row for row in _read(path) if isinstance(row, dict) and "name" in row]
+    try:
+        found = {str(r["name"]): float(r["medianMs"] if "medianMs" in r else r["averageMs"]) for r in rows}
+    except (TypeError, LookupError, ValueError) as error:
+        raise BadReading(f"the exported profile holds a layer without a time: {error!r}") from error
+    if not found:
+        raise BadReading("the exported profile holds no layers")
+    return found
+
+
+def read_layers(text: str) -> list[Layer]:
+    """The layers of ``--exportLayerInfo``, or of the engine inspector; engines without details have names only.
+
+    Raises:
+        RunFailed: it is something else.
+    """
+    try:
+        rows = json.loads(text)["Layers"]
+        return [Layer(row, "") if isinstance(row, str) else _layer(row) for row in rows]
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise RunFailed(f"the engine's description has another form than expected: {error!r}") from error
+
+
+def _layer(row: Mapping[str, Any]) -> Layer:
+    inputs, outputs = row.get("Inputs", []), row.get("Outputs", [])
+    return Layer(
+        str(row["Name"]),
+        str(row.get("LayerType", "")),
+        tuple(re.findall(r"\[ONNX Layer: ([^\]]*)\]", str(row.get("Metadata", "")))),
+        tuple(str(t["Name"]) for t in inputs),
+        tuple(str(t["Name"]) for t in outputs),
+        tuple(_type(t) for t in inputs),
+    )
+
+
+_TYPES = (("int8", "int8"), ("fp8", "float8"), ("bf16", "bfloat16"), ("half", "float16"), ("fp16", "float16"))
+
+
+def _type(tensor: Mapping[str, Any]) -> str:
+    text = str(tensor.get("DataType", tensor.get("Datatype", tensor.get("Format/Datatype", "")))).lower()
+    return next((name for word, name in _TYPES if word in text), "float32" if text else "")
+
+
+def read_outputs(path: Path, types: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
+    """Outputs of ``--exportOutput`` by name.
+
+    Args:
+        path: the file.
+        types: of the model's outputs.
+
+    Raises:
+        RunFailed: an output is missing, or has another form.
+    """
+    rows = {str(row.get("name")): row for row in _read(path) if isinstance(row, dict)}
+    found = {}
+    for name, dtype in types.items():
+        try:
+            shape = [int(size) for size in str(rows[name]["dimensions"]).split("x") if size.strip()]
+            values = np.asarray(rows[name]["values"], np.int64 if dtype.kind in "iub" else np.float64)
+            found[name] = values.reshape(shape).astype(dtype)
+        except (LookupError, ValueError, TypeError) as error:
+            raise RunFailed(f"trtexec exported no output {name} of the model's shape: {error!r}") from error
+    return found
+
+
+def version_in(text: str) -> str:
+    """The version that ``trtexec`` prints in its first line, with dots; empty where there is none."""
+    found = _VERSION.search(text)
+    if found is None:
+        return ""
+    number = int(found.group(1))  # 110300 and 11.3.0; until version 9 8601 and 8.6.1
+    major, rest = divmod(number, 10000 if number >= 100000 else 1000)
+    minor, patch = divmod(rest, 100)
+    return f"{major}.{minor}.{patch}"
+
+
+def error_in(text: str, code: int) -> str:
+    """Why ``trtexec`` failed, in one line: its first error that says more than that there was one."""
+    found = [m.strip() for m in _ERROR.findall(text)]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    words = next((m for m in found if m), lines[-1] if lines else "it printed nothing")
+    return f"{words[:_WORDS]} ({how})"
+
+
+def _read(path: Path) -> list[Any]:
+    try:
+        text = path.read_text(encoding="utf8", errors="replace")
+        data = json.loads(_NOT_FINITE.sub(lambda m: m[1] + ("NaN" if m[2].lower() == "nan" else "Infinity"), text))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFailed(f"{path.name}, which trtexec was to write, cannot be read: {error}") from error
+    if not isinstance(data, Sequence):
+        raise RunFailed(f"{path.name}, which trtexec was to write, holds no list")
+    return list(data)

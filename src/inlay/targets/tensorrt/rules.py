@@ -1,0 +1,52 @@
+"""What TensorRT runs in INT8 between explicit Q/DQ nodes, as the table that placement reads.
+
+From the developer guide's chapter on explicit quantization (TensorRT 11), not from a device: networks are strongly
+typed, so that these nodes alone decide what runs in INT8. Activations and weights are symmetric, activations with one
+scale for the tensor, weights with one for each output channel. TensorRT moves Q backward and DQ forward through what
+commutes with them, and fuses what is left into the weighted operators.
+"""
+
+from __future__ import annotations
+
+from inlay.space.rules import Condition, Needs, OpRule, Rules
+from inlay.targets.conditions import constant_weight, moves_activation, one_output
+from inlay.types import QType
+
+REMARK = "Written after the documentation of TensorRT 11; nothing of it has run on a device yet"
+_GUIDE = "TensorRT developer guide, working with quantized types"
+
+
+def _row(op_type: str, reason: str, *conditions: Condition, **details: object) -> OpRule:
+    return OpRule(op_type, conditions=conditions, source=f"{_GUIDE}: {reason}", **details)  # type: ignore[arg-type]
+
+
+def _moves(op_type: str, *conditions: Condition) -> OpRule:
+    reason = "it commutes with Q and DQ, which are moved through it"
+    return _row(op_type, reason, moves_activation, *conditions, moves_data=True, propagates_qdq=True)
+
+
+_WEIGHTED = "Q/DQ on all inputs of weighted operators; their outputs may stay in float"
+_MOVING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Gather", "Expand", "Tile")
+
+_ROWS = (
+    _row("Conv", _WEIGHTED, constant_weight, weight=1, output=Needs.EITHER),
+    _row("ConvTranspose", _WEIGHTED, constant_weight, weight=1, output=Needs.EITHER),
+    _row("Gemm", _WEIGHTED, constant_weight, weight=1, output=Needs.EITHER),
+    _row("MatMul", "both inputs, also where neither is a weight", weight=1, output=Needs.EITHER),
+    _row("Add", "the skip input of a residual Add, which is fused with the Conv before it", activations=(0, 1)),
+    _row("AveragePool", "average pooling has an INT8 form"),
+    _row("GlobalAveragePool", "average pooling has an INT8 form"),
+    _row("Concat", "all inputs or none: it copies bytes", activations=None),
+    _moves("MaxPool", one_output),
+    *(_moves(op) for op in _MOVING),
+)
+
+RULES = Rules(
+    activation=QType.INT8,
+    ops={row.op_type: row for row in _ROWS},
+    symmetric_activations=True,
+    share=frozenset({"Concat"}),  # bytes are copied as they are: one scale for all
+    fuses_residual_add=True,  # Q/DQ on the Conv's branch would keep Conv, Add and Relu apart
+    unfold_cost=0.0,  # a Relu is part of the Conv's kernel whatever the type's limits are
+)
+"""Biases stay in float: DQ of 32-bit integers is not taken in. Nothing goes between Conv, BatchNormalization, Relu."""
