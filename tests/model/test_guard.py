@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import signal
 import subprocess
@@ -33,6 +34,13 @@ def test_arrays_arrive_as_they_are(size: int) -> None:
     assert got["name"] == sent["name"]
     np.testing.assert_array_equal(got["first"], array)
     np.testing.assert_array_equal(got["second"], array[::-1])
+
+
+def test_what_is_sent_back_in_another_order_is_not_overwritten() -> None:
+    """Long arrays travel through a file that both sides map: arguments lie where results are written."""
+    arrays = [np.full(50_000, i) for i in range(6)]
+    got = call("turning", operator.getitem, arrays, slice(None, None, -1))
+    assert [set(a.tolist()) for a in got] == [{i} for i in reversed(range(6))]
 
 
 def test_what_a_function_raises_is_raised_here(tmp_path: Path) -> None:

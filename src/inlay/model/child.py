@@ -21,6 +21,8 @@ from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it
 MEMORY_POLL_S = 0.05  # the same at its own memory, where the system does not limit that
 _BOOT = "import sys; sys.path[:] = filter(None, sys.path); from {module} import {name}; {name}()"
@@ -170,12 +172,19 @@ class _Wire:
         """Number of parts, their lengths, and those that are short; the others lie one after the other in the file."""
         views = [memoryview(part) for part in parts]
         long = [view for view in views if view.nbytes >= _LONG]
+        long = [memoryview(bytes(view)) if self._holds(view) else view for view in long]
         pages, at = self._mapped(sum(view.nbytes for view in long)), 0
         for view in long:
             pages[at : at + view.nbytes] = view
             at += view.nbytes
         head = struct.pack(f"<I{len(views)}Q", len(views), *(view.nbytes for view in views))
         self._connection.sendall(b"".join([head, *(view for view in views if view.nbytes < _LONG)]))
+
+    def _holds(self, view: memoryview) -> bool:
+        """Whether ``view`` is of the file: a received part that is sent back, maybe to another place in it."""
+        if self._pages is None:
+            return False
+        return np.may_share_memory(np.frombuffer(view, np.uint8), np.frombuffer(self._pages, np.uint8))
 
     def receive(self) -> list[Part]:
         """The parts of the next message. Raises EOFError where the other side has closed the connection."""
