@@ -25,6 +25,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "patches": _patches(),
         "few outputs": _few_outputs(),
         "short rows": _short_rows(),
+        "short rows of scores": _one_node("Softmax", (1, 300, 2), axis=-1),
     }
 
 

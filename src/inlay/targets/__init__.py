@@ -5,7 +5,7 @@ it. Offers :mod:`base` (the protocols ``Target`` and ``Executable``, and ``Capab
 rules of some targets ask), :mod:`attribution` (a runtime's layers by their names), :mod:`registry` (targets by name,
 from entry points), and one module or folder per target: :mod:`null` (known costs, no clock), ``onnxruntime``,
 ``ethos_u``, ``openvino``, ``tensorrt``, ``command`` (any program). :mod:`process` and :mod:`model_file` serve those
-that run another program.
+that run another program, and ``passes`` holds float rewrites of several.
 """
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "null",
     "onnxruntime",
     "openvino",
+    "passes",
     "process",
     "registry",
     "tensorrt",

@@ -1,8 +1,8 @@
 """OpenVINO on the CPU: its table of rules, and how it is built, timed and profiled.
 
 Offers :mod:`target`; :mod:`rules` is the table, each row verified against the compiled model; :mod:`runtime` imports
-the package, :mod:`profile` reads the graph that it executes and attributes its kernels to nodes, and :mod:`idle_pairs`
-is its rewrite.
+the package, :mod:`profile` reads the graph that it executes and attributes its kernels to nodes; :mod:`float_rewrites`
+with ``passes`` and :mod:`idle_pairs` are its rewrites.
 """
 
-__all__ = ["idle_pairs", "profile", "rules", "runtime", "target"]
+__all__ = ["float_rewrites", "idle_pairs", "passes", "profile", "rules", "runtime", "target"]

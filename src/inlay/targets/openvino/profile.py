@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 
 from inlay.targets.base import KernelKind, KernelTime
 from inlay.targets.openvino.idle_pairs import TAKEN_OVER
 
-_HALF_NS = 500.0
-"""Times are cut off to whole microseconds: half of one is what that takes on average."""
+_STEP_NS = 1000.0  # averages are cut off to whole microseconds
 _PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8", "i8": "int8"}
 _NO_KERNEL = frozenset({"Const", "Input", "Output"})
 _INSERTED = frozenset({"Reorder", "Convert"})
@@ -69,11 +69,27 @@ def executed_graph(compiled: Any) -> list[Kernel]:
                 tuple(i.get_element_type().get_type_name() for i in node.inputs()),
                 info.get("outputPrecisions", "").split(",")[0],
                 sources,
-                float(time) * 1000.0 + _HALF_NS if time.isdigit() else None,
+                float(time) * _STEP_NS if time.isdigit() else None,
                 op_type == "Const" or (bool(sources) and all(kernels[s].constant for s in sources)),
             )
         )
     return kernels
+
+
+def typical(averages: Sequence[Sequence[float | None]]) -> np.ndarray:
+    """Typical nanoseconds of each kernel, shape (kernels,), by its averages over the first 1, 2, … inferences.
+
+    The runtime tells nothing but averages, in which one inference that was interrupted stays for good. Differences of
+    sums give single inferences back, as far as the averages' resolution allows: the median of these counts where it is
+    less than the average by more than that. 0 for what did not run.
+    """
+    found = np.array([[0.0 if ns is None else ns + _STEP_NS / 2 for ns in row] for row in averages])
+    count = np.arange(1, len(found) + 1)[:, None]
+    single = np.diff(found * count, axis=0, prepend=0.0)
+    median, last = np.median(single, axis=0), found[-1]
+    outlier = last - median > _STEP_NS * np.sqrt(len(found))
+    ran = np.array([ns is not None for ns in averages[-1]])
+    return np.where(ran, np.where(outlier, np.maximum(median, 0.0), last), 0.0)
 
 
 class Attribution:
@@ -85,29 +101,30 @@ class Attribution:
         self._producer = {v: n for n in graph.node for v in n.output if v}
         self._public = self._public_names({o.name for o in graph.output})
 
-    def kernels(self, graph: Sequence[Kernel]) -> list[KernelTime]:
-        """What ran, with its cause, in the order of the graph."""
+    def kernels(self, graph: Sequence[Kernel], ns: np.ndarray) -> list[KernelTime]:
+        """What ran, with its cause and its time of ``ns``, in the order of the graph."""
         return [
-            self._kernel(graph, k) for k in graph if k.ns is not None and not k.constant and k.op_type not in _NO_KERNEL
+            self._kernel(graph, k, float(time))
+            for k, time in zip(graph, ns, strict=True)
+            if k.ns is not None and not k.constant and k.op_type not in _NO_KERNEL
         ]
 
-    def _kernel(self, graph: Sequence[Kernel], kernel: Kernel) -> KernelTime:
-        assert kernel.ns is not None
+    def _kernel(self, graph: Sequence[Kernel], kernel: Kernel, ns: float) -> KernelTime:
         precision = _PRECISIONS.get(kernel.precision, kernel.precision)
         nodes, boundary = self.nodes(kernel), self._boundary(kernel)
         if nodes:
-            return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision, nodes)
+            return KernelTime(kernel.name, kernel.op_type, ns, precision, nodes)
         if boundary is not None:
             kind, value = boundary
-            return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision, (), (value,), kind)
+            return KernelTime(kernel.name, kernel.op_type, ns, precision, (), (value,), kind)
         if kernel.op_type in _INSERTED and kernel.sources:
             written = self._written(graph, kernel.sources[0])
             made = graph[kernel.sources[0]].output
             converts = {made, kernel.output} & {"u8", "i8"} and made != kernel.output
             kind = "layout" if not converts else "dequantize" if made in ("u8", "i8") else "quantize"
             values = () if written is None else (written,)
-            return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision, (), values, kind)
-        return KernelTime(kernel.name, kernel.op_type, kernel.ns, precision)
+            return KernelTime(kernel.name, kernel.op_type, ns, precision, (), values, kind)
+        return KernelTime(kernel.name, kernel.op_type, ns, precision)
 
     def nodes(self, kernel: Kernel) -> tuple[str, ...]:
         """The model's nodes that a kernel computes, less Q/DQ."""

@@ -14,32 +14,25 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.normalize import FloatRewrite
-from inlay.model.passes.half import widen_halves
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.machine import cpu_flags, cpu_name
+from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
 from inlay.targets.openvino.idle_pairs import IdlePairs
-from inlay.targets.openvino.profile import Attribution, executed_graph
+from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.runtime import core, message, openvino
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
 IR = ".xml"
 """Suffix of the runtime's own format, which it reads besides ONNX."""
+_WARM_UP = 1
 _MOST_SHAPES = 4
 """Sets of input shapes that a model with dynamic dimensions stays compiled for."""
 
 REWRITES: tuple[Rewrite[Any], ...] = (
     IdlePairs(frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})),
-)
-FLOAT_REWRITES = (
-    FloatRewrite(
-        "compute halves in float32",
-        widen_halves,
-        "the runtime does so itself where the processor has no half precision, and Q/DQ is on float32",
-        "executed graphs of 2026.4.1",
-    ),
 )
 PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
@@ -96,7 +89,7 @@ class OpenVinoCpuTarget:
         return rules_for()
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """Half precision is widened: the rules are for float32."""
+        """All of :data:`~inlay.targets.openvino.float_rewrites.FLOAT_REWRITES`."""
         return FLOAT_REWRITES
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
@@ -190,7 +183,7 @@ class OpenVinoExecutable:
         return times
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
-        """Average time of every kernel, by the runtime's own counters in a model compiled for that.
+        """Typical time of every kernel, by the runtime's own counters in a model compiled for that.
 
         Raises:
             RunFailed: the runtime does, or the model was closed.
@@ -198,11 +191,14 @@ class OpenVinoExecutable:
         arrays = self._checked(feed)
         compiled = self._compile(arrays, {**self._options, "PERF_COUNT": True})
         compiled.set_inputs(arrays)
-        for _ in range(repeats):
+        averages = []
+        for _ in range(_WARM_UP + repeats):
             self._infer(compiled)
+            averages.append([k.ns for k in executed_graph(compiled.model)])
         given = self._artifact.path
         model = onnx.ModelProto() if given.suffix == IR else onnx.load(given, load_external_data=False)
-        return Attribution(model).kernels(executed_graph(compiled.model))
+        graph = executed_graph(compiled.model)
+        return Attribution(model).kernels(graph, typical(averages))
 
     def close(self) -> None:
         """Drop everything that was compiled."""

@@ -7,10 +7,8 @@ __all__ = [
     "average_pool",
     "batch_norm",
     "broadcast_constants",
-    "few_outputs",
     "gemm",
     "hard_sigmoid",
-    "image_patches",
     "lrn",
     "prelu",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.image_patches import fold_focus
+from inlay.targets.passes.image_patches import fold_focus
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inlay.targets.onnxruntime.passes.few_outputs import block_few_outputs
+from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 from tests.support.runtime import check_and_load

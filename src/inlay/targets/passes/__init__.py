@@ -1,0 +1,6 @@
+"""Float rewrites that several targets have in their tables, one pass a file.
+
+May import ``model``; normalization runs them behind its numeric gate.
+"""
+
+__all__ = ["few_outputs", "image_patches"]
