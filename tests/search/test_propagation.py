@@ -100,6 +100,17 @@ def test_the_question_can_be_answered_in_the_negative(tmp_path: Path) -> None:
     assert asked.wrong(labels, labels) == ["op"]
 
 
+def test_a_value_that_is_read_twice_counts_once(tmp_path: Path) -> None:
+    """The square of a value between convolutions runs in low precision with them, whether it is labeled or not."""
+    b = Builder()
+    y = b.conv("first", b.input("x", X), 8, relu=True)
+    b.output(b.conv("second", b.node("op", "Mul", [y, y], channels=8), 4))
+    asked = Asked(b, tmp_path)
+    labels = asked.graph.labels(["first", "second"])
+    assert asked.graph.precisions(asked.graph.propagate(labels)).keys() == {"first", "op", "second"}
+    assert asked.wrong(labels, asked.graph.propagate(labels)) == []
+
+
 def mixed() -> Builder:
     b = Builder(seed=3)
     x = b.conv("c0", b.input("x", (1, 4, 16, 16)), 8, relu=True)

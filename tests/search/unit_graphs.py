@@ -20,7 +20,8 @@ def chain(n: int) -> UnitGraph:
         Edge(f"v{i}", i, (i + 1,) if i + 1 < n else (), i + 1 == n, f"k{i}", f"s{i}", 100 * (i + 1)) for i in range(n)
     ]
     sources = np.arange(-1, n - 1)
-    return UnitGraph(units, np.ones(n, bool), tuple(edges), tuple(f"sig{i}" for i in range(n)), sources)
+    read = tuple(len(u.activations) for u in units)
+    return UnitGraph(units, np.ones(n, bool), tuple(edges), read, tuple(f"sig{i}" for i in range(n)), sources)
 
 
 @st.composite
@@ -42,7 +43,10 @@ def unit_graphs(draw: st.DrawFn) -> UnitGraph:
         rejection = "" if selectable[i] else "not selected"
         units.append(Unit(f"u{i}", (f"u{i}",), op_type, OPS[op_type], rejection, reads, weights, (), (f"v{i}",)))
     sources = [max((e.producer for e in edges if i in e.consumers), default=-1) for i in range(n)]
-    return UnitGraph(tuple(units), selectable, tuple(edges), tuple(f"sig{i}" for i in range(n)), np.array(sources))
+    read = tuple(len(u.activations) for u in units)
+    return UnitGraph(
+        tuple(units), selectable, tuple(edges), read, tuple(f"sig{i}" for i in range(n)), np.array(sources)
+    )
 
 
 @st.composite

@@ -47,7 +47,12 @@ class Propagation:
     """
 
     def __init__(
-        self, units: Sequence[Unit], selectable: np.ndarray, edges: Sequence[Edge], arrays: EdgeArrays
+        self,
+        units: Sequence[Unit],
+        selectable: np.ndarray,
+        activations: Sequence[int],
+        edges: Sequence[Edge],
+        arrays: EdgeArrays,
     ) -> None:
         self._selectable, self._edges, self._arrays = selectable, edges, arrays
         self._reads: dict[int, list[int]] = {}
@@ -56,7 +61,7 @@ class Propagation:
             self._writes.setdefault(edge.producer, []).append(k)
             for c in edge.consumers:
                 self._reads.setdefault(c, []).append(k)
-        found = [i for i in np.flatnonzero(selectable).tolist() if self._is_candidate(i, units[i])]
+        found = [i for i in np.flatnonzero(selectable).tolist() if self._is_candidate(i, units[i], activations[i])]
         self._candidates = np.array(found, np.int64)
         rules = [units[i].rule for i in found]
         self._moves_qdq: np.ndarray = np.array([r is not None and r.propagates_qdq for r in rules], bool)
@@ -71,8 +76,8 @@ class Propagation:
         )
         self._single_reader: np.ndarray = np.array([len(e.consumers) + e.float_reader == 1 for e in edges], bool)
 
-    def _is_candidate(self, i: int, unit: Unit) -> bool:
-        all_values = len(self._reads.get(i, ())) == len(unit.activations) > 0
+    def _is_candidate(self, i: int, unit: Unit, activations: int) -> bool:
+        all_values = len(self._reads.get(i, ())) == activations > 0
         return all_values and i in self._writes and not (unit.weights or unit.biases)
 
     def propagate(self, labels: np.ndarray) -> np.ndarray:

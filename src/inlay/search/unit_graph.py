@@ -33,6 +33,7 @@ class UnitGraph:
         units: every unit, in topological order.
         selectable: whether each unit can run in low precision. Shape (units,).
         edges: every value that some selectable unit computes or reads as an activation.
+        activations: number of different values that each unit reads as activations, constants among them.
         signatures: operator, attributes and shapes of each unit; units with equal signatures have equal costs.
         forms: names of the forms that some unit has; the ``k``-th has the label ``FIRST_FORM + k``.
         layout_source: index of the unit whose output layout each unit gets, or -1: the one that computes its first
@@ -43,6 +44,7 @@ class UnitGraph:
     units: tuple[Unit, ...]
     selectable: np.ndarray
     edges: tuple[Edge, ...]
+    activations: tuple[int, ...]
     signatures: tuple[str, ...]
     layout_source: np.ndarray
     forms: tuple[str, ...] = ()
@@ -101,7 +103,7 @@ class UnitGraph:
     @cached_property
     def propagation(self) -> Propagation:
         """Which labels follow from others."""
-        return Propagation(self.units, self.selectable, self.edges, self._arrays)
+        return Propagation(self.units, self.selectable, self.activations, self.edges, self._arrays)
 
     def propagate(self, labels: np.ndarray) -> np.ndarray:
         """What runs in low precision under ``labels``: see :meth:`Propagation.propagate`."""
@@ -145,6 +147,7 @@ def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
         tuple(units),
         np.array([u.selectable for u in units], bool),
         tuple(edges),
+        tuple(len({graph.value_of(p) for p in u.activations}) for u in units),
         tuple(_unit_signature(graph, u) for u in units),
         np.array([sources[u.name] for u in units], np.int64),
         tuple(dict.fromkeys(form for u in units for form in u.forms)),
