@@ -139,9 +139,11 @@ def attack(case: Case, folder: Path) -> None:
 
 
 def _short_calls() -> contextlib.AbstractContextManager[None]:
-    """Calls of native code may take :data:`_CALL_S` only, where they are guarded."""
+    """Calls of native code may take :data:`_CALL_S` only, in the guarded process and in workers."""
+    from inlay.measure import policy
     from inlay.model.guard import limited
 
+    policy.MESSAGE_LIMIT_S = _CALL_S
     return limited(lambda: _CALL_S)
 
 

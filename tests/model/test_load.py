@@ -267,3 +267,11 @@ def test_a_value_that_nothing_computes_is_named(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="reads nowhere, which nothing computes"):
         load(tmp_path / "m.onnx")
+
+
+def test_an_output_that_nothing_computes_is_named(tmp_path: Path) -> None:
+    model = residual_model()
+    model.graph.output[0].name = "nowhere"
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"nowhere is an output of graph .*, and nothing computes it"):
+        load(tmp_path / "m.onnx")

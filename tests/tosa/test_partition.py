@@ -213,3 +213,13 @@ def test_the_host_computes_in_float_what_is_not_quantized(opset: int, tmp_path: 
     made = optimized(host, tmp_path)
     assert not [t.name for t in made.graph.initializer if len(t.dims) == 4 and t.data_type != onnx.TensorProto.FLOAT]
     assert [t for t in optimized(model, tmp_path).graph.initializer if t.data_type == onnx.TensorProto.INT8]
+
+
+def test_what_has_no_static_shape_stays_on_the_host() -> None:
+    """Also between Q and DQ: the number of elements that are not zero is known in a run only."""
+    n = Net(qtype="uint8")
+    y = n.op("Cast", [n.op("NonZero", [n.input([2, 3])])], to=onnx.TensorProto.FLOAT)
+    n.output(n.op("Relu", [n.qdq(y, 0.05, 3)]))
+    reasons = {r.op_type: r.reason for r in lower(n.model()).not_lowered}
+    assert "shape" in reasons["QuantizeLinear"]
+    assert "shape" in reasons["DequantizeLinear"]

@@ -121,12 +121,16 @@ def _refuse_unreadable(path: Path, model: ir.Model) -> None:
 
 
 def _refuse_unknown_values(path: Path, model: ir.Model) -> None:
-    """Every value that is read is an input, a constant or some operator's output."""
+    """Every value that is read or handed out is an input, a constant or some operator's output."""
     for node in model.graph.all_nodes():
         for value in node.inputs:
             if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                 continue
             raise ModelError(f"{path}: {node.op_type} {node.name} reads {value.name}, which nothing computes")
+    for graph in _graphs(model):
+        for value in graph.outputs:
+            if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
+                raise ModelError(f"{path}: {value.name} is an output of graph {graph.name}, and nothing computes it")
 
 
 def _sort(path: Path, model: ir.Model) -> None:

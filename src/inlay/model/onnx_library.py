@@ -46,19 +46,22 @@ def check(model: ir.Model) -> None:
 
 
 def infer_shapes(model: ir.Model, strict: bool = True) -> None:
-    """Set the types and shapes that ONNX's rules give the values of ``model``; where they fail, nothing changes.
+    """Set the types and shapes that ONNX's rules give the values of ``model``.
 
     Args:
         model: is changed.
-        strict: one operator that breaks a rule is a failure; otherwise only its own results stay unknown.
+        strict: where one operator breaks a rule, nothing changes; otherwise only its own results stay unknown.
 
     Raises:
+        RunFailed: not strict, and nothing can be inferred.
         Crashed, TimedOut: inference ended its process.
     """
     try:
         inferred = ir.from_proto(_called("inferring shapes", _infer, _light(model)[0], strict))
     except RunFailed:
-        return
+        if strict:
+            return
+        raise
     for graph, found in zip(model.graphs(), inferred.graphs(), strict=True):
         known = {v.name: v for v in _values(found)}
         for value in _values(graph):

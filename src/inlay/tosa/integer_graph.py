@@ -113,7 +113,7 @@ class _Walk:
                 limit = self.legality(op, builder.tensors, builder.constants) if op.executor is Executor.TOSA else None
                 if limit:
                     raise Unsupported(limit)
-        except Unsupported as error:
+        except (Unsupported, ir.UnknownShape) as error:
             builder.rollback(mark)
             self.context.forget(node.outputs)
             return str(error)

@@ -29,6 +29,10 @@ class Executor(enum.Enum):
     CALLER = "caller"  # whoever runs the model: quantizes its inputs, dequantizes its outputs
 
 
+class UnknownShape(Exception):
+    """A tensor has no static shape: what needs one stays on the host."""
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One value.
@@ -47,9 +51,9 @@ class Tensor:
 
     @property
     def dims(self) -> Shape:
-        """The shape, which must be known (ValueError when it is not)."""
+        """The shape. Raises UnknownShape where only a run tells it."""
         if self.shape is None:
-            raise ValueError(f"the shape of {self.name!r} is not known")
+            raise UnknownShape(f"the shape of {self.name!r} is not known")
         return self.shape
 
 
