@@ -1,8 +1,8 @@
-"""TensorRT, through its tool ``trtexec``.
+"""TensorRT as two targets: through its Python bindings (``target``), and through its tool ``trtexec``.
 
 ``rules`` is the table, ``reports`` reads what the tool writes as JSON, ``layers`` traces a profile to the model by the
-engine inspector, ``remote`` is about engines that are timed on another machine. Written after the documentation of
-TensorRT 11; none of it has run on a device so far.
+engine inspector, ``remote`` is about engines that are timed on another machine. ``bindings`` imports the libraries,
+``engine`` is what they build. Written after the documentation of TensorRT 11; none of it has run on a device so far.
 """
 
-__all__ = ["layers", "remote", "reports", "rules", "trtexec"]
+__all__ = ["bindings", "engine", "layers", "remote", "reports", "rules", "target", "trtexec"]

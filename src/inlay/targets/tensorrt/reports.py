@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,33 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inlay.errors import BadReading, RunFailed
+from inlay.errors import BadReading, RunFailed, UsageError
 
 Clock = Literal["device", "host"]
 _FIELD: Mapping[str, str] = {"device": "computeMs", "host": "latencyMs"}
 _SAFE = re.compile(r"Average over (\d+) runs - GPU latency: ([\d.eE+-]+) ms")
 _VERSION = re.compile(r"\[TensorRT v(\d+)\]")
 _ERROR = re.compile(r"\[E\]\s*(?:Error\[\d+\]:\s*)?(.*)")
-_NOT_FINITE = re.compile(r"(?<![\w\"])(-?)(nan|inf)(?![\w\"])", re.IGNORECASE)
+_NOT_FINITE = re.compile(r"([\[,:]\s*)(-?)(nan|inf)(?=\s*[,\]}])", re.IGNORECASE)
 _WORDS = 300  # characters of an error
+
+
+def clock_of(text: str) -> Clock:
+    """A clock by its name. Raises UsageError."""
+    if text not in _FIELD:
+        raise UsageError(f"--target-option clock={text}: give {' or '.join(_FIELD)}")
+    return "host" if text == "host" else "device"
+
+
+def timing_cache(given: str) -> Path:
+    """The file that the user names, or one in the folder of temporary files, which in a worker is that of the run.
+
+    Raises:
+        UsageError: its folder does not exist.
+    """
+    if given and not Path(given).resolve().parent.is_dir():
+        raise UsageError(f"--target-option timing_cache={given}: there is no folder {Path(given).resolve().parent}")
+    return Path(given) if given else Path(tempfile.gettempdir()) / "inlay-timing.cache"
 
 
 @dataclass(frozen=True)
@@ -176,10 +195,14 @@ def error_in(text: str, code: int) -> str:
     return f"{words[:_WORDS]} ({how})"
 
 
+def _as_json(found: re.Match[str]) -> str:
+    return found[1] + ("NaN" if found[3].lower() == "nan" else f"{found[2]}Infinity")
+
+
 def _read(path: Path) -> list[Any]:
     try:
         text = path.read_text(encoding="utf8", errors="replace")
-        data = json.loads(_NOT_FINITE.sub(lambda m: m[1] + ("NaN" if m[2].lower() == "nan" else "Infinity"), text))
+        data = json.loads(_NOT_FINITE.sub(_as_json, text))
     except (OSError, ValueError, RecursionError) as error:
         raise RunFailed(f"{path.name}, which trtexec was to write, cannot be read: {error}") from error
     if not isinstance(data, Sequence):

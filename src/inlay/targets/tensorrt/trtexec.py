@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -70,8 +70,6 @@ class TrtexecTarget:
         clock: str = "device",
         limit_s: float = 1800.0,
     ) -> None:
-        if clock not in get_args(reports.Clock):
-            raise UsageError(f"--target-option clock={clock}: give {' or '.join(get_args(reports.Clock))}")
         try:
             self._arguments = shlex.split(arguments)
         except ValueError as error:
@@ -81,9 +79,9 @@ class TrtexecTarget:
             raise UsageError(f"--target-option arguments: the target sets {own[0].partition('=')[0]} itself")
         self.remote = remote_in(self._arguments)
         self._program, self.limit_s = program, limit_s
-        self.clock: reports.Clock = "host" if clock == "host" else "device"
+        self.clock = reports.clock_of(clock)
         self._plugins = [Path(p) for p in plugins.split(",") if p]
-        self._cache = Path(timing_cache) if timing_cache else Path(tempfile.gettempdir()) / "inlay-timing.cache"
+        self._cache = reports.timing_cache(timing_cache)
 
     @property
     def is_safe(self) -> bool:

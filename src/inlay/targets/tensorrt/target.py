@@ -1,0 +1,140 @@
+"""TensorRT through its Python bindings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.errors import CompileFailed, RunFailed, TargetError
+from inlay.model.normalize import FloatRewrite
+from inlay.quant.rewrite import Rewrite
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.model_file import ModelFile
+from inlay.targets.tensorrt.bindings import tensorrt
+from inlay.targets.tensorrt.engine import (
+    Engine,
+    Shapes,
+    build,
+    choose_device,
+    device_name,
+    driver_version,
+    load_plugins,
+)
+from inlay.targets.tensorrt.layers import kernels_of
+from inlay.targets.tensorrt.reports import Clock, clock_of, read_layers
+from inlay.targets.tensorrt.reports import timing_cache as cache_file
+from inlay.targets.tensorrt.rules import REMARK, RULES
+
+
+class TensorRtTarget:
+    """TensorRT 11 on a GPU of this machine.
+
+    Args:
+        device: number of the GPU.
+        plugins: shared libraries of plugins, separated by commas.
+        timing_cache: file that keeps what the builder learned, across candidates and runs; by default one per run.
+        clock: ``device`` for the time of the kernels, ``host`` for that and the transfers of inputs and outputs.
+
+    Raises:
+        UsageError: there is no such clock, or no folder for the cache.
+    """
+
+    name = "tensorrt"
+    deterministic = False
+    remark = REMARK
+
+    def __init__(self, device: int = 0, plugins: str = "", timing_cache: str = "", clock: str = "device") -> None:
+        self.clock = clock_of(clock)
+        self._device = device
+        self._plugins = [Path(p) for p in plugins.split(",") if p]
+        self._cache = cache_file(timing_cache)
+
+    def fingerprint(self) -> Fingerprint:
+        """Versions, the GPU, the plugins and the clock.
+
+        Raises:
+            UsageError: the libraries are not installed.
+            TargetError: there is no such GPU.
+        """
+        facts = {"tensorrt": str(tensorrt().__version__), "clock": self.clock}
+        facts |= {"device": device_name(self._device), "cuda": driver_version()}
+        return Fingerprint(self.name, {**facts, "plugins": ", ".join(p.name for p in self._plugins)})
+
+    def rules(self) -> Rules:
+        """What explicit Q/DQ nodes make TensorRT run in INT8."""
+        return RULES
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """None."""
+        return ()
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None."""
+        return ()
+
+    def compile(self, model: Artifact) -> TensorRtExecutable:
+        """Build an engine; one of dynamic shapes when the first inputs are known. Raises CompileFailed."""
+        try:
+            choose_device(self._device)
+        except RunFailed as error:
+            raise CompileFailed(str(error)) from error
+        load_plugins(self._plugins)
+        return TensorRtExecutable(model, self._cache, self.clock)
+
+
+class TensorRtExecutable:
+    """A model with an engine for each set of shapes that it was given.
+
+    Raises:
+        CompileFailed: no engine can be built of it.
+    """
+
+    def __init__(self, model: Artifact, cache: Path, clock: Clock) -> None:
+        self._model, self._cache, self._clock = ModelFile(model.path), cache, clock
+        self._engines: dict[Shapes, Engine] = {}
+        self._closed = False
+        if self._model.is_static:
+            self._build(())
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises RunFailed."""
+        found = self._engine(feed).run(feed)
+        return {name: found[name].astype(dtype, copy=False) for name, dtype in self._model.outputs.items()}
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference by the target's clock. Raises RunFailed."""
+        return self._engine(feed).time(feed, repeats, self._clock)
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """The median time of every layer, with the nodes that it was made of. Raises RunFailed."""
+        engine = self._engine(feed)
+        return kernels_of(engine.profile(feed, repeats), read_layers(engine.describe()), self._model.names)
+
+    def close(self) -> None:
+        """Give the engines back."""
+        self._closed = True
+        while self._engines:
+            self._engines.popitem()[1].close()
+
+    def _engine(self, feed: Feed) -> Engine:
+        if self._closed:
+            raise RunFailed("the model was closed")
+        shapes = self._model.shapes(feed)
+        key: Shapes = () if self._model.is_static else shapes
+        if key not in self._engines:
+            try:
+                self._build(key)
+            except CompileFailed as error:
+                raise RunFailed(str(error)) from error
+        return self._engines[key]
+
+    def _build(self, shapes: Shapes) -> None:
+        try:
+            self._engines[shapes] = Engine(build(self._model.path.resolve(), shapes, self._cache), shapes)
+        except CompileFailed:
+            raise
+        except TargetError as error:
+            raise CompileFailed(str(error)) from error
