@@ -150,7 +150,7 @@ PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`
 BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1)
 PROCESSES = Option("Fresh processes.", type=int, least=1)
 QUANTIZED = Option("The quantized model.", flags=("--out", "-o"), metavar="OUT.onnx", type=Path)
-RECIPE = Option("full-int8, conv-matmul, or a YAML file of rules.", "Or rules.", metavar="RECIPE")
+RECIPE = Option("full-int8, conv-matmul, dynamic, or a YAML file of rules.", "Or rules.", metavar="RECIPE")
 RUN = Option("Output folder of a run.", metavar="OUT", type=Path, positional=True, show_default=False)
 SELECTED = Option(
     "The model to write; OUT/selected.onnx.", flags=("--to",), metavar="FILE", type=Path, show_default=False
