@@ -124,6 +124,20 @@ def prepare(
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
     scratch.path.unlink()
+    return index(file, normalized, extraction, target, feed, folder, nodes, recipe)
+
+
+def index(
+    file: ModelFile,
+    normalized: Normalized,
+    extraction: Extraction | None,
+    target: Capabilities,
+    feed: Mapping[str, np.ndarray],
+    folder: Path,
+    nodes: Sequence[str] = (),
+    recipe: Recipe | None = None,
+) -> PreparedModel:
+    """The analysis of a model that is normalized already; arguments and errors as of :func:`prepare`."""
     graph = build_graph(normalized.model)
     fixed = graph  # rewrites decide by the sizes that the model fixes, not by those of the samples
     store = WeightStore(folder)

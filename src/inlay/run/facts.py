@@ -13,6 +13,7 @@ from typing import Any
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.client import kernel_times
 from inlay.measure.journal import Fact
+from inlay.prepare.equalize import Scales
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.targets.base import KernelTime, TargetSpec
@@ -73,6 +74,8 @@ KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: flo
 """Nanoseconds by signature that the cost database knew when the run began."""
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""
+EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(float, s)) for v, s in data.items()})
+"""What the channels of activations are divided by, for the products that read them."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""
 CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)

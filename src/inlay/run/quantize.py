@@ -19,6 +19,7 @@ from inlay.files import replacing
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.equalize import equalized, find_scales
 from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
@@ -80,7 +81,11 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
         extraction = take_apart(file, samples.feeds, work)
-        prepared = prepare(file, Capabilities.of(create(spec)), samples.feeds[0], work, extraction=extraction)
+        target = Capabilities.of(create(spec))
+        prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction)
+        if real and extraction is None:
+            scales = find_scales(prepared, target, samples.feeds)
+            prepared = equalized(prepared, scales, target, samples.feeds[0])
         resolved = resolve(rules, prepared.graph, prepared.units, prepared.rules)
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
         observed = observe(prepared, samples)

@@ -13,10 +13,11 @@ from inlay.files import refuse_overwriting, replacing
 from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
 from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, SATURATIONS
+from inlay.run.facts import CALIBRATION, EQUALIZATION, SATURATIONS
 from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Measured
@@ -101,7 +102,9 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) ->
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS))
-        prepared = prepare(file, Capabilities.of(create(known.spec)), feed, work, extraction=extraction)
+        target = Capabilities.of(create(known.spec))
+        prepared = prepare(file, target, feed, work, extraction=extraction)
+        prepared = equalized(prepared, journal.fact(EQUALIZATION) or {}, target, feed)
         try:
             table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
             candidates = CandidateWriter(prepared, table, known.digest, known.target)

@@ -20,9 +20,8 @@ from inlay.measure.race import Meter
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
-from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
-from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Judge, Metric
 from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
@@ -31,13 +30,14 @@ from inlay.run.confirm import Confirmation, Confirmed, Unseen
 from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
 from inlay.run.cuts import cuts
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import BASELINE_NS, SATURATIONS
+from inlay.run.facts import BASELINE_NS
 from inlay.run.inputs import RunInputs
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import efforts
+from inlay.run.preparation import prepare_model
 from inlay.run.progress import Progress, Silent
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session, open_session
@@ -175,10 +175,7 @@ def _calibrate(session: Session, given: _Given) -> _Calibrated:
     session.stage("normalize and index the model")
     target = Capabilities.of(create(config.target))
     feeds = parts.calibration.feeds
-    extraction = take_apart(inputs.file, feeds, session.work, session.journal.fact(SATURATIONS))
-    if extraction is not None:
-        session.journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
-    prepared = prepare(inputs.file, target, feeds[0], session.work, config.nodes, config.recipe, extraction)
+    prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
     units, samples = len(prepared.selectable), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")

@@ -1,0 +1,288 @@
+"""Outliers moved from activations into the weights of the products that read them.
+
+Where a few channels of an activation are many times larger than the others, as behind the layer normalizations of
+trained transformers, one scale for all of them leaves the others few steps. ``x W = (x / s) (s W)`` is the same product
+with the channels of both operands evened out: ``s_j = max|x_j|^a / max|W_j|^(1 - a)`` (Xiao et al., *SmoothQuant*,
+2023). Which exponent is used, and whether any is, is decided for each activation by the error that rounding leaves in
+the products, on samples, and for the whole by the error at the model's outputs.
+
+A layer normalization that nothing else reads takes ``1 / s`` into its own scale and shift; elsewhere a Mul is written,
+which costs time and so must gain more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.data import Feed
+from inlay.errors import TargetError
+from inlay.model.graph import Graph, Node
+from inlay.model.passes.steps import add_constant
+from inlay.model.pieces import PiecewiseSession
+from inlay.model.reference import Session
+from inlay.prepare.model import PreparedModel, index
+from inlay.quant.accuracy import sqnr_db
+from inlay.quant.emit import Emitter
+from inlay.quant.qparams import QParamsTable, dequantize, quantize, weight_params
+from inlay.space.recipe import Recipe
+from inlay.targets.base import Capabilities
+from inlay.types import Placement, Port, QType
+
+_EXPONENTS = (0.3, 0.5, 0.7, 0.85)  # the published choice is 0.5; the best one differs from model to model
+_FOLDED_GAIN = 0.9  # error in the products over that without, from which on it is done where it costs nothing,
+_WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
+_OUTPUT_GAIN_DB = 0.5  # least gain at the worst output: less is chance
+_ROWS = 48  # of each sample that products are formed of: some hundred rows rank the exponents as all do
+_SAMPLES = 4  # to choose on; half as many others judge
+_LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly always zero
+_EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
+
+Scales = Mapping[str, tuple[float, ...]]
+"""By value, what each of its channels is divided by."""
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An activation that products read, perhaps through Reshape nodes that keep its last axis.
+
+    Attributes:
+        readers: ports through which the products get it.
+        products: the products, with constant weights that nothing else reads.
+        normalization: the LayerNormalization that can take the scales in, or an empty name.
+    """
+
+    value: str
+    readers: tuple[Port, ...]
+    products: tuple[str, ...]
+    normalization: str = ""
+
+
+def find_scales(prepared: PreparedModel, target: Capabilities, feeds: Sequence[Feed]) -> dict[str, tuple[float, ...]]:
+    """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
+
+    The error is that of dynamic quantization, so targets without it get none.
+
+    Args:
+        prepared: the model.
+        target: that it is prepared for.
+        feeds: calibration samples.
+    """
+    inputs = _inputs(prepared.graph)
+    dynamic = any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
+    if not inputs or not feeds or not dynamic:
+        return {}
+    chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
+    try:
+        session = PiecewiseSession(prepared.emitter.base, prepared.store, [i.value for i in inputs])
+        arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+        for feed in chosen_on:
+            found = session.run(feed)
+            for each in inputs:
+                arrays[each.value].append(found[each.value])
+        scales = {i.value: s for i in inputs if (s := _best(prepared.graph, i, arrays[i.value])) is not None}
+        return scales if scales and _helps(prepared, scales, target, inputs, judged_on) else {}
+    except TargetError:
+        return {}
+
+
+def equalized(
+    prepared: PreparedModel,
+    scales: Scales,
+    target: Capabilities,
+    feed: Feed,
+    nodes: Sequence[str] = (),
+    recipe: Recipe | None = None,
+) -> PreparedModel:
+    """``prepared`` with ``scales`` in its model; the other arguments are those that it was prepared with."""
+    if not scales:
+        return prepared
+    known = {i.value: i for i in _inputs(prepared.graph)}
+    model = prepared.normalized.model.clone()
+    by_name = {str(n.name): n for n in model.graph}
+    for value, numbers in scales.items():
+        if value in known:
+            _apply(model.graph, by_name, known[value], np.array(numbers, np.float32))
+    folder = prepared.store.path.parent / "equalized"
+    folder.mkdir(exist_ok=True)
+    normalized = replace(prepared.normalized, model=model)
+    return index(prepared.file, normalized, prepared.extraction, target, feed, folder, nodes, recipe)
+
+
+def _inputs(graph: Graph) -> list[_Input]:
+    """Activations that products with constant weights read, in topological order of the products."""
+    readers: defaultdict[str, list[Port]] = defaultdict(list)
+    products: defaultdict[str, list[str]] = defaultdict(list)
+    for node in graph.nodes:
+        if _is_product(graph, node):
+            port, channels = Port(node.name, 0), _weight(graph, node).shape[0]
+            while (before := _reshape(graph, port, channels)) is not None:
+                port = before
+            value = graph.value_of(port)
+            if graph.is_float(value) and not graph.is_constant(value) and value not in graph.captured:
+                readers[value].append(port)
+                products[value].append(node.name)
+    return [_Input(v, tuple(p), tuple(products[v]), _normalization(graph, v, p)) for v, p in readers.items()]
+
+
+def _is_product(graph: Graph, node: Node) -> bool:
+    if node.op_type not in ("MatMul", "Gemm") or node.domain not in ("", "ai.onnx") or node.attributes.get("transA", 0):
+        return False
+    weight = node.inputs[1]
+    return graph.is_constant(weight) and len(graph.shape(weight) or ()) == 2 and len(graph.consumers(weight)) == 1
+
+
+def _weight(graph: Graph, node: Node) -> np.ndarray:
+    """The weight of a product, shape (channels, outputs)."""
+    array = graph.constant(node.inputs[1])
+    assert array is not None
+    return array.T if node.attributes.get("transB", 0) else array
+
+
+def _reshape(graph: Graph, port: Port, channels: int) -> Port | None:
+    """The port of the Reshape before ``port`` that keeps the last axis, where ``port`` alone reads it."""
+    value = graph.value_of(port)
+    node = graph.producer(value)
+    if node is None or node.op_type != "Reshape" or len(graph.consumers(value)) > 1:
+        return None
+    ends = {(graph.shape(v) or (None,))[-1] for v in (node.inputs[0], value)}
+    return Port(node.name, 0) if ends == {channels} else None
+
+
+def _normalization(graph: Graph, value: str, readers: Sequence[Port]) -> str:
+    node = graph.producer(value)
+    if node is None or node.op_type != "LayerNormalization" or set(graph.consumers(value)) != set(readers):
+        return ""
+    own = all(graph.is_constant(v) and len(graph.consumers(v)) == 1 for v in node.inputs[1:] if v)
+    last = node.attributes.get("axis", -1) in (-1, len(graph.shape(value) or ()) - 1)
+    return node.name if own and last else ""
+
+
+def _best(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[float, ...] | None:
+    """The scales that leave the least error in the products, if that is little enough."""
+    weights = [_weight(graph, graph.node(name)).astype(np.float32) for name in given.products]
+    flat = [a.reshape(-1, a.shape[-1]).astype(np.float32) for a in arrays if a.size]
+    if not flat or not all(np.isfinite(a).all() for a in flat):
+        return None
+    samples = [_Sample.of(a, weights) for a in flat]
+    largest = np.max([np.maximum(-s.low, s.high) for s in samples], axis=0)
+    rows = np.max([np.abs(w).max(axis=1) for w in weights], axis=0)
+    if not largest.max() > 0.0 or not rows.max() > 0.0:
+        return None
+    largest, rows = (np.maximum(x, _LEAST * x.max()) for x in (largest, rows))
+    tried = [np.ones_like(largest), *(_normalized(largest**a / rows ** (1.0 - a)) for a in _EXPONENTS)]
+    errors = [_error(samples, weights, scales) for scales in tried]
+    best = int(np.argmin(errors))
+    allowed = _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN
+    return tuple(tried[best].tolist()) if errors[best] <= allowed * errors[0] else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """One sample of an activation: some of its rows, what the products make of them, and each channel's range."""
+
+    rows: np.ndarray
+    products: tuple[np.ndarray, ...]
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, array: np.ndarray, weights: Sequence[np.ndarray]) -> _Sample:
+        """From an activation of shape (rows, channels)."""
+        rows = array[np.linspace(0, len(array) - 1, min(len(array), _ROWS)).astype(int)]
+        low, high = np.minimum(array.min(axis=0), 0.0), np.maximum(array.max(axis=0), 0.0)
+        return cls(rows, tuple(rows @ w for w in weights), low, high)
+
+
+def _normalized(scales: np.ndarray) -> np.ndarray:
+    """With a geometric mean of 1, so that sizes stay what they were."""
+    return np.asarray(scales / np.exp(np.log(scales).mean()), np.float32)
+
+
+def _error(samples: Sequence[_Sample], weights: Sequence[np.ndarray], scales: np.ndarray) -> float:
+    """Energy of what 8 bits change in the products: a scale for each sample's ``x / s``, one per output for ``s W``."""
+    total, rounded = 0.0, []
+    for weight in weights:
+        scaled = weight * scales[:, None]
+        params = weight_params(scaled, 1, QType.INT8.qmax)
+        rounded.append(dequantize(quantize(scaled, params), params))
+    for sample in samples:
+        low, high = float((sample.low / scales).min()), float((sample.high / scales).max())
+        step = max((high - low) / QType.UINT8.qmax, float(np.finfo(np.float32).tiny))
+        grid = (np.rint((sample.rows / scales - low) / step) * step + low).astype(np.float32)
+        for weight, exact in zip(rounded, sample.products, strict=True):
+            total += float(np.square(grid @ weight - exact, dtype=np.float64).sum())
+    return total
+
+
+def _helps(
+    prepared: PreparedModel, scales: Scales, target: Capabilities, inputs: Sequence[_Input], feeds: Sequence[Feed]
+) -> bool:
+    """Whether the products, quantized, disturb the outputs less with ``scales``, and in float not at all."""
+    changed = equalized(prepared, scales, target, feeds[0])
+    placement = Placement(
+        site
+        for i in inputs
+        if i.value in scales
+        for name in i.products
+        for site in ((Port(name, 0), QType.DYNAMIC), (Port(name, 1), prepared.rules.weight))
+    )
+    want = _outputs(prepared, Placement(), feeds)
+    if _worst_db(want, _outputs(changed, Placement(), feeds)) < _EXACT_DB:
+        return False
+    before, after = (_worst_db(want, _outputs(p, placement, feeds)) for p in (prepared, changed))
+    return after >= before + _OUTPUT_GAIN_DB
+
+
+def _outputs(prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed]) -> list[list[np.ndarray]]:
+    """For each float output, what ``feeds`` give."""
+    table = QParamsTable(prepared.graph, prepared.rules, {})
+    emitter = Emitter(prepared.normalized.model, prepared.graph, prepared.store, base=prepared.emitter.base)
+    session = Session(emitter.emit(placement, table), prepared.store)
+    runs = [session.run(feed) for feed in feeds]
+    return [[run[name].astype(np.float64) for run in runs] for name in prepared.graph.float_outputs]
+
+
+def _worst_db(want: Sequence[Sequence[np.ndarray]], got: Sequence[Sequence[np.ndarray]]) -> float:
+    """SQNR of the worst output over all samples."""
+    found = []
+    for exact, noisy in zip(want, got, strict=True):
+        noise = sum(float(np.square(a - b).sum()) for a, b in zip(exact, noisy, strict=True))
+        found.append(sqnr_db(sum(float(np.square(a).sum()) for a in exact), noise))
+    return min(found, default=-np.inf)
+
+
+def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales: np.ndarray) -> None:
+    for name in given.products:
+        node = nodes[name]
+        turned = node.attributes.get_int("transB", 0)
+        weight = node.inputs[1]
+        assert weight is not None
+        assert weight.const_value is not None
+        array = weight.const_value.numpy() * (scales if turned else scales[:, None])
+        node.replace_input_with(1, add_constant(graph, f"{weight.name}_equalized", array.astype(np.float32)))
+    if given.normalization:
+        node = nodes[given.normalization]
+        for slot in range(1, len(node.inputs)):
+            value = node.inputs[slot]
+            if value is not None and value.const_value is not None:
+                array = value.const_value.numpy() / scales
+                node.replace_input_with(slot, add_constant(graph, f"{value.name}_equalized", array.astype(np.float32)))
+        return
+    first = given.readers[0]
+    value = nodes[first.node].inputs[first.slot]
+    assert value is not None
+    factors = add_constant(graph, f"{given.value}_factors", 1.0 / scales)
+    mul = ir.node("Mul", [value, factors], name=f"{given.value}_equalize")
+    mul.outputs[0].name, mul.outputs[0].type, mul.outputs[0].shape = f"{given.value}_equalized", value.type, value.shape
+    producer = value.producer()
+    if producer is None:
+        graph.insert_before(graph[0], mul)
+    else:
+        graph.insert_after(producer, mul)
+    for port in given.readers:
+        nodes[port.node].replace_input_with(port.slot, mul.outputs[0])

@@ -1,0 +1,94 @@
+"""Outliers move into weights: the same float results, less noise from 8 bits, and only where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay.model.load import load
+from inlay.model.reference import Session
+from inlay.prepare.equalize import equalized, find_scales
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant.qparams import QParamsTable
+from inlay.targets.onnxruntime.target import capabilities_for
+from inlay.testing import Builder
+from inlay.types import Placement
+
+ORT = capabilities_for("x86_64")
+WIDTH = 32
+
+
+def dense(outlier: float = 30.0, turned: bool = False, twice: bool = False, reshaped: bool = False) -> onnx.ModelProto:
+    """A layer normalization with one large channel, and a product behind it; ``twice``: something else reads it too."""
+    b = Builder()
+    scale = np.ones(WIDTH, np.float32)
+    scale[3] = outlier
+    norm = [b.input("x", (1, 8, WIDTH)), b.constant("scale", scale), b.constant("shift", np.zeros(WIDTH, np.float32))]
+    value = normal = b.node("norm", "LayerNormalization", norm, axis=-1)
+    weight = b.rng.standard_normal((WIDTH, 16)).astype(np.float32)
+    weight[3] /= outlier
+    if turned or reshaped:
+        value = b.node("matrix", "Reshape", [value, b.constant("sizes", np.array([-1, WIDTH], np.int64))])
+    if turned:
+        value = b.node("product", "Gemm", [value, b.constant("w", weight.T.copy())], transB=1)
+    else:
+        value = b.node("product", "MatMul", [value, b.constant("w", weight)])
+    b.output(b.node("after", "Tanh", [b.node("small", "Mul", [value, b.constant("c", np.float32(0.1))])]))
+    if twice:
+        b.output(b.node("other", "Sigmoid", [normal]))
+    return b.model()
+
+
+def feeds(count: int = 6) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    return [{"x": rng.standard_normal((1, 8, WIDTH)).astype(np.float32)} for _ in range(count)]
+
+
+def prepared_model(model: onnx.ModelProto, folder: Path) -> PreparedModel:
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return prepare(load(folder / "m.onnx"), ORT, feeds()[0], folder)
+
+
+def outputs(prepared: PreparedModel, placement: Placement, samples: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
+    table = QParamsTable(prepared.graph, prepared.rules, {})
+    session = Session(prepared.emitter.emit(placement, table), prepared.store)
+    return np.stack([session.run(feed)[prepared.graph.outputs[0]] for feed in samples])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("twice", [False, True])
+def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) -> None:
+    plain = prepared_model(dense(turned=turned, twice=twice), tmp_path)
+    scales = find_scales(plain, ORT, feeds())
+    assert scales.keys() == {plain.graph.node("norm").outputs[0]}
+    (found,) = scales.values()
+    assert int(np.argmax(found)) == 3
+    even = equalized(plain, scales, ORT, feeds()[0])
+    written = [n.name for n in even.graph.nodes if n.op_type == "Mul" and n.name not in ("small",)]
+    assert bool(written) == twice, "a Mul is written only where something else reads the value"
+    unseen = feeds(9)[6:]
+    exact = outputs(plain, Placement(), unseen)
+    np.testing.assert_allclose(outputs(even, Placement(), unseen), exact, rtol=1e-4, atol=1e-6)
+    before, after = (
+        float(np.square(outputs(p, p.label({"product": "dynamic"}), unseen) - exact).sum()) for p in (plain, even)
+    )
+    assert after < before / 4.0
+
+
+def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> None:
+    plain = prepared_model(dense(reshaped=True), tmp_path)
+    assert find_scales(plain, ORT, feeds()).keys() == {plain.graph.node("norm").outputs[0]}
+
+
+def test_nothing_is_done_without_outliers_samples_or_dynamic_kernels(tmp_path: Path) -> None:
+    assert not find_scales(prepared_model(dense(outlier=1.0), tmp_path), ORT, feeds())
+    plain = prepared_model(dense(), tmp_path)
+    assert find_scales(plain, ORT, feeds()), "the control"
+    assert not find_scales(plain, ORT, [])
+    assert equalized(plain, {}, ORT, feeds()[0]) is plain
+    assert not find_scales(replace(plain, rules=replace(plain.rules, forms=())), ORT, feeds())
