@@ -1,4 +1,4 @@
-"""``python -m benchmarks [TABLE] [options]``: quality, openvino, compiles, honesty, growth, ethos, budgets; or all.
+"""``python -m benchmarks [TABLE] [options]``: all tables, or one of them (``--help`` lists their names).
 
 Each table goes to ``benchmarks/out`` as JSON and Markdown. Every model's row is written when it is done: the same
 command goes on where an earlier one was stopped, ``--restart`` begins anew. ``publish`` copies finished tables to
@@ -21,7 +21,7 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks import budgets, compiles, honesty, openvino, quality, render, subjects
+from benchmarks import budgets, compiles, honesty, openvino, quality, render, subjects, transfer
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
@@ -149,6 +149,31 @@ def run_budgets(options: argparse.Namespace) -> None:
     _tables(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
 
 
+def run_transfer(options: argparse.Namespace) -> None:
+    """``transfer.json`` and ``.md``; ``--only`` names targets."""
+    folder = options.out / "rows" / "transfer"
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"budget": options.budget, "version": __version__}
+    rows: list[Row] = []
+    for target in options.only or transfer.TARGETS:
+        for number, pair in enumerate(transfer.PAIRS):
+            path = folder / f"{target}-{number}.json"
+            if options.restart or not path.exists() or json.loads(path.read_text())["settings"] != settings:
+                work = options.out / "work" / "transfer" / path.stem
+                try:
+                    found = transfer.row(pair, target, options.models or Path(), work, options.budget)
+                except (InlayError, OSError) as error:  # one pair must not lose the others' figures
+                    found = {"model": pair.name, "target": target, "error": str(error)}
+                shutil.rmtree(work, ignore_errors=True)
+                _write(path, {**found, "settings": settings})
+    for path in sorted(folder.glob("*.json")):
+        row = json.loads(path.read_text(encoding="utf8"))
+        if row["settings"] == settings:
+            rows.append(row)
+    table = {"machine": facts(options.budget), **transfer.table(rows)}
+    _tables(options.out, "transfer", table, render.transfer)
+
+
 def publish(options: argparse.Namespace) -> None:
     """Copy finished tables to ``benchmarks/results``: those are committed."""
     render.RESULTS.mkdir(exist_ok=True)
@@ -181,6 +206,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "growth": run_growth,
     "ethos": run_ethos,
     "budgets": run_budgets,
+    "transfer": run_transfer,
     "publish": publish,
     "readme": rewrite_readme,
 }

@@ -152,6 +152,31 @@ def compiles(table: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def transfer(table: Mapping[str, Any]) -> str:
+    """Schemes to 98 % of the long run, without and with the cache of a relative."""
+    lines = [
+        "# Pattern caches between relatives",
+        "",
+        machine(table["machine"]).partition("; search budget")[0] + ".",
+        f"Schemes measured by evolution until the best is within {1 - table['enough']:.0%} of the best of a long run "
+        f"without a cache ({table['schemes_per_region']} schemes for each pattern). `null` has known costs and no "
+        "noise; on `ort-cpu` the anchors come first and are not counted.",
+        "",
+        "| from, to | target | known | long run | best | without cache | with cache | share |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table["rows"]:
+        if "error" in row:
+            lines.append(f"| {row['model']} | {row['target']} | fails: {row['error']} | | | | | |")
+            continue
+        cold, warm = row["cold"], row["warm"]
+        share = f"{warm / cold:.2f}" if cold and warm is not None else "-"
+        reached = "not reached" if warm is None else str(warm)
+        best = f"{row['best']:.2f}x | {cold} | {reached} | {share}"
+        lines.append(f"| {row['model']} | {row['target']} | {row['known']} | {row['schemes']} | {best} |")
+    return "\n".join(lines) + "\n"
+
+
 def budgets(table: Mapping[str, Any]) -> str:
     """Wall time over budget, quiet and busy."""
     lines = [
@@ -241,4 +266,4 @@ def _plain(note: str) -> str:
     return " ".join(note.replace("|", "/").split())[:160]
 
 
-TABLES: Sequence[str] = ("quality", "openvino", "compiles", "honesty", "growth", "ethos", "budgets")
+TABLES: Sequence[str] = ("quality", "openvino", "compiles", "honesty", "growth", "ethos", "budgets", "transfer")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RegionOutputInsertionPoint,
         RegionPattern,
         RegionType,
+        placement_of,
         region_pattern_autotuning_workflow,
     )
     from inlay.run.result import TuneResult
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "bench",
     "list_targets",
+    "placement_of",
     "quantize",
     "region_pattern_autotuning_workflow",
     "regions",

@@ -20,11 +20,14 @@ Example::
 :func:`region_pattern_autotuning_workflow` is this loop, with state, cache and failures taken care of.
 """
 
+from inlay.autotuner.imports import placement_of
 from inlay.autotuner.state import SchemeRecord
 from inlay.autotuner.tuner import QDQAutotuner
 from inlay.autotuner.workflow import region_pattern_autotuning_workflow
+from inlay.quant.accuracy import Bound
 from inlay.regions.cache import CacheEntry, PatternCache
 from inlay.regions.config import Config
+from inlay.regions.known import Coverage
 from inlay.regions.scheme_import import ImportReport
 from inlay.regions.schemes import (
     ChildRegionInputInsertionPoint,
@@ -34,12 +37,14 @@ from inlay.regions.schemes import (
     RegionOutputInsertionPoint,
 )
 from inlay.regions.search_space import RegionPattern
-from inlay.regions.tree import Region, RegionType
+from inlay.regions.tree import Region, RegionGroup, RegionType
 
 __all__ = [
+    "Bound",
     "CacheEntry",
     "ChildRegionInputInsertionPoint",
     "Config",
+    "Coverage",
     "ImportReport",
     "InsertionPoint",
     "InsertionScheme",
@@ -47,9 +52,11 @@ __all__ = [
     "PatternCache",
     "QDQAutotuner",
     "Region",
+    "RegionGroup",
     "RegionOutputInsertionPoint",
     "RegionPattern",
     "RegionType",
     "SchemeRecord",
+    "placement_of",
     "region_pattern_autotuning_workflow",
 ]

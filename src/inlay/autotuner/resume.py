@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inlay.autotuner.state import Pending, Profile, SchemeRecord, TunerState
 from inlay.autotuner.state_file import SavedProfile, SavedRecord, SavedState
 from inlay.errors import UsageError
@@ -46,7 +48,7 @@ def resumed(state: SavedState, core: Evolve) -> TunerState:
 def _saved_profile(state: TunerState) -> SavedProfile | None:
     if state.carried is not None:
         record, pending = state.carried
-        return SavedProfile("", (Placement(), None, None), (_saved_record(record),), 0, pending.duel)
+        return SavedProfile("", (Placement(), None, None), (_saved_record(record),), 0, pending.duel, record.placement)
     if state.profile is None:
         return None
     incumbent, latency_ms = state.profile.before
@@ -57,6 +59,7 @@ def _saved_profile(state: TunerState) -> SavedProfile | None:
         tuple(map(_saved_record, state.profile.records)),
         None if waiting is None else waiting.index,
         None if waiting is None else waiting.duel,
+        None if waiting is None else waiting.proposal.placement,
     )
 
 
@@ -85,10 +88,12 @@ def _profile(given: SavedProfile, core: Evolve) -> tuple[Profile | None, tuple[S
         record = records[given.pending]
         search = core.searches[record.signature]
         if given.duel is None:  # it was generated, but never measured
-            core.withdraw(search, record.scheme, record.placement)
+            core.withdraw(search, record.scheme, given.placement or record.placement)
             del records[given.pending :]
         else:
-            proposal = core.propose(core.again(search, record.scheme), f"step by step: {record.signature[:8]}, again")
+            candidate = core.again(search, record.scheme, given.placement)
+            records[given.pending] = record = replace(record, placement=candidate.placement)
+            proposal = core.propose(candidate, f"step by step: {record.signature[:8]}, again")
             pending = Pending(record.index, proposal, None, given.duel)
     if not given.signature:
         return None, None if pending is None else (records[0], pending)

@@ -52,6 +52,7 @@ class SavedProfile:
         records: as in :class:`~inlay.autotuner.state.Profile`.
         pending: index of the scheme that waits for a latency; None without one.
         duel: of that scheme; None before its first reading.
+        placement: of that scheme; None without one.
     """
 
     signature: str
@@ -59,6 +60,7 @@ class SavedProfile:
     records: tuple[SavedRecord, ...]
     pending: int | None
     duel: Duel | None
+    placement: Placement | None
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ def _profile_data(profile: SavedProfile) -> dict[str, Any]:
         "before": {"placement": placement.as_json(), "speedup": speedup, "latency_ms": latency_ms},
         "records": records,
         "pending": profile.pending,
+        "placement": None if profile.placement is None else profile.placement.as_json(),
         "duel": None if profile.duel is None else {k: _plain(v) for k, v in asdict(profile.duel).items()},
     }
 
@@ -182,6 +185,7 @@ def _profile(data: Mapping[str, Any]) -> SavedProfile:
         records,
         None if pending is None else int(pending),
         _duel(data["duel"]),
+        None if data["placement"] is None else Placement.from_json(data["placement"]),
     )
 
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,18 +19,22 @@ from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe
-from inlay.data import Samples, bound, files_of, input_specs, random_samples, read_samples
-from inlay.errors import ModelError
+from inlay.data import Samples, files_of, input_specs, random_samples, read_samples, split
+from inlay.data import bound as with_sizes
+from inlay.errors import ModelError, TargetError, UsageError
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
 from inlay.model.store import embed_weights
 from inlay.prepare.candidate_writer import metadata
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.prepare.take_apart import take_apart
-from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.accuracy import EXACT_DB, Bound, Judge, find_metric
+from inlay.quant.extract import Leftover
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Capabilities
+from inlay.trial import Accuracy
 from inlay.types import Placement
 
 _RANDOM_SAMPLES = 8
@@ -47,7 +52,10 @@ class Subject:
         target: what the target runs, and how it wants models written.
         samples: inputs to calibrate with, as ``--data`` takes them; without any, random ones.
         bind: sizes of dynamic dimensions by symbol.
-        seed: of the random samples.
+        bound: what candidates must keep, judged on samples that ranges do not come from: the least SQNR in dB, or more
+            than that; None for no bound.
+        labels: one per sample, for the metric of ``bound``.
+        seed: of the random samples, and of the split of labelled ones.
 
     Attributes:
         sha256: of the model file; a model in memory is written to a scratch file first.
@@ -58,6 +66,7 @@ class Subject:
     Raises:
         ModelError: it cannot be read, or does not run.
         DataError: the samples do not fit it.
+        UsageError: a bound without samples, or a metric that is not known.
     """
 
     def __init__(
@@ -66,18 +75,28 @@ class Subject:
         target: Capabilities,
         samples: SampleSource | None = None,
         bind: Mapping[str, int] | None = None,
+        bound: Bound | float | None = None,
+        labels: np.ndarray | None = None,
         seed: int = 0,
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="inlay-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         file = _read(source, folder)
-        specs = bound(input_specs(file.model), bind or {})
+        specs = with_sizes(input_specs(file.model), bind or {})
         rng = np.random.default_rng(seed)
         self._samples: Samples
         self._samples = random_samples(specs, rng, _RANDOM_SAMPLES) if samples is None else read_samples(samples, specs)
         self.samples_kind = self._samples.kind
+        self._bound = Bound(float(bound)) if isinstance(bound, (int, float)) else bound
+        self._metric = None if self._bound is None else find_metric(self._bound.metric, labels)
+        if self._bound is not None:
+            if samples is None:
+                raise UsageError("an accuracy bound without samples: accuracy on random inputs means nothing")
+            parts = split(replace(self._samples, labels=labels), rng)
+            self._samples, self._selection = parts.calibration, parts.selection
         self.sha256 = file.sha256
         self.files = (*file.files, *files_of(samples))
+        self._folder, self._target = folder, target
         extraction = take_apart(file, self._samples.feeds, folder)
         self.prepared: PreparedModel = prepare(file, target, self._samples.feeds[0], folder, extraction=extraction)
 
@@ -91,6 +110,51 @@ class Subject:
         table, digest = self._calibrated
         facts = metadata("step by step", placement, digest) if len(placement) else {}
         return embed_weights(self.prepared.emitter.emit(placement, table, facts), self.prepared.store)
+
+    def quantize_as(self, name: str) -> None:
+        """Use the type called ``name`` for activations from now on. Raises UsageError where the target lacks it."""
+        rules = self._target.rules
+        types = {t.value: t for t in (rules.activation, *rules.other_activations)}
+        if name not in types:
+            known = ", ".join(sorted(types))
+            raise UsageError(f"default_quant_type {name}: activations of this target are {known}")
+        self.prepared = replace(self.prepared, rules=replace(self.prepared.rules, activation=types[name]))
+        self.__dict__.pop("_calibrated", None)
+
+    def judge(self, placement: Placement) -> Accuracy | None:
+        """Accuracy of a placement on samples that its ranges do not come from; None without a bound."""
+        if self._bound is None:
+            return None
+        try:
+            session = Session(self.emit(placement), self.prepared.store)
+            return self._judge.judge([session.run(feed) for feed in self._selection.feeds])
+        except TargetError as error:
+            return Accuracy(False, -EXACT_DB, reason=f"it does not run: {error}")
+
+    def placement_in(self, source: Source) -> tuple[Placement, tuple[Leftover, ...]]:
+        """The placement of a Q/DQ model of the same network, as ports of this one, and the sites that have none.
+
+        Raises:
+            ModelError: it cannot be read, or its Q/DQ nodes cannot be taken out without changing it.
+            UsageError: it holds no Q/DQ nodes, or its inputs and outputs are others.
+        """
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            work = Path(folder)
+            file = _read(source, work)
+            read_baseline(file.path, self.prepared.file)
+            prepared = replace(self.prepared, extraction=None)
+            imported = import_qdq(prepared, file, self._target.float_rewrites, self._samples.feeds, work)
+        ((_, placement),) = imported.placements
+        return placement, imported.missing
+
+    @cached_property
+    def _judge(self) -> Judge:
+        assert self._bound is not None, "there is no bound"
+        reference = Session(self.prepared.emitter.base, self.prepared.store)
+        outputs = [reference.run(feed) for feed in self._selection.feeds]
+        judge = Judge(outputs, self._selection, self._bound, self._metric)
+        judge.refuse_idle_bound()
+        return judge
 
     @cached_property
     def _calibrated(self) -> tuple[QParamsTable, str]:

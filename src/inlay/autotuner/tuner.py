@@ -7,44 +7,59 @@ and the frozen :class:`~inlay.autotuner.state.TunerState`, which every call repl
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
 from inlay.autotuner import state as transitions
+from inlay.autotuner.findings import Findings
+from inlay.autotuner.reporting import reporter
 from inlay.autotuner.resume import resumed, saved
-from inlay.autotuner.state import SchemeRecord, TunerState
+from inlay.autotuner.state import TunerState
 from inlay.autotuner.state_file import read_state, write_state
 from inlay.autotuner.subject import SampleSource, Source, Subject
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting, replacing
+from inlay.model.graph import Graph
+from inlay.quant.accuracy import Bound
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.regions.evolve import Evolve, PatternSearch
 from inlay.regions.scheme_import import ImportReport, import_placement, sites_of_values
 from inlay.regions.search_space import RegionPattern, find_search_space
-from inlay.regions.tree import Region
+from inlay.regions.tree import Region, RegionGroup
 from inlay.space.rules import Rules
 from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create
 from inlay.types import Placement, Port, QType
 
+RANDOM_RANGES = "ranges come from random data, since no samples were given: outputs of the models mean little"
+"""What a tuner without samples warns of."""
 
-class QDQAutotuner:
+
+class QDQAutotuner(Findings):
     """Tunes Q/DQ placement one region pattern at a time, with latencies that the caller measures.
 
     Args:
-        model: path of a model, an ``onnx.ModelProto`` or an ``onnx_ir.Model``. Strip a model that is quantized already
-            first, and import its placement with :meth:`import_insertion_points`.
+        model: path of a model, an ``onnx.ModelProto`` or an ``onnx_ir.Model``. A model that is quantized already is
+            taken apart; :meth:`import_insertion_points` makes its placement a seed.
         rules: what the target runs in low precision; ONNX Runtime on this machine's CPU by default.
         samples: inputs to calibrate with, as ``--data`` takes them, or an iterable of feeds. Without any, random ones
-            are used: latencies are real then, outputs are not.
+            are used, and a warning says so: latencies are real then, outputs are not.
         bind: sizes of dynamic dimensions by symbol; 1 for a batch without one where there are no samples.
+        bound: what every accepted placement must keep on samples that its ranges do not come from: the least SQNR in
+            dB, or a :class:`~inlay.quant.accuracy.Bound`. None for no bound. A scheme outside it is not handed out.
+        labels: one per sample, for the metric of ``bound``.
 
     Raises:
         ModelError: the model cannot be read.
         DataError: the samples do not fit it.
-        UsageError: without samples, a dynamic dimension has no size.
+        UsageError: without samples, a dynamic dimension has no size or a bound is given; the metric is not known.
     """
 
     def __init__(
@@ -54,10 +69,13 @@ class QDQAutotuner:
         rules: Rules | None = None,
         samples: SampleSource | None = None,
         bind: Mapping[str, int] | None = None,
+        bound: Bound | float | None = None,
+        labels: np.ndarray | None = None,
     ) -> None:
         target = Capabilities(rules) if rules is not None else Capabilities.of(create(TargetSpec(DEFAULT_TARGET)))
-        self._rules = target.rules
-        self._subject = Subject(model, target, samples, bind)
+        self._subject = Subject(model, target, samples, bind, bound, labels)
+        if self._subject.samples_kind == "random":
+            warnings.warn(RANDOM_RANGES, stacklevel=2)
         self._evolve: Evolve | None = None
         self._search: PatternSearch | None = None  # of the pattern that is being profiled
         self._exhausted = False  # whether the region at hand has no schemes left
@@ -68,6 +86,7 @@ class QDQAutotuner:
         config: Config | None = None,
         pattern_cache: PatternCache | str | Path | None = None,
         nodes: Iterable[str] | None = None,
+        regions: Iterable[RegionGroup] | None = None,
     ) -> None:
         """Find regions, patterns and insertion points, and start from float.
 
@@ -75,72 +94,31 @@ class QDQAutotuner:
             config: settings.
             pattern_cache: schemes from earlier runs, or the path of their file; they are tried first.
             nodes: globs over node names that restrict the search.
+            regions: regions of your own: each a list of names of nodes (of :attr:`graph`), or of such regions. Nodes
+                in none of them become regions as they come. None for those of :meth:`find_groups`.
 
         Raises:
-            UsageError: the cache cannot be read, or a glob matches nothing.
+            UsageError: the cache cannot be read, a glob matches nothing, the target lacks
+                ``config.default_quant_type``, or ``regions`` name a node that does not exist or is in another one.
         """
         config = config or Config()
         cache = PatternCache.load(pattern_cache) if isinstance(pattern_cache, (str, Path)) else pattern_cache
-        space = find_search_space(self._subject.graph, self._rules, nodes, config=config)
+        if config.default_quant_type is not None:
+            self._subject.quantize_as(config.default_quant_type)
+        groups = self.find_groups(self.graph) if regions is None else regions
+        space = find_search_space(self.graph, self.rules, nodes, config=config, groups=groups)
+        self._log = reporter(config.verbose)
         self._cache = PatternCache() if cache is None else cache
         self._evolve = Evolve(space, config=config, cache=cache)
         self._seeds: list[Placement] = []
         self._search, self._exhausted, self._state = None, False, TunerState()
+        self._log(f"{len(space.tree.regions)} regions, {len(space.in_search_order())} patterns with insertion points")
+        if cache is not None:
+            self._log(f"pattern cache: {self.coverage}")
 
-    @property
-    def regions(self) -> list[Region]:
-        """One region for each pattern that has insertion points, in the order in which to profile them.
-
-        What is found for one region holds for all regions of its pattern.
-        """
-        return [p.instances[0].region for p in self._core.patterns()]
-
-    @property
-    def all_regions(self) -> tuple[Region, ...]:
-        """Every region of the tree, by id."""
-        return self._core.space.tree.regions
-
-    def pattern_of(self, region: Region) -> RegionPattern:
-        """The pattern of ``region``."""
-        return self._core.space.pattern_of[region.id]
-
-    @property
-    def baseline_latency_ms(self) -> float | None:
-        """The first latency submitted; None before that."""
-        return self._state.baseline_ms
-
-    @property
-    def latency_ms(self) -> float | None:
-        """Latency of the incumbent, which :meth:`export_best` writes; None before the baseline was submitted."""
-        return self._state.incumbent_ms
-
-    @property
-    def speedup(self) -> float | None:
-        """Baseline over incumbent; None before the baseline was submitted."""
-        if self._state.baseline_ms is None or self._state.incumbent_ms is None:
-            return None
-        return self._state.baseline_ms / self._state.incumbent_ms
-
-    @property
-    def profile_region(self) -> Region | None:
-        """The region that is being profiled; after :meth:`load_state` the one that was when the state was saved."""
-        profile = self._state.profile
-        return None if profile is None else self._core.space.patterns[profile.signature].instances[0].region
-
-    @property
-    def records(self) -> list[SchemeRecord]:
-        """Schemes generated for the current region."""
-        return [] if self._state.profile is None else list(self._state.profile.records)
-
-    @property
-    def profiled_patterns(self) -> Mapping[str, int]:
-        """Number of schemes measured, by signature of the patterns whose search is finished."""
-        return dict(self._state.profiled)
-
-    @property
-    def best_placement(self) -> Placement:
-        """The incumbent: float, or what was accepted so far."""
-        return self._core.incumbent
+    def find_groups(self, graph: Graph) -> Iterable[RegionGroup] | None:
+        """Regions of ``graph`` as ``initialize`` takes them, for a subclass to override; None finds them as usual."""
+        return None
 
     def set_profile_region(self, region: Region | None, commit: bool = True) -> None:
         """Finish the current region and begin with ``region`` (None: only finish).
@@ -207,14 +185,20 @@ class QDQAutotuner:
                 raise UsageError("generate: submit the latency of the generated scheme first")
             self._state, index = transitions.next_turn(self._state, core.incumbent)
             return index
-        found = core.next_candidate(self._search)
-        self._exhausted = found is None
-        if found is None:
-            return None
-        assert found.scheme is not None, "a candidate of a pattern's search tries a scheme"
-        proposal = core.propose(found, f"step by step: {profile.signature[:8]}, {found.how}")
-        self._state = transitions.generated(self._state, found.scheme, proposal)
-        return self.records[-1].index
+        while (found := core.known_together(self._search) or core.next_candidate(self._search)) is not None:
+            assert found.scheme is not None, "a candidate of a pattern's search tries a scheme"
+            proposal = core.propose(found, f"step by step: {profile.signature[:8]}, {found.how}")
+            self._state = transitions.generated(self._state, found.scheme, proposal)
+            index = self.records[-1].index
+            accuracy = self._subject.judge(found.placement)
+            if accuracy is None or accuracy.feasible:
+                self._log(f"scheme {index} of {profile.signature[:8]}: {found.how}")
+                return index
+            self._state, trial = transitions.refused(self._state, accuracy)
+            core.tell(trial)
+            self._log(f"scheme {index} of {profile.signature[:8]} is not measured: {accuracy.reason}")
+        self._exhausted = True
+        return None
 
     def export_onnx(self, path: str | Path | None = None, insert_qdq: bool = True) -> bytes:
         """Write the model to be measured: the scheme last generated, or the incumbent when no latency is awaited.
@@ -283,6 +267,7 @@ class QDQAutotuner:
         )
         if trial is not None:
             self._core.tell(trial)
+            self._log(f"{self._state.incumbent_ms:.4g} ms, {self.speedup:.3f}x" if trial.accepted else "not accepted")
             profile = self._state.profile
             if trial.accepted and profile is not None and profile.records[pending.index].signature != profile.signature:
                 before = (self._core.best, self._state.incumbent_ms)  # of an earlier region, and stays with it
@@ -293,25 +278,37 @@ class QDQAutotuner:
         """Speedup over the incumbent that a scheme needs."""
         return self._core.config.least_gain(self.speedup or 1.0)
 
-    def import_insertion_points(self, placement: Placement | Iterable[str], qtype: QType | None = None) -> ImportReport:
+    def import_insertion_points(
+        self, placement: Placement | Source | Iterable[str], qtype: QType | None = None
+    ) -> ImportReport:
         """Use the placement of a quantized model as a seed: its schemes are tried first in every pattern.
 
         Args:
-            placement: ports, or names of quantized values (all whose consumers read Q/DQ).
+            placement: a Q/DQ model of the same network (a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``); ports;
+                or an iterable of names of quantized values (all whose consumers read Q/DQ).
             qtype: type of values given by name; the target's activation type by default.
 
         Returns:
             Every site, imported or listed with the reason why not.
+
+        Raises:
+            ModelError: the Q/DQ model cannot be read, or not be taken apart.
+            UsageError: it holds no Q/DQ nodes, or is another network's.
         """
         core = self._core
+        lost: tuple[tuple[str, str], ...] = ()
         sites: Iterable[tuple[Port, QType]]
-        if isinstance(placement, Placement):
+        if isinstance(placement, (str, Path, onnx.ModelProto, ir.Model)):
+            sites, missing = self._subject.placement_in(placement)
+            lost = tuple((m.node, m.reason) for m in missing)
+        elif isinstance(placement, Placement):
             sites = placement
         else:
-            sites = sites_of_values(core.space.graph, placement, qtype or self._rules.activation)
-        report = import_placement(core.space, sites)
+            sites = sites_of_values(core.space.graph, placement, qtype or self.rules.activation)
+        report = import_placement(core.space, sites, lost)
         core.add_seed(report.placement)
         self._seeds.append(report.placement)
+        self._log(str(report))
         return report
 
     def pattern_cache(self) -> PatternCache:
@@ -352,9 +349,3 @@ class QDQAutotuner:
         for known in (learned, self._cache):
             cache.merge(known)
         return Evolve(core.space, config=core.config, cache=cache, seeds=self._seeds)
-
-    @property
-    def _core(self) -> Evolve:
-        if self._evolve is None:
-            raise UsageError("call initialize first")
-        return self._evolve

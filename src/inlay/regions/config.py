@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Literal
 
 from inlay.errors import UsageError
@@ -31,6 +31,12 @@ class Config:
         confirmations: in the step-by-step API, how often a scheme that seems faster is measured again, alternating
             with the incumbent, before it is accepted. 0 accepts on a single reading.
         seed: of the random choices.
+        default_quant_type: type of quantized activations, such as ``int8`` or ``uint8``; None for the target's.
+        verbose: report every step (logger ``inlay.autotuner``; to standard error where it has no handler).
+
+    Three settings of the classic autotuner are refused, with the reason: ``default_q_scale`` and
+    ``default_q_zero_point`` (scales and zero points are computed from the samples, and are those that are delivered),
+    and ``default_dq_dtype`` (Q/DQ nodes are set into float32 models).
     """
 
     schemes_per_region: int = 30
@@ -47,8 +53,17 @@ class Config:
     pattern_cache_max_entries_per_pattern: int = 32
     confirmations: int = 5
     seed: int = 0
+    default_quant_type: str | None = None
+    verbose: bool = False
+    default_q_scale: InitVar[object] = None
+    default_q_zero_point: InitVar[object] = None
+    default_dq_dtype: InitVar[object] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, default_q_scale: object, default_q_zero_point: object, default_dq_dtype: object) -> None:
+        given = (default_q_scale, default_q_zero_point, default_dq_dtype)
+        for (name, reason), value in zip(_REFUSED.items(), given, strict=True):
+            if value is not None:
+                raise UsageError(f"{name}: {reason}")
         for names, least in ((_AT_LEAST_1, 1), (_AT_LEAST_0, 0)):
             for name in names:
                 if getattr(self, name) < least:
@@ -66,6 +81,12 @@ class Config:
             return self.performance_threshold
         return max(1.0, self.performance_threshold / incumbent)
 
+
+_REFUSED = {
+    "default_q_scale": "there are no placeholder scales; they are computed from the samples: give samples",
+    "default_q_zero_point": "there are no placeholder zero points; they are computed from the samples: give samples",
+    "default_dq_dtype": "models are normalized to float32, and so are what Q/DQ nodes give; half precision is refused",
+}
 
 _AT_LEAST_1 = (
     "schemes_per_region",

@@ -160,6 +160,7 @@ class Evolve:
         self._proposed = {base.digest}
         self._searches: dict[str, PatternSearch] = {}
         self._pending: Candidate | None = None
+        self._cached_tried = not len(self.known.cache)
         self._steps = self._run(base)
 
     @property
@@ -268,9 +269,10 @@ class Evolve:
         search.drawn -= 1
         search.queue.append((scheme, "again"))
 
-    def again(self, search: PatternSearch, scheme: InsertionScheme) -> Candidate:
-        """A candidate that was proposed in an earlier session, for the present incumbent."""
-        placement = self._completion.placement(self.resolve(search.pattern, scheme))
+    def again(self, search: PatternSearch, scheme: InsertionScheme, placement: Placement | None = None) -> Candidate:
+        """A candidate of an earlier session: ``placement``, or that of ``scheme`` for the present incumbent."""
+        if placement is None:
+            placement = self._completion.placement(self.resolve(search.pattern, scheme))
         return Candidate(placement, self._completion.activations(placement), "again", search, scheme)
 
     @property
@@ -291,11 +293,21 @@ class Evolve:
             proposed: digests of placements.
         """
         self._proposed |= set(proposed)
+        self._cached_tried |= len(proposed) > 1
         if proposed:  # the first draws of the same stream are known already
             self._rng = np.random.default_rng([self.config.seed, len(proposed)])
         for pattern in self.patterns():
             if pattern.signature in searches:
                 self._begun(pattern).restore(searches[pattern.signature])
+
+    def known_together(self, search: PatternSearch) -> Candidate | None:
+        """All that a cache knows of this model as one placement, on behalf of ``search``; None after the first time."""
+        if self._cached_tried:
+            return None
+        self._cached_tried = True
+        ports = self._all_cached()
+        scheme = scheme_of_ports(self.space, search.pattern, ports)
+        return self._candidate(ports, "all cached schemes together", search, scheme)
 
     def propose(self, candidate: Candidate, origin: str) -> Proposal:
         """Make ``candidate`` the proposal that the next ``tell`` is about."""

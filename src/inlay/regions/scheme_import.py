@@ -14,7 +14,7 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What became of a placement's sites: each is in exactly one of ``points``, ``implied``, ``kept`` and ``unknown``.
+    """What became of a placement's sites; each is in exactly one of the fields below ``placement``, ``schemes`` aside.
 
     Attributes:
         placement: what can be imported: the ``points`` and ``implied`` sites, with their types.
@@ -24,6 +24,7 @@ class ImportReport:
             whole may be measured.
         unknown: ports that the normalized model does not have, with the reason.
         schemes: by pattern signature, the scheme that the import amounts to in most of its instances.
+        lost: sites of a Q/DQ model without a port in the normalized model, with the reason.
     """
 
     placement: Placement
@@ -32,24 +33,27 @@ class ImportReport:
     kept: tuple[tuple[Port, str], ...]
     unknown: tuple[tuple[Port, str], ...]
     schemes: dict[str, InsertionScheme]
+    lost: tuple[tuple[str, str], ...] = ()
 
     @property
     def sites(self) -> int:
         """Number of sites, all of which are accounted for."""
-        return len(self.points) + len(self.implied) + len(self.kept) + len(self.unknown)
+        return len(self.points) + len(self.implied) + len(self.kept) + len(self.unknown) + len(self.lost)
 
     def __str__(self) -> str:
         lines = [
             f"{self.sites} Q/DQ sites: {len(self.points)} imported, {len(self.implied)} implied by them, "
-            f"{len(self.kept)} not searched, {len(self.unknown)} not in the normalized model"
+            f"{len(self.kept)} not searched, {len(self.unknown) + len(self.lost)} not in the normalized model"
         ]
-        reasons = Counter(reason for _, reason in (*self.kept, *self.unknown))
+        reasons = Counter(reason for _, reason in (*self.kept, *self.unknown, *self.lost))
         lines += [f"  {count}: {reason}" for reason, count in reasons.most_common()]
         return "\n".join(lines)
 
 
-def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) -> ImportReport:
-    """Account for ``sites``, as extracted from a Q/DQ model, and express them as schemes."""
+def import_placement(
+    space: SearchSpace, sites: Iterable[tuple[Port, QType]], lost: Iterable[tuple[str, str]] = ()
+) -> ImportReport:
+    """Account for ``sites``, as extracted from a Q/DQ model, and express them as schemes; ``lost`` as in the report."""
     graph = space.graph
     reached = {port for table in space.tables.values() for ports in table.values() for port in ports}
     constants = {p for unit in space.units if unit.selectable for p in (*unit.weights, *unit.biases)}
@@ -72,7 +76,7 @@ def import_placement(space: SearchSpace, sites: Iterable[tuple[Port, QType]]) ->
     placement = Placement(usable.items())
     chosen = activation_ports(graph, placement)
     schemes = {p.signature: scheme_of_ports(space, p, chosen) for p in space.patterns.values() if p.points}
-    return ImportReport(placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes)
+    return ImportReport(placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes, tuple(lost))
 
 
 def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[tuple[Port, QType]]:

@@ -16,7 +16,15 @@ from inlay.regions.node_facts import NodeDescriber
 from inlay.regions.patterns import Instance, PatternFinder, summarize
 from inlay.regions.point_filters import FilterContext, Rejections, find_rejections
 from inlay.regions.schemes import ConcatGroup, InsertionPoint, PointTable, concat_groups, legal_points
-from inlay.regions.tree import RegionTree, RegionType, find_regions
+from inlay.regions.tree import (
+    Region,
+    RegionGroup,
+    RegionTree,
+    RegionType,
+    find_live_ranges,
+    find_regions,
+    regions_of_groups,
+)
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, find_units
 
@@ -42,6 +50,28 @@ class RegionPattern:
     points: tuple[InsertionPoint, ...] = field(repr=False)
     instances: tuple[Instance, ...] = field(repr=False)
     groups: tuple[ConcatGroup, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def from_region(cls, region: Region, graph: Graph, rules: Rules) -> RegionPattern:
+        """The pattern of one region by itself.
+
+        Args:
+            region: of a tree of ``graph``, found or supplied.
+            graph: the model.
+            rules: the target's table, on which legal insertion points depend.
+        """
+        rejections = find_rejections(FilterContext(graph, rules, find_units(graph, rules), None))
+        leaf_index = dict.fromkeys((n.name for n in graph.nodes), region.leaf_range[1])  # any leaf outside
+        for leaf in region.leaves():
+            leaf_index.update(dict.fromkeys(leaf.direct_nodes, leaf.leaf_range[0]))
+        live_ranges = find_live_ranges(graph, leaf_index)
+        finder = PatternFinder(graph, live_ranges, NodeDescriber(graph, rejections))
+        signatures: dict[int, str] = {}
+        for inner in reversed(list(region.walk())):  # children before their parents
+            instance = finder.instance(inner, signatures)
+            signatures[inner.id] = instance.signature
+        table = legal_points(graph, instance, rejections, live_ranges)
+        return _pattern(graph, instance.signature, [instance], {region.id: table})
 
     def matches(self, other: RegionPattern) -> bool:
         """Whether schemes of one mean the same in the other."""
@@ -89,6 +119,7 @@ def find_search_space(
     nodes: Iterable[str] | None = None,
     allowed: frozenset[str] | None = None,
     config: Config | None = None,
+    groups: Iterable[RegionGroup] | None = None,
 ) -> SearchSpace:
     """Regions, patterns and insertion points of ``graph``.
 
@@ -98,15 +129,16 @@ def find_search_space(
         nodes: globs over node names; only ports of matching nodes are legal. None means all.
         allowed: names of nodes, as a further restriction; None means all.
         config: sizes of regions.
+        groups: the regions; None to find them.
 
     Raises:
-        UsageError: a glob matches no node.
+        UsageError: a glob matches no node, or ``groups`` are no partition of nodes.
     """
     if nodes is not None:
         chosen = select_nodes(graph, nodes)
         allowed = chosen if allowed is None else chosen & allowed
     with _paused_collector():
-        return _find(graph, rules, allowed, config or Config())
+        return _find(graph, rules, allowed, config or Config(), groups)
 
 
 @contextmanager
@@ -121,10 +153,16 @@ def _paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _find(graph: Graph, rules: Rules, allowed: frozenset[str] | None, config: Config) -> SearchSpace:
+def _find(
+    graph: Graph,
+    rules: Rules,
+    allowed: frozenset[str] | None,
+    config: Config,
+    groups: Iterable[RegionGroup] | None,
+) -> SearchSpace:
     units = find_units(graph, rules)
     rejections = find_rejections(FilterContext(graph, rules, units, allowed))
-    tree = find_regions(graph, units, rules, config)
+    tree = find_regions(graph, units, rules, config) if groups is None else regions_of_groups(graph, groups, config)
     finder = PatternFinder(graph, tree.live_ranges, NodeDescriber(graph, rejections))
     signatures: dict[int, str] = {}
     instances: dict[str, list[Instance]] = {}

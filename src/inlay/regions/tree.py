@@ -16,11 +16,12 @@ takes two comparisons.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from inlay.errors import UsageError
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
 from inlay.regions.fork_join import NO_BLOCK, find_fork_joins
@@ -181,6 +182,53 @@ def find_regions(graph: Graph, units: Collection[Unit], rules: Rules, config: Co
         else:
             parent.extend(inner)
     return _build(graph, _Draft(0, RegionType.ROOT, _flatten(content[NO_BLOCK])))
+
+
+RegionGroup = Sequence["str | RegionGroup"]
+"""A region that the user supplies: names of its nodes, or its child regions."""
+
+
+def regions_of_groups(graph: Graph, groups: Iterable[RegionGroup], config: Config) -> RegionTree:
+    """The tree of regions that a user supplies; nodes that are in none of them become leaves as they come.
+
+    Args:
+        graph: the model.
+        groups: the regions right below the root.
+        config: bounds the leaves of what is left.
+
+    Raises:
+        UsageError: a group is empty, mixes nodes and regions, or names a node that does not exist or is in another one.
+    """
+    order = {node.name: node.index for node in graph.nodes}
+    taken: set[str] = set()
+
+    def draft(group: RegionGroup) -> _Draft:
+        items = [group] if isinstance(group, str) else list(group)
+        names = [item for item in items if isinstance(item, str)]
+        inner = [item for item in items if not isinstance(item, str)]
+        if bool(names) == bool(inner):
+            raise UsageError(f"regions: a region holds names of nodes, or regions, not {items!r}")
+        for name in names:
+            if name not in order:
+                raise UsageError(f"regions: there is no node {name!r} in the normalized model (see .graph)")
+            if name in taken:
+                raise UsageError(f"regions: node {name!r} is in two regions")
+            taken.add(name)
+        if names:
+            names.sort(key=order.__getitem__)
+            return _Draft(order[names[0]], RegionType.LEAF, [], tuple(names))
+        children = [draft(item) for item in inner]
+        return _Draft(min(c.first for c in children), RegionType.COMPOSITE, children)
+
+    drafts = [draft(group) for group in groups]
+    run: list[str] = []
+    for node in [*graph.nodes, None]:
+        if node is not None and node.name not in taken:
+            run.append(node.name)
+        if run and (node is None or node.name in taken or len(run) == config.maximum_sequence_region_size):
+            drafts.append(_Draft(order[run[0]], RegionType.LEAF, [], tuple(run)))
+            run = []
+    return _build(graph, _Draft(0, RegionType.ROOT, drafts))
 
 
 @dataclass
