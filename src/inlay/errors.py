@@ -88,5 +88,9 @@ class TimedOut(TargetError):
     stage = "timeout"
 
 
+class Late(TimedOut):
+    """There was no time left for it: not the model is to blame, but the budget."""
+
+
 class JournalError(InlayError):
     """The output folder cannot be used for this run."""

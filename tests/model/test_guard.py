@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inlay.errors import Crashed, ModelError, RunFailed, TimedOut
+from inlay.errors import Crashed, Late, ModelError, RunFailed, TimedOut
 from inlay.model.guard import Limits, Resident, call, limited
 from inlay.model.load import load
 
@@ -71,7 +71,7 @@ def test_a_hang_is_ended_and_the_next_call_works() -> None:
     begun = time.monotonic()
     with pytest.raises(TimedOut, match=r"waiting took more than 0\.5 s and was ended"):
         call("waiting", time.sleep, 600.0, limits=SHORT)
-    with limited(lambda: 0.5), pytest.raises(TimedOut, match="waiting took more than"):
+    with limited(lambda: 0.5), pytest.raises(Late, match="waiting took more than"):
         call("waiting", time.sleep, 600.0)
     assert time.monotonic() - begun < 300
     assert call("adding", math.fsum, [1.0, 2.0]) == 3.0

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import honesty
 
 from inlay.deadline import Deadline
-from inlay.errors import UsageError
+from inlay.errors import Late, UsageError
 from inlay.measure.in_process import Clock, simulated
 from inlay.measure.journal import Journal
 from inlay.model.child import Child, Part
@@ -30,15 +30,32 @@ SLOW = 3000.0
 
 
 def run(
-    folder: Path, seconds: float | None, scale: float = SLOW, least_db: float = 30.0, before_s: float = 0.0
+    folder: Path,
+    seconds: float | None,
+    scale: float = SLOW,
+    least_db: float = 30.0,
+    before_s: float = 0.0,
+    slower: tuple[float, float] = (1.0, 1e9),
+    clock: Clock | None = None,
 ) -> tuple[TuneResult, Clock]:
+    """A run, whose steps take so many times as long from a moment on as ``slower`` says."""
     onnx.save(honesty.network(), folder / "model.onnx")
-    clock = Clock()
-    target = NullTarget(noise=0.01, scale=scale, advance_clock=clock.sleep)
+    clock = clock or Clock()
+
+    def advance(step_s: float) -> None:
+        factor, since = slower
+        clock.sleep(step_s * factor if clock.seconds >= since else step_s)
+
+    target = NullTarget(noise=0.01, scale=scale, advance_clock=advance)
     config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
     file = load(folder / "model.onnx")
     return tune(file, folder / "out", honesty.samples(), config, lab=lab, before_s=before_s), clock
+
+
+def is_used_up(result: TuneResult, took_s: float, seconds: float) -> bool:
+    """Whether a search had all the time that it could use."""
+    return took_s >= 0.85 * seconds or result.search["stopped_because"] == "nothing promising is left"
 
 
 @pytest.mark.parametrize("scale", [10.0, 300.0, SLOW])
@@ -54,8 +71,35 @@ def test_a_command_uses_its_budget_and_no_more(scale: float, seconds: float, tmp
         seconds = float(least[1])
         result, clock = run(tmp_path, seconds, scale, before_s=2.0)
     assert 2.0 + clock.seconds <= 1.1 * seconds
-    assert 2.0 + clock.seconds >= 0.85 * seconds or result.search["stopped_because"] == "nothing promising is left"
+    assert is_used_up(result, 2.0 + clock.seconds, seconds)
     assert result.best.speedup.low > 1.02, "null plants a real gain, and there is time for the least proof of it"
+
+
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+@pytest.mark.parametrize("since", [0.2, 0.6, 0.85])
+def test_a_machine_may_become_faster_or_slower(factor: float, since: float, tmp_path: Path) -> None:
+    result, clock = run(tmp_path, 60.0, 300.0, slower=(factor, since * 60.0))
+    assert clock.seconds <= 66.0
+    late = since > 0.6 and factor < 1.0  # what becomes free at the end is of no use
+    assert late or is_used_up(result, clock.seconds, 60.0)
+    assert result.best.speedup.low > 1.02
+
+
+def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+
+    def prepare(*_: object) -> None:
+        clock.sleep(80.0)
+        raise Late("running the model took more than 60 s and was ended")
+
+    monkeypatch.setattr("inlay.run.tune.prepare_model", prepare)
+    result, _ = run(tmp_path, 60.0, 300.0, clock=clock)
+    assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+    assert result.best.origin == "original"
+    assert not result.best.confirmed
+    assert "took more than 60 s" in str(result.search["stopped_because"])
 
 
 def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:

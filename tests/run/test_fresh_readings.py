@@ -36,7 +36,9 @@ class Process:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def time(self, files: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
+    def time(
+        self, files: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int, left_s: object
+    ) -> Timing:
         for file in files:
             if file.digest.startswith("bad"):
                 error = RunFailed("died")

@@ -11,6 +11,7 @@ import numpy as np
 
 from inlay.calibrate.scale_sharing import Sharing, choose_sharing
 from inlay.data import Samples
+from inlay.deadline import NEVER, Deadline
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, calibrate
 from inlay.quant.observers import Method, Range
@@ -22,14 +23,23 @@ FixedQParams = Mapping[tuple[str, QType], QParams]
 """QParams by value and type that replace the computed ones, such as those of an imported Q/DQ model."""
 
 
-def observe(prepared: PreparedModel, samples: Samples, imported: Sequence[Placement] = ()) -> Observed:
-    """Histograms of every activation that some placement may quantize, those of ``imported`` placements included."""
+def observe(
+    prepared: PreparedModel,
+    samples: Samples,
+    imported: Sequence[Placement] = (),
+    most: int | None = None,
+    deadline: Deadline = NEVER,
+) -> Observed:
+    """Histograms of every activation that some placement may quantize, those of ``imported`` placements included.
+
+    ``most`` and ``deadline`` are as in :func:`~inlay.quant.calibrator.calibrate`.
+    """
     graph = prepared.graph
     candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
     candidates |= {v for u in prepared.selectable for v in u.outputs}
     candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
     values = sorted(v for v in candidates if not graph.is_constant(v))
-    return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds)
+    return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds, most, deadline)
 
 
 def domains_of(

@@ -25,7 +25,6 @@ from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
 from inlay.run.progress import Progress, Silent
-from inlay.tosa.command import lower_file
 from inlay.version import __version__
 
 app = typer.Typer(
@@ -155,6 +154,8 @@ def lower_model(
     bind: Annotated[Sequence[str], BIND] = (),
 ) -> None:
     """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    from inlay.tosa.command import lower_file  # a room of its own, which no other command waits for
+
     say(lower_file(model, out, profile, parse_bind(bind)).lines())
 
 

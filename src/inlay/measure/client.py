@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
@@ -168,14 +169,32 @@ class Worker:
             out.unlink(missing_ok=True)
         return results
 
-    def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
-        """Time models in interleaved blocks: as many as asked for, or fewer where a model fails.
+    def time(
+        self,
+        artifacts: Sequence[Artifact],
+        feed: Path,
+        blocks: int,
+        slot_ns: int,
+        seed: int,
+        left_s: Callable[[], float] = lambda: math.inf,
+    ) -> Timing:
+        """Time models in interleaved blocks: as many as asked for, or fewer where a model fails or the time ends.
+
+        Args:
+            artifacts: the models.
+            feed: file of their inputs.
+            blocks: how many.
+            slot_ns: nanoseconds that one reading should take at least.
+            seed: of the order within blocks.
+            left_s: seconds that are left; no block but the first is begun that would take longer.
 
         Raises:
             TargetError: a model failed in the first block.
         """
         found: list[dict[str, Any]] = []
         for each in np.random.default_rng(seed).integers(2**31, size=blocks):
+            if found and left_s() < self.took["time"][-1] * len(artifacts):
+                break
             try:
                 found.append(self._insist(partial(self._block, artifacts, feed, slot_ns, int(each))))
             except TargetError:

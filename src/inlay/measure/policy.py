@@ -27,7 +27,7 @@ MAX_PAUSE_S = 1.0  # and altogether before the next try
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 
-RECENT_MESSAGES = 9  # of each kind that tell what the next one takes: few, as the load of a machine changes
+RECENT_MESSAGES = 5  # of each kind that tell what the next one takes: few, as the load of a machine changes
 RESIDENT_FEEDS = 64  # feeds that a worker holds in memory: samples by the thousand are read again instead
 MESSAGE_LIMIT_S = 600.0  # seconds that a message may take before the worker is killed, by default
 CLOSE_LIMIT_S = 5.0  # seconds that a runtime gets to free a model: ending its process frees it as well

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from inlay import errors
-from inlay.errors import Crashed, InlayError, RunFailed, TimedOut
+from inlay.errors import Crashed, InlayError, Late, RunFailed, TimedOut
 from inlay.model import policy
 from inlay.model.child import Child, ChildDied, Part, limit_memory, serve
 
@@ -92,6 +92,7 @@ def call(doing: str, function: Callable[..., T], *arguments: Any, limits: Limits
         RunFailed: it raised anything else.
         Crashed: it ended the process, or ran out of memory.
         TimedOut: it took too long.
+        Late: it was not over by the time that :func:`limited` allows.
     """
     with _lock:
         return _guard.call(doing, function, arguments, limits or Limits())
@@ -107,20 +108,24 @@ class _Guard:
         self._ready = False
 
     def call(self, doing: str, function: Callable[..., T], arguments: Sequence[Any], limits: Limits) -> T:
+        left_s = _ceiling.get()()
+        if left_s <= 0.0:
+            raise Late(f"{doing}: there is no time left for it")
         child = self._waited_for(self.start())
         missing = [a for a in arguments if isinstance(a, Resident) and a.key not in self._made]
         freed = [_FREED.pop() for _ in range(len(_FREED))]
         buffers: list[pickle.PickleBuffer] = []
         first = pickle.dumps((freed, [(r.key, *r.recipe) for r in missing], limits.memory))
         second = pickle.dumps((function, arguments), protocol=5, buffer_callback=buffers.append)
-        seconds = min(limits.seconds, _ceiling.get()())
+        seconds = min(limits.seconds, left_s)
         try:
             head, *rest = child.ask([first, second, *(b.raw() for b in buffers)], seconds)
             kind, *answer = pickle.loads(head, buffers=rest)
         except ChildDied as error:
             raise Crashed(f"{doing} ended its process ({error})") from None
         except TimeoutError:
-            raise TimedOut(f"{doing} took more than {seconds:.3g} s and was ended") from None
+            kind_of = Late if left_s < limits.seconds else TimedOut
+            raise kind_of(f"{doing} took more than {seconds:.3g} s and was ended") from None
         except (pickle.UnpicklingError, ValueError, AttributeError, ImportError) as error:
             child.close()
             raise Crashed(f"{doing} gave an answer that cannot be read: {type(error).__name__}") from None

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from inlay.errors import Crashed, TargetError, TimedOut
+from inlay.errors import Crashed, Late, TargetError, TimedOut
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.constants import Evaluate, drop_dead, drop_initializer_inputs, fold_constants, lift_constants
 from inlay.model.passes.half import has_halves
@@ -171,6 +171,8 @@ def _difference(expected: Outputs, run: Run, model: ir.Model, least_db: float = 
     """How ``model``'s outputs differ from ``expected``; empty when they do not."""
     try:
         actual = run(model)
+    except Late:
+        raise
     except TargetError as error:
         return f"the model no longer runs: {error}"
     for name, want in expected.items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inlay.errors import ModelError, TargetError, UsageError
+from inlay.errors import Late, ModelError, TargetError, UsageError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
@@ -121,6 +121,8 @@ def prepare(
         normalized = normalize(
             model, ConstantEvaluator(folder), lambda m: run_model(m, scratch, feed), rewrites=target.float_rewrites
         )
+    except Late:
+        raise
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
     scratch.path.unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph, Shape
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import NativeSession, in_batches
@@ -19,6 +22,10 @@ from inlay.quant.observers import Histogram
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
 
+LEAST_SAMPLES = 2
+"""Samples that are observed however short the time is: one of each half."""
+OBSERVING_S = 2.0
+"""Seconds of observing after which the time is looked at again: histograms travel with each call."""
 
 FEEDS_BYTES = 64 << 20
 """Bytes of samples that are observed in one call: histograms travel with each."""
@@ -31,12 +38,14 @@ class Observed:
     Attributes:
         histograms: by value name.
         digest: identifies all of them.
+        samples: that were observed.
         ranged: the histograms that ranges are taken from: all of them, or those of one half of the samples.
         halves: histograms of the first and of the second half of the samples.
     """
 
     histograms: Mapping[str, Histogram]
     digest: str
+    samples: int
     ranged: Mapping[str, Histogram]
     halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
 
@@ -57,43 +66,84 @@ def halves(count: int) -> tuple[range, range]:
     return range(max(half, 1)), range(half, count)
 
 
+def spread(count: int) -> list[int]:
+    """The numbers below ``count`` in an order of which any beginning is spread over them all, both halves in turn."""
+    if count <= 2:
+        return [*range(count)]
+    first, second = spread(count // 2), spread(count - count // 2)
+    pairs = itertools.zip_longest(first, (count // 2 + i for i in second))
+    return [i for pair in pairs for i in pair if i is not None]
+
+
 def calibrate(
     proto: onnx.ModelProto,
     store: WeightStore,
     graph: Graph,
     values: Sequence[str],
     feeds: Iterable[Mapping[str, np.ndarray]],
+    most: int | None = None,
+    deadline: Deadline = NEVER,
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
     The model runs once for each sample, with the observed values as extra outputs: in one session, or where they
     exceed ``BATCH_BYTES`` in as many as needed.
 
+    Args:
+        proto: the model; its weights may be in ``store``.
+        store: where external weights are read from.
+        graph: of the model.
+        values: to observe.
+        feeds: the samples.
+        most: samples to observe, in the order of :func:`spread`; None for all.
+        deadline: when observing must end, with two samples or more.
+
     Raises:
         CompileFailed, RunFailed: the float model does not run.
     """
     feeds = list(feeds)
-    given = set(graph.inputs)
+    order = spread(len(feeds))[:most]
     first, second = ({v: Histogram() for v in values} for _ in range(2))
-    half_of = [first if i < len(feeds) // 2 else second for i in range(len(feeds))]
-    for value in values:
-        if value in given:
-            for half, feed in zip(half_of, feeds, strict=True):
-                half[value].update(feed[value])
+    given = set(graph.inputs)
     computed = [v for v in values if v not in given]
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
-    for batch in in_batches(computed, sizes, BATCH_BYTES):
+    batches = list(in_batches(computed, sizes, BATCH_BYTES))
+    for number, batch in enumerate(batches):  # the first one finds out how many samples there is time for
         session = PiecewiseSession(proto, store, batch)
-        for half, some in ((first, feeds[: len(feeds) // 2]), (second, feeds[len(feeds) // 2 :])):
-            for part in _parts(some):
-                counted = {v: half[v] for v in batch}
-                if session.whole is None:
-                    _updated(session, counted, part)
-                else:
-                    half.update(session.whole.inside(part, _updated, counted, part))
+        until = NEVER if number or math.isinf(deadline.at) else deadline.within(deadline.left / len(batches))
+        done, size = 0, 1 if math.isfinite(until.at) else len(order)
+        while done < len(order):
+            begun = until.clock()
+            some = order[done : done + size]
+            for half, indices in _by_half(some, len(feeds), first, second):
+                for part in _parts([feeds[i] for i in indices]):
+                    counted = {v: half[v] for v in batch}
+                    if session.whole is None:
+                        _updated(session, counted, part)
+                    else:
+                        half.update(session.whole.inside(part, _updated, counted, part))
+            done += len(some)
+            each_s = (until.clock() - begun) / len(some)
+            size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
+            if not size:
+                if done >= LEAST_SAMPLES and not until.fits(each_s):
+                    order = order[:done]
+                size = 1
+    for half, indices in _by_half(order, len(feeds), first, second):
+        for value in given.intersection(values):
+            for i in indices:
+                half[value].update(feeds[i][value])
     histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
-    return Observed(histograms, digest, histograms, (first if len(feeds) > 1 else second, second))
+    return Observed(histograms, digest, len(order), histograms, (first if len(feeds) > 1 else second, second))
+
+
+def _by_half(
+    indices: Sequence[int], count: int, first: dict[str, Histogram], second: dict[str, Histogram]
+) -> Iterator[tuple[dict[str, Histogram], list[int]]]:
+    """The histograms of the first and of the second half of ``count`` samples, each with those of ``indices``."""
+    yield first, [i for i in indices if i < count // 2]
+    yield second, [i for i in indices if i >= count // 2]
 
 
 def _updated(

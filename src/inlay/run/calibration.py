@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from inlay.calibrate.choose import choose_calibration, choose_flips
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, observe
-from inlay.data import Samples, Split, evenly_spaced
-from inlay.deadline import Deadline
+from inlay.data import Split
+from inlay.deadline import NEVER, Deadline
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -25,13 +24,9 @@ from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord
-from inlay.run.plan import LEAST_SAMPLES
 from inlay.run.progress import Progress
 from inlay.search.baselines import FULL_INT8, anchor_placements
 from inlay.types import Placement
-
-_CHEAP = 0.1
-"""Of the time for histograms: where the first sample takes less, it is worth knowing what further ones take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +61,12 @@ class Calibration:
             imported: Q/DQ models whose qparams may be kept.
         """
         placements = [p for _, p in imported.placements]
-        samples = self._samples(lambda some: observe(prepared, some, placements))
-        observed = observe(prepared, samples, placements)
+        observing = self.deadline.within(policy.OBSERVING_SHARE * self.deadline.left)
+        known = self.journal.fact(CALIBRATION_SAMPLES)
+        if known is not None:  # a resumed run takes the same ones
+            observing = NEVER
+        observed = observe(prepared, self.parts.calibration, placements, known, observing)
+        self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
         count = min(policy.SCORING_SAMPLES, len(feeds))
         some = Judge(judge.reference[:count], self.parts.selection.part(range(count)), self.config.bound)
@@ -80,34 +79,6 @@ class Calibration:
         self.journal.record_fact(CALIBRATION, origin)
         self.journal.record_feed("shapes", self.parts.calibration.feeds[0])
         return CandidateWriter(prepared, table, digest, self.worker.fingerprint.digest)
-
-    def _samples(self, observed: Callable[[Samples], object]) -> Samples:
-        """The calibration samples that there is time for, evenly spaced; ``observed`` makes their histograms."""
-        samples = self.parts.calibration
-        known = self.journal.fact(CALIBRATION_SAMPLES)
-        if known is None:
-            known = self.journal.record_fact(CALIBRATION_SAMPLES, self._count(samples, observed))
-        return samples if known == len(samples) else samples.part(evenly_spaced([*range(len(samples))], known))
-
-    def _count(self, samples: Samples, observed: Callable[[Samples], object]) -> int:
-        """How many samples fit: by the time that the first one takes, and where that is little the next two."""
-        if math.isinf(self.deadline.at) or len(samples) <= LEAST_SAMPLES:
-            return len(samples)
-        seconds = policy.OBSERVING_SHARE * self.deadline.left
-        one_s = self._seconds(lambda: observed(samples.part([0])))
-        if one_s * len(samples) <= seconds:
-            return len(samples)
-        each_s = one_s
-        if one_s < _CHEAP * seconds:  # building the model took most of it
-            three_s = self._seconds(lambda: observed(samples.part([0, 1, 2])))
-            each_s = min(one_s, max((three_s - one_s) / 2, 1e-6))
-        fitting = int((policy.OBSERVING_SHARE * self.deadline.left - one_s) / each_s)
-        return min(len(samples), max(LEAST_SAMPLES, fitting))
-
-    def _seconds(self, work: Callable[[], object]) -> float:
-        begun = self.deadline.clock()
-        work()
-        return self.deadline.clock() - begun
 
     def _choice(
         self,

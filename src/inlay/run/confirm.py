@@ -197,9 +197,7 @@ class Confirmation:
         verifier = _Verifier(self)
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = self.plan.confirmation(self.costs(), self.config, len(most))
-        fresh = FreshReadings(
-            self.start, self.limit, self.feed, self.config, self.folder, self.rng, self.plan.before_writing
-        )
+        fresh = FreshReadings(self.start, self.limit, self.feed, self.config, self.folder, self.rng, self.plan.deadline)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         contenders = [Entry(c, self._final(c), np.empty(0)) for c in chosen]
         try:
@@ -209,7 +207,7 @@ class Confirmation:
             return self._unconfirmed(left, verifier, effort, error)
         champion = self._champion(base, others)
         reference = next((e for e in others if e.is_float), base)
-        best = _best(
+        best = best_of(
             champion,
             self._gain(base, champion, reported),
             self._gain(reference, champion, reported),
@@ -244,7 +242,7 @@ class Confirmation:
         base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (self._given, champion))
         gained = latency[champion.key].speedup
         over_float = next((_over(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
-        best = replace(_best(champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
+        best = replace(best_of(champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {error}; the figures are those of the search"
         return self._confirmed(best, base, champion, verifier, effort, [trouble])
 
@@ -378,7 +376,8 @@ def _over(gained: Interval, reference: Interval) -> Interval:
     return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
 
 
-def _best(champion: Entry, over_given: Interval, over_float: Interval, verified: Accuracy | None) -> Best:
+def best_of(champion: Entry, over_given: Interval, over_float: Interval, verified: Accuracy | None) -> Best:
+    """What is delivered, with its speed-ups and its accuracy on unseen samples."""
     outcome = champion.candidate.trial.outcome
     assert isinstance(outcome, Measured)
     proto = onnx.load(str(champion.file.path), load_external_data=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.deadline import Deadline
-from inlay.errors import TargetError
+from inlay.errors import Late, TargetError
 from inlay.measure.client import Limit, StartWorker
 from inlay.measure.policy import MAX_PREEMPTED
 from inlay.measure.stats import MIN_PAIRS
@@ -64,12 +64,15 @@ class FreshReadings:
 
         Raises:
             TargetError: no process could be started, or the given model gave too few readings to compare with.
+            Late: there was no time left for any.
         """
         kept, readings = list(entries), list[np.ndarray]()
         if not processes:
             return kept
         enough = min(MIN_PAIRS, processes * blocks)
-        while len(readings) < processes:
+        took_s = 0.0
+        while len(readings) < processes and not (readings and not self.deadline.fits(took_s)):
+            begun = self.deadline.clock()
             try:
                 ns, deterministic = self._one_process(kept, blocks)
             except TargetError as error:
@@ -82,6 +85,7 @@ class FreshReadings:
                     break
                 raise
             readings.append(ns)
+            took_s = self.deadline.clock() - begun
             if deterministic:
                 break
         ns = np.concatenate(readings)
@@ -91,19 +95,25 @@ class FreshReadings:
         """Readings of one process, shape (blocks, models), fewer where it fails later on; and if they have no noise.
 
         Blocks in which a model was preempted are measured once more, where there is time; only where too few others
-        remain do they count.
+        remain do they count. Where the time ends, no further block is begun.
         """
+        if not self.deadline.left:
+            raise Late("the budget was spent before contenders could be measured in fresh processes")
         with self.start(self.config.target, self.folder, self.limit) as fresh:
             blocks = 1 if fresh.deterministic else most
             seed = int(self.rng.integers(2**31))
             files, slot_ns = [e.file for e in entries], self.config.protocol.slot_ns
             begun = self.deadline.clock()
-            found = fresh.time(files, self.feed, blocks, slot_ns, seed)
+
+            def left_s() -> float:
+                return self.deadline.left
+
+            found = fresh.time(files, self.feed, blocks, slot_ns, seed, left_s)
             took_s = self.deadline.clock() - begun
             ns, preempted = found.ns, found.preempted > MAX_PREEMPTED
             if preempted.any() and not fresh.deterministic and self.deadline.fits(_RESERVE * took_s):
                 with contextlib.suppress(TargetError):  # the first blocks count all the same
-                    more = fresh.time(files, self.feed, int(preempted.sum()), slot_ns, seed + 1)
+                    more = fresh.time(files, self.feed, int(preempted.sum()), slot_ns, seed + 1, left_s)
                     ns, preempted = np.concatenate([ns, more.ns]), np.append(preempted, more.preempted > MAX_PREEMPTED)
                 kept = np.argsort(preempted, kind="stable")[:blocks]  # whatever its readings say
                 ns, preempted = ns[kept], preempted[kept]

@@ -9,7 +9,7 @@ from functools import partial
 
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import TargetError
+from inlay.errors import Late, TargetError
 from inlay.measure.journal import Journal
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
@@ -66,7 +66,10 @@ class Probes:
         fact = NOISE.of(placement.digest)
         if self.journal.fact(fact) is None and not self._fits(len(self.feeds)):
             return None
-        return self.journal.once(fact, lambda: self._noise(placement)) or None
+        try:
+            return self.journal.once(fact, lambda: self._noise(placement)) or None
+        except Late:
+            return None
 
     def _fits(self, inferences: int) -> bool:
         costs = self.costs()
@@ -77,6 +80,8 @@ class Probes:
         begun = self.clock()
         try:
             return self._built().noise(placement, self._budget.placement_samples)
+        except Late:
+            raise
         except TargetError:
             return ()
         finally:
@@ -86,7 +91,10 @@ class Probes:
         """Noise of every source alone; of none where the probe model does not run."""
         if self.journal.fact(SENSITIVITY) is None and not self._fits(_LEAST_INFERENCES):
             return Sensitivity()
-        return self.journal.once(SENSITIVITY, self._sensitivity)
+        try:
+            return self.journal.once(SENSITIVITY, self._sensitivity)
+        except Late:
+            return Sensitivity()
 
     def _sensitivity(self) -> Sensitivity:
         begun = self.clock()
@@ -95,6 +103,8 @@ class Probes:
             units = [u for u in self.prepared.units if u.selectable or u.forms]
             ask = partial(probe.noise, samples=self._budget.source_samples)
             return sensitivity(probe.switches, units, ask, self._budget.questions)
+        except Late:
+            raise
         except TargetError:
             return Sensitivity()
         finally:

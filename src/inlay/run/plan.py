@@ -205,13 +205,14 @@ class Plan:
         """Of the whole command; infinite without a limit."""
         return self.deadline.at - self.begun
 
-    def require(self, costs: Costs, config: TuneConfig, spent_s: float) -> None:
+    def require(self, costs: Costs, config: TuneConfig, spent_s: float, more: bool = False) -> None:
         """Raise UsageError where the budget is too short for the fewest readings of the fewest models.
 
         Args:
             costs: after the first timed inference.
             config: the settings.
             spent_s: by earlier sessions.
+            more: the first inference was not over by then.
         """
         builds, inferences = _PREPARING
         ahead_s = builds * costs.candidate_build_s + inferences * costs.inference_s
@@ -222,7 +223,8 @@ class Plan:
             return
         least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - _WRITING_SHARE)
         raise UsageError(
-            f"--budget {config.budget_s:.0f}s is too short: one inference takes {costs.inference_s * 1e3:.3g} ms here, "
+            f"--budget {config.budget_s:.0f}s is too short: one inference takes {'more than ' * more}"
+            f"{costs.inference_s * 1e3:.3g} ms here, "
             f"a build {costs.build_s:.2g} s and a process {costs.worker_s:.2g} s: give {math.ceil(_SAFETY * least_s)}s "
             "or more"
         )

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import JournalError, ModelError, TargetError
+from inlay.errors import JournalError, ModelError, TargetError, TimedOut
 from inlay.measure.client import Lab, Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
@@ -128,10 +128,16 @@ class Session:
             TargetError: it does not run.
         """
         clock, slot_ns = self.lab.clock, self.inputs.config.protocol.slot_ns
-        begun = clock()
-        self.worker.load(file, identify=True)
-        built = clock()
-        self.worker.run(file, [feed])
+        begun = built = clock()
+        try:
+            self.worker.load(file, identify=True)
+            built = clock()
+            self.worker.run(file, [feed])
+        except TimedOut:
+            least = Costs.assumed(self.worker_s, built - begun, clock() - built, slot_ns)  # and it was not over then
+            if self.journal.empty:
+                self.plan.require(least, self.inputs.config, self.journal.spent_s, more=True)
+            raise
         inference_s = clock() - built
         if math.isinf(self.plan.seconds):
             pass  # nothing depends on it

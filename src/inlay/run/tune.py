@@ -7,7 +7,6 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,22 +14,24 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import Samples
+from inlay.errors import Late
 from inlay.measure.client import Lab
 from inlay.measure.race import Meter
+from inlay.model.guard import limited
 from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
-from inlay.quant.accuracy import EXACT_DB, Judge, Metric
+from inlay.quant.accuracy import Metric
 from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
 from inlay.run.confirm import Confirmation, Confirmed, Unseen
 from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
 from inlay.run.cuts import cuts
-from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import BASELINE_NS
+from inlay.run.evaluate import Evaluator
+from inlay.run.given import Given, evaluator_of, given_alone, run_given
 from inlay.run.inputs import RunInputs
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
@@ -43,10 +44,10 @@ from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.search.base import Strategy
-from inlay.search.baselines import FULL_INT8, ORIGINAL, Anchors
-from inlay.targets.base import Artifact, Capabilities
+from inlay.search.baselines import FULL_INT8, Anchors
+from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
-from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
+from inlay.trial import Proposal
 from inlay.types import Placement
 
 _RETREATS = 3
@@ -88,8 +89,12 @@ def tune(
     rng = np.random.default_rng(config.seed)
     inputs = RunInputs.of(file, Path(out), samples, config, metric, rng)
     with open_session(inputs, rng, progress or Silent(), restart, lab, begun) as session:
-        given = _run_given(session)
-        model = _calibrate(session, given)
+        given = run_given(session)
+        try:
+            with limited(lambda: session.plan.before_writing.left):
+                model = _calibrate(session, given)
+        except Late as late:
+            return given_alone(session, given, late)
         search = _set_up(session, given, model)
         ended = _search(session, model, search)
         confirmed, retreat_builds = _confirm(session, given, model, search, ended)
@@ -122,36 +127,6 @@ def search_until(
     return "nothing promising is left"
 
 
-# --- the given model -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """The model as it was given: its file, and what compares others with it on ``feeds``.
-
-    These are the selection samples, or some of them where the model is slow.
-    """
-
-    file: Artifact
-    feeds: Sequence[Path]
-    judge: Judge
-
-
-def _run_given(session: Session) -> _Given:
-    inputs, worker = session.inputs, session.worker
-    file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
-    session.stage("build and run the model as it is")
-    (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
-    with session.given_model_runs():
-        session.run_given(file, first)
-        session.limit_samples()
-        feeds = session.save_feeds("selection", session.inputs.parts.selection)
-        reference = worker.run(file, feeds)
-    judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
-    judge.refuse_idle_bound()
-    return _Given(file, feeds, judge)
-
-
 # --- prepare and calibrate -----------------------------------------------------------------------------------------
 
 
@@ -170,7 +145,7 @@ class _Calibrated:
     candidates: CandidateWriter
 
 
-def _calibrate(session: Session, given: _Given) -> _Calibrated:
+def _calibrate(session: Session, given: Given) -> _Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
     target = Capabilities.of(create(config.target))
@@ -212,16 +187,12 @@ class _SearchEnd:
     builds: int
 
 
-def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup:
+def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
     journal, plan = session.journal, session.plan
     (feed,) = session.save_feeds("latency", parts.calibration.part([0]))
     protocol = plan.protocol(config.protocol, session.costs, plan.search(session.costs, config))
-    lab, rng = session.lab, session.rng
-    meter = Meter(worker, journal, feed, protocol, rng, lab.sleep, lab.clock, lambda: time.end().left)
-    original = _original(session, given, meter)
-    session.timed(original.latency_ns * 1e-9)
-    evaluator = Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file)
+    evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left)
     time = SearchTime(
         plan,
         config,
@@ -253,18 +224,6 @@ def _set_up(session: Session, given: _Given, model: _Calibrated) -> _SearchSetup
     return _SearchSetup(feed, meter, evaluator, budget, time, guided, patterns, strategies)
 
 
-def _original(session: Session, given: _Given, meter: Meter) -> Candidate:
-    """The given model as the first incumbent: by definition exact, and as fast as itself."""
-    blocks, metric = meter.protocol.first_blocks, given.judge.float_metric
-    with session.given_model_runs():
-        measure = partial(meter.measure, "baseline", [given.file], blocks)
-        ns = session.journal.once(BASELINE_NS, lambda: float(np.median(measure())))
-    exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
-    outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
-    trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
-    return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)
-
-
 def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _SearchEnd:
     evaluator, interrupted = search.evaluator, False
     try:
@@ -273,7 +232,10 @@ def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _Sear
             if not search.budget.refuses(proposal, file.digest, evaluator):
                 evaluator.evaluate(proposal, file.digest, partial(replace, file), source=file.path)
         chain = search.strategies.chain
-        stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
+        with limited(lambda: search.time.end().left):
+            stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
+    except Late as late:
+        stopped = str(late)
     except KeyboardInterrupt:
         stopped, interrupted = "interrupted", True
     builds = session.worker.builds
@@ -287,7 +249,7 @@ def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _Sear
 
 
 def _confirm(
-    session: Session, given: _Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd
+    session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd
 ) -> tuple[Confirmed, int]:
     """Confirm the winner; where all that was fast fails on unseen samples, search for more accuracy and try again.
 

@@ -1,0 +1,109 @@
+"""The given model: what it costs and computes, the first incumbent, and the result where there is no time for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from inlay.errors import Late
+from inlay.measure.race import Meter, Protocol
+from inlay.quant.accuracy import EXACT_DB, Judge
+from inlay.run.assemble import assemble
+from inlay.run.confirm import Confirmed, best_of
+from inlay.run.contenders import Entry
+from inlay.run.evaluate import Candidate, Evaluator
+from inlay.run.facts import BASELINE_NS
+from inlay.run.plan import Effort
+from inlay.run.result import TuneResult, write_json
+from inlay.run.session import Session
+from inlay.search.baselines import ORIGINAL
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
+from inlay.types import Placement
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The model as it was given: its file, and what compares others with it on ``feeds``.
+
+    These are the selection samples, or some of them where the model is slow.
+    """
+
+    file: Artifact
+    feeds: Sequence[Path]
+    judge: Judge
+
+
+def run_given(session: Session) -> Given:
+    """Run the given model, and find out what its steps take.
+
+    Raises:
+        ModelError: it does not run.
+        UsageError: the budget is too short.
+    """
+    inputs, worker = session.inputs, session.worker
+    file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
+    session.stage("build and run the model as it is")
+    (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
+    with session.given_model_runs():
+        session.run_given(file, first)
+        session.limit_samples()
+        feeds = session.save_feeds("selection", session.inputs.parts.selection)
+        reference = worker.run(file, feeds)
+    judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
+    judge.refuse_idle_bound()
+    return Given(file, feeds, judge)
+
+
+def evaluator_of(
+    session: Session, given: Given, feed: Path, protocol: Protocol, left_s: Callable[[], float]
+) -> tuple[Evaluator, Meter]:
+    """What judges candidates, with the given model as the first incumbent."""
+    worker, journal, lab = session.worker, session.journal, session.lab
+    meter = Meter(worker, journal, feed, protocol, session.rng, lab.sleep, lab.clock, left_s)
+    original = _original(session, given, meter)
+    session.timed(original.latency_ns * 1e-9)
+    return Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file), meter
+
+
+def _original(session: Session, given: Given, meter: Meter) -> Candidate:
+    """The given model as the first incumbent: by definition exact, and as fast as itself."""
+    blocks, metric = meter.protocol.first_blocks, given.judge.float_metric
+    with session.given_model_runs():
+        measure = partial(meter.measure, "baseline", [given.file], blocks)
+        ns = session.journal.once(BASELINE_NS, lambda: float(np.median(measure())))
+    exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
+    outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
+    trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
+    return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)
+
+
+def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
+    """The result where the time ended before there was a candidate: the given model, as it was timed."""
+    inputs = session.inputs
+    (feed,) = session.save_feeds("latency", inputs.parts.calibration.part([0]))
+    protocol = replace(inputs.config.protocol, first_blocks=1)
+    evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)
+    entry = Entry(evaluator.incumbent, given.file, np.array([evaluator.incumbent.latency_ns]))
+    same = Interval(1.0, 1.0, 1.0)
+    best = replace(best_of(entry, same, same, None), confirmed=False)
+    confirmed = Confirmed(best, best.latency_ms, given.file.path, None, (), Effort(0, 0, 0, 0))
+    note = f"the budget was spent before there was a candidate: {late}"
+    result = assemble(
+        inputs,
+        session.worker.fingerprint,
+        session.journal,
+        evaluator,
+        {},
+        confirmed,
+        search={"builds": session.worker.builds, "wall_s": round(session.seconds, 3), "stopped_because": note},
+        notes=(note,),
+        interrupted=False,
+    )
+    confirmed.install(inputs.out / "model.onnx")
+    write_json(inputs.out / "result.json", result.as_json())
+    return result
