@@ -40,7 +40,9 @@ LEAST_SAMPLES = 2
 LATER_LOOK = 3
 """Times the processes of the first look that a second look takes."""
 _SAFETY = 1.2
-"""What estimates are multiplied with: a machine's speed changes while a command runs."""
+"""What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
+_LATE_SAFETY = 1.1
+"""The same for the confirmation: by the latest steps, and its blocks end with the time."""
 _QUANTIZED_BUILD = 2.0
 """Times the build of the given model that the build of a candidate takes."""
 _FINALISTS = 4
@@ -157,7 +159,7 @@ class Effort:
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
         verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
-        return _SAFETY * (first + second + writing + verifying)
+        return _LATE_SAFETY * (first + second + writing + verifying)
 
     def cut_from(self, full: Effort) -> str:
         """What it leaves out of a full effort; empty where it is one."""
@@ -269,14 +271,14 @@ class Plan:
     def confirmation(self, costs: Costs, config: TuneConfig, contenders: int) -> Effort:
         """The most thorough confirmation of so many contenders that there is time for.
 
-        Where that is a single process, it gets as many deciding blocks as there is time for, up to all.
+        The round that decides gets as many processes, or a single one as many blocks, as there is time for, up to all.
         """
         wanted, left_s = efforts(config, costs.inference_s), self.before_writing.left
         found = next((e for e in wanted if e.seconds(costs, contenders) <= left_s), wanted[-1])
         full = wanted[0].second * wanted[0].blocks
-        if found.second > 1 or found.blocks >= full or costs.deterministic:
-            return found
-        longer = [replace(found, blocks=blocks) for blocks in range(full, found.blocks, -1)]
+        longer = [replace(found, second=second) for second in range(wanted[0].second, found.second, -1)]
+        if found.second == 1:
+            longer += [replace(found, blocks=blocks) for blocks in range(full, found.blocks, -1)]
         return next((e for e in longer if e.seconds(costs, contenders) <= left_s), found)
 
     def later_look(self, costs: Costs, models: int, effort: Effort) -> int:

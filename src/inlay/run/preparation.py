@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inlay.data import evenly_spaced
 from inlay.prepare.equalize import Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
@@ -29,6 +30,8 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
 
     def scales() -> Scales:
         barred = extraction is not None or inputs.qdq_baseline or samples.kind == "random"
-        return {} if barred else find_scales(prepared, target, samples.feeds)
+        count = session.plan.samples(len(samples), session.costs)
+        some = samples.part(evenly_spaced([*range(len(samples))], count))
+        return {} if barred else find_scales(prepared, target, some.feeds)
 
     return equalized(prepared, journal.once(EQUALIZATION, scales), target, feed, config.nodes, config.recipe)
