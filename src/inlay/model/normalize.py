@@ -15,7 +15,14 @@ import onnx_ir as ir
 
 from inlay.errors import Crashed, Late, TargetError, TimedOut
 from inlay.model.passes.affine import fold_affine
-from inlay.model.passes.constants import Evaluate, drop_dead, drop_initializer_inputs, fold_constants, lift_constants
+from inlay.model.passes.constants import (
+    Evaluate,
+    drop_dead,
+    drop_initializer_inputs,
+    fix_shapes,
+    fold_constants,
+    lift_constants,
+)
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
@@ -92,6 +99,7 @@ def passes(evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = ()) -> Sequenc
         ("turn Constant nodes of the converter into initializers", lift_constants),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
+        ("fix the shapes that the model fixes", fix_shapes),
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
         ("write out automatic pads", write_out_pads),

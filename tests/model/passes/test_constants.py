@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 from inlay.testing import Builder
@@ -34,3 +35,19 @@ def test_weights_behind_shape_operators_are_computed(normalized: NormalizeModel)
     weight = b.node("weight", "Reshape", [flat, b.constant("shape", np.array([4, 3, 1, 1]))])
     b.output(b.node("conv", "Conv", [b.input("x", (1, 3, 6, 6)), weight], channels=4))
     assert ops(normalized(b.model())[0]) == ["Conv"]
+
+
+@pytest.mark.parametrize(("batch", "left"), [(1, ["Reshape"]), ("N", ["Shape", "Gather", "Concat", "Reshape"])])
+def test_shapes_that_the_model_fixes_are_constants(
+    normalized: NormalizeModel, batch: int | str, left: list[str]
+) -> None:
+    """As exporters write the target of a Reshape; with a dynamic batch it stays computed."""
+    b = Builder()
+    x = b.input("x", (batch, 4, 6))
+    shape = b.node("shape", "Shape", [x])
+    first = b.node("first", "Gather", [shape, b.constant("zero", np.array([0]))])
+    target = b.node("target", "Concat", [first, b.constant("rest", np.array([-1]))], axis=0)
+    b.output(b.node("flat", "Reshape", [x, target]))
+    proto, done = normalized(b.model())
+    assert ops(proto) == left
+    assert no_roll_backs(done)

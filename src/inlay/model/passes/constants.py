@@ -1,4 +1,4 @@
-"""Constants as initializers: ``Constant`` nodes, initializers listed as inputs, and subgraphs of constants only."""
+"""Constants as initializers: ``Constant`` nodes, initializers among inputs, fixed shapes, subgraphs of constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from onnx_ir.passes.common import (
     RemoveUnusedNodesPass,
 )
 
-from inlay.model.passes.steps import add_constant
+from inlay.model.onnx_library import infer_shapes
+from inlay.model.passes.steps import add_constant, is_standard
 
 _GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
 _NOT_FOLDED = frozenset(
@@ -43,6 +44,28 @@ def drop_dead(model: ir.Model) -> tuple[ir.Model, int]:
     before = model.graph.num_nodes() + len(model.graph.initializers)
     RemoveUnusedNodesPass()(model)
     return model, before - model.graph.num_nodes() - len(model.graph.initializers)
+
+
+def fix_shapes(model: ir.Model) -> tuple[ir.Model, int]:
+    """Turn shapes that the model itself fixes into constants, as exporters' simplifiers do.
+
+    What is computed from them (the target of a Reshape) then is a constant too. A dynamic dimension stays computed.
+    """
+    asked = [n for n in model.graph if is_standard(n, "Shape") and not n.attributes and n.inputs[0] is not None]
+    if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in asked):
+        infer_shapes(model)
+    fixed = 0
+    for node in asked:
+        shape = node.inputs[0].shape if node.inputs[0] is not None else None
+        sizes = [] if shape is None else [d for d in shape if isinstance(d, int)]
+        if shape is None or len(sizes) < len(shape) or node.outputs[0].is_graph_output():
+            continue
+        array = np.array(sizes, np.int64)
+        node.outputs[0].replace_all_uses_with(add_constant(model.graph, f"{node.outputs[0].name}_fixed", array))
+        fixed += 1
+    if fixed:
+        RemoveUnusedNodesPass()(model)
+    return model, fixed
 
 
 def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
