@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -71,13 +72,8 @@ class Process:
             RunFailed: the program ended or failed without an answer.
             TimedOut: it took longer than ``limit_s``, and was ended with all that it started.
         """
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # a program need not read what it is asked: it may use the variables
-            self._process.stdin.write(f"{request}\n".encode())
-            self._process.stdin.flush()
-        if is_last:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        # a program need not read what it is asked, and a pipe holds 64 kB: the time limit must hold all the same
+        threading.Thread(target=self._send, args=(f"{request}\n".encode(), is_last), daemon=True).start()
         try:
             answer = self._read(time.monotonic() + limit_s, is_last)
         except TimeoutError:
@@ -86,6 +82,14 @@ class Process:
         if answer is not None:
             return answer
         raise RunFailed(self._last_words())
+
+    def _send(self, data: bytes, is_last: bool) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or was ended
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+            if is_last:
+                self._process.stdin.close()
 
     def finish(self, limit_s: float) -> tuple[int, str]:
         """The exit code, and what it printed: no more than the last 64 MB.
@@ -116,7 +120,7 @@ class Process:
         self._keeper.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._keeper.stdin):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(OSError):
                     pipe.close()
         self._log.close()
 
@@ -152,6 +156,8 @@ class Process:
     def _has_ended(self) -> bool:
         if self._process.returncode is not None:
             return True
+        if not hasattr(os, "waitid"):  # on macOS before Python 3.13
+            return self._process.poll() is not None
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _last_words(self) -> str:

@@ -21,6 +21,7 @@ from inlay.targets.base import Artifact
 from inlay.targets.command.protocol import Program
 from inlay.targets.command.table import load_rules
 from inlay.targets.command.target import CommandTarget
+from inlay.targets.process import Process
 from inlay.testing import random_feed, residual_model
 from inlay.types import QType
 from tests.support.command_line import RunCommand, failed, nothing_written
@@ -184,6 +185,17 @@ def test_a_timeout_ends_all_that_the_program_started(model: Artifact, tmp_path: 
     with pytest.raises(TimedOut, match="within 2 s"):
         executable.time(FEED, 1)
     assert ends(int((tmp_path / "child").read_text()))
+
+
+def test_a_program_that_reads_nothing_keeps_its_time_limit() -> None:
+    """A pipe takes 64 kB: writing more waits for a reader."""
+    long = json.dumps({"inputs": "x" * 1_000_000})
+    process = Process(["/bin/sh", "-c", "sleep 600"])
+    with pytest.raises(TimedOut):
+        process.ask(long, 0.5, is_last=True)
+    answering = Process(["/bin/sh", "-c", """echo '{"latencies_ms": [1]}'"""])
+    assert answering.ask(long, 20.0, is_last=True) == '{"latencies_ms": [1]}'
+    answering.end()
 
 
 def test_the_program_ends_with_the_process_that_asked_it(tmp_path: Path) -> None:

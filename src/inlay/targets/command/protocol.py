@@ -22,6 +22,8 @@ from inlay.targets.process import Process
 VERSION = 1
 Gift = Literal["build", "latency", "outputs", "profile"]
 """What a program can do."""
+_LONGEST_VARIABLE = 100_000
+"""Characters: Linux starts no program with longer variables. All inputs are in the request in any case."""
 _WORDS = 500
 """Characters of an error that a program tells."""
 
@@ -126,12 +128,9 @@ def _environment(request: Mapping[str, Any]) -> dict[str, str]:
     """The plain fields of a request as variables: ``readings`` is ``INLAY_READINGS``."""
     plain = {k: v for k, v in request.items() if isinstance(v, (str, int, float)) and k != "inlay"}
     found = {f"INLAY_{k.upper()}": str(v) for k, v in plain.items()}
-    inputs = request.get("inputs", ())
-    return {
-        **found,
-        "INLAY_INPUTS": ",".join(f"{i['name']}:{i['raw']}" for i in inputs),
-        "INLAY_PROTOCOL": str(VERSION),
-    }
+    inputs = ",".join(f"{i['name']}:{i['raw']}" for i in request.get("inputs", ()))
+    named = {"INLAY_INPUTS": inputs} if len(inputs) <= _LONGEST_VARIABLE else {}
+    return {**found, **named, "INLAY_PROTOCOL": str(VERSION)}
 
 
 def _description(answer: Mapping[str, Any], name: str) -> Description:
