@@ -20,7 +20,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "prelu": _with_slope(),
         "batch norm": _batch_norm(),
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
-        "hard swish": _hard_swish(),
+        "hard swish": hard_swish(),
         "matmul and add": _dense(),
         "patches": _patches(),
         "few outputs": _few_outputs(),
@@ -73,7 +73,7 @@ def _batch_norm() -> onnx.ModelProto:
     return b.model()
 
 
-def _hard_swish() -> onnx.ModelProto:
+def hard_swish() -> onnx.ModelProto:
     b = Builder()
     x = b.input("x", (2, 3, 5))
     shifted = b.node("shift", "Add", [x, b.constant("three", np.float32(3.0))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class FloatNet:
         w = (self.rng.normal(size=(ins, outs)) / np.sqrt(ins)).astype(np.float32)
         return self.op("Gemm", [x, self.const(w), self.const(np.zeros(outs, np.float32))])
 
-    def model(self, outputs: dict[str, list[int]]) -> onnx.ModelProto:
+    def model(self, outputs: Mapping[str, Sequence[int | None]]) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,
             "float",

@@ -132,3 +132,22 @@ def test_resize(data: st.DataObject, seed: int, xq: ScaleZero, same: bool) -> No
         return
     n.outputs.pop()
     check(n, y, xq if same else (xq[0] * 1.3, 5), seed)
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.inf, 0.123, 50.0])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_pad_with_what_the_input_has_no_integer_for(value: float, pooled: bool) -> None:
+    """Minus infinity before a MaxPool, say: rounded and saturated as the quantizer behind it does."""
+    n = Net()
+    x = n.qdq(n.input([1, 2, 5, 5]), 0.05, 3)
+    y = n.op("Pad", [x, n.i64(0, 0, 1, 1, 0, 0, 1, 1), n.f32(value)])
+    if pooled:
+        y = n.op("MaxPool", [y], kernel_shape=[3, 3])
+    check(n, y, (0.06, -5), 0)
+
+
+def test_pad_with_what_is_no_number() -> None:
+    n = Net()
+    y = n.op("Pad", [n.qdq(n.input([1, 2, 5, 5]), 0.05, 3), n.i64(0, 0, 1, 1, 0, 0, 1, 1), n.f32(np.nan)])
+    n.output(n.qdq(y, 0.05, 3))
+    assert [r.reason for r in lower(n.model()).not_lowered] == ["it pads with what is not a number"]

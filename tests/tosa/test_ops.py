@@ -10,11 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from inlay.tosa import ir
 from inlay.tosa.lowering import lower
 from inlay.tosa.rules import RULES, table
 from tests.tosa.comparison import three_ways
-from tests.tosa.nets import Net, random_weights
-from tests.tosa.one_op import ScaleZero, check, covering, few, scale_zeros, seeds, zero
+from tests.tosa.nets import Net, normal_feed, random_weights
+from tests.tosa.one_op import ScaleZero, check, covering, few, scale, scale_zeros, seeds, zero
 
 
 @few
@@ -228,8 +229,9 @@ def test_division_by_a_constant(data: st.DataObject, seed: int, xq: ScaleZero, z
 
 COVERED = {
     "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Div", "Min", "Max", "BatchNormalization", "Relu",
-    "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin",
-    "Softmax", "Concat", "Resize", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice",
+    "Clip", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum",
+    "ReduceMax", "ReduceMin", "Softmax", "LogSoftmax", "LayerNormalization", "Where", "Concat", "Resize",
+    "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Tile", "Slice",
     "Pad", "Split", "Gather", "Identity", "SpaceToDepth", "DepthToSpace",
 }  # fmt: skip
 
@@ -262,14 +264,16 @@ def test_pool(kind: str, data: st.DataObject, seed: int, xq: ScaleZero, same: bo
 
 @few
 @given(data=st.data(), seed=seeds, xq=scale_zeros, zp=zero)
-@pytest.mark.parametrize("kind", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool"])
+@pytest.mark.parametrize(
+    "kind", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool"]
+)
 def test_reduce(kind: str, data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     draw = data.draw
-    rank = draw(st.integers(3, 4)) if kind == "GlobalAveragePool" else draw(st.integers(1, 4))
+    rank = draw(st.integers(3, 4)) if kind.startswith("Global") else draw(st.integers(1, 4))
     shape = [draw(st.integers(1, 6)) for _ in range(rank)]
     n = Net()
     x = n.qdq(n.input(shape), *xq)
-    if kind == "GlobalAveragePool":
+    if kind.startswith("Global"):
         y = n.op(kind, [x])
     else:
         axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=rank, unique=True))
@@ -289,6 +293,122 @@ def test_softmax(data: st.DataObject, seed: int, xq: ScaleZero) -> None:
     n = Net(draw(st.sampled_from([12, 17])))
     y = n.op("Softmax", [n.qdq(n.input(shape), *xq)], axis=draw(st.integers(0, len(shape) - 1)))
     check(n, y, (1 / 256, -128), seed)
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), seed=seeds, xq=scale_zeros)
+def test_log_softmax(data: st.DataObject, seed: int, xq: ScaleZero) -> None:
+    draw = data.draw
+    shape = [draw(st.integers(2, 9)) for _ in range(draw(st.integers(1, 4)))]
+    n = Net(draw(st.sampled_from([12, 17])))
+    y = n.op("LogSoftmax", [n.qdq(n.input(shape), *xq)], axis=draw(st.integers(0, len(shape) - 1)))
+    check(n, y, covering(n, y, 127), seed)
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), seed=seeds, scale=scale, zp=zero)
+def test_layer_normalization(data: st.DataObject, seed: int, scale: float, zp: int) -> None:
+    draw = data.draw
+    shape = [draw(st.integers(1, 4)) for _ in range(draw(st.integers(1, 3)))] + [draw(st.integers(4, 200))]
+    axis = draw(st.integers(max(0, len(shape) - 2), len(shape) - 1))
+    rng = np.random.default_rng(seed)
+    n = Net()
+    x = n.qdq(n.input(shape), max(scale, 0.02), draw(st.integers(-40, 40)))  # steps finer than what varies
+    factors = [n.const(rng.normal(size=shape[axis:]).astype(np.float32)) for _ in range(draw(st.integers(1, 2)))]
+    y = n.op("LayerNormalization", [x, *factors], axis=axis)
+    check(n, y, covering(n, y, zp), seed)
+
+
+def test_layer_normalization_of_equal_values_and_of_a_long_row() -> None:
+    """A row without variance is its offset; one that varies by single steps is normalized to a hundredth."""
+    rng = np.random.default_rng(0)
+    n = Net()
+    x = n.qdq(n.input([4, 768]), 0.1, 3)
+    offset = n.const(rng.normal(size=768).astype(np.float32))
+    y = n.op("LayerNormalization", [x, n.const(np.ones(768, np.float32)), offset])
+    n.output(n.qdq(y, 0.04, 0))
+    feed = np.zeros((4, 768), np.float32)
+    feed[1], feed[2], feed[3] = 0.1 * rng.integers(-1, 2, 768), rng.normal(size=768) * 4, 1.0
+    three_ways(n.model(), {"in1": feed}, lsb=0.04)
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), seed=seeds, aq=scale_zeros, bq=scale_zeros, zp=zero)
+def test_where_by_a_constant(data: st.DataObject, seed: int, aq: ScaleZero, bq: ScaleZero, zp: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = Net()
+    mask = n.const(rng.random(data.draw(st.sampled_from([(2, 3, 4, 5), (4, 5), (3, 1, 1)]))) < 0.5)
+    a = n.qdq(n.input([2, 3, 4, 5]), *aq)
+    b = n.qdq(n.input([2, 3, 1, 5]), *bq) if data.draw(st.booleans()) else n.f32(-1)
+    y = n.op("Where", [mask, *([a, b] if data.draw(st.booleans()) else [b, a])])
+    check(n, y, covering(n, y, zp), seed)
+
+
+def test_where_at_run_time_and_with_infinity() -> None:
+    """The condition is computed on the host; minus infinity saturates, as QuantizeLinear has it."""
+    n = Net()
+    a, raw = n.qdq(n.input([1, 3, 4, 5]), 0.05, 3), n.input([1, 1, 4, 5])
+    y = n.op("Where", [n.op("Greater", [raw, n.f32(0)]), a, n.const(np.array(-np.inf, np.float32))])
+    n.output(n.qdq(y, 0.05, 3))
+    model = n.model()
+    assert [r.op_type for r in lower(model).not_lowered] == ["Greater"]
+    rng = np.random.default_rng(0)
+    feed = {v.name: rng.normal(size=[d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.input}
+    three_ways(model, {k: v.astype(np.float32) for k, v in feed.items()}, lsb=0.05)
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("zp", [-128, -7, 0, 127])
+def test_a_scalar_constant_is_an_exact_table(kind: str, quantized: bool, zp: int) -> None:
+    """One function of one value: no rounding of its own, in whatever rank."""
+    for shape in ([1, 4, 5, 6], [3, 7]):
+        n = Net()
+        x = n.qdq(n.input(shape), 0.037, zp)
+        c = n.weight(np.array(71, np.int8), 0.01) if quantized else n.f32(0.71)
+        n.output(n.qdq(n.op(kind, [x, c]), 0.05, 5))
+        model = n.model()
+        assert any(isinstance(op, ir.Table) for op in lower(model).graph.ops)
+        three_ways(model, normal_feed(model, 1, deviation=3), limit=0)
+
+
+def test_sums_that_int32_cannot_hold_stay_on_the_host() -> None:
+    rng = np.random.default_rng(0)
+    for kind in ("MatMul", "Gemm", "activations", "Conv"):
+        n = Net()
+        length = 70_000
+        x = n.qdq(n.input([1, length, 1, 1] if kind == "Conv" else [1, length]), 0.05, 127)
+        w = np.full((length, 2), 127, np.int8)
+        match kind:
+            case "Conv":
+                y = n.op("Conv", [x, n.weight(np.full((2, length, 1, 1), 127, np.int8), 0.01)])
+            case "activations":
+                y = n.op("MatMul", [x, n.qdq(n.input([length, 2]), 0.05, 127)])
+            case _:
+                y = n.op(kind, [x, n.weight(w, 0.01)])
+        n.output(n.qdq(y, 100.0, 0))
+        (left,) = lower(n.model()).not_lowered
+        assert left.reason == f"sums of its {length} products do not fit int32"
+    n = Net()
+    x = n.qdq(n.input([1, length]), 0.05, 0)
+    y = n.op("MatMul", [x, n.weight(rng.integers(-3, 4, (length, 2)).astype(np.int8), 0.01)])
+    n.output(n.qdq(y, 2.0, 0))
+    assert not lower(n.model()).not_lowered  # small weights: it is the sum that counts, not the length
+
+
+@pytest.mark.parametrize("bounds", [(2.0, -1.0), (np.inf, 1.0), (-np.inf, -0.5), (0.3, 0.3), (0.5, np.inf)])
+def test_bounds_that_are_crossed_infinite_or_equal(bounds: tuple[float, float]) -> None:
+    n = Net()
+    x = n.qdq(n.input([1, 3, 4, 5]), 0.05, 3)
+    y = n.op("Clip", [x, *map(n.f32, bounds)])
+    check(n, y, (0.05, 3), 0)
+
+
+def test_a_bound_that_is_no_number_stays_on_the_host() -> None:
+    n = Net()
+    y = n.op("Clip", [n.qdq(n.input([4]), 0.05, 3), n.f32(np.nan)])
+    n.output(n.qdq(y, 0.05, 3))
+    assert [r.reason for r in lower(n.model()).not_lowered] == ["one of its bounds is not a number"]
 
 
 def test_softmax_of_a_long_row() -> None:

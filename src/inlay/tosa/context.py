@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +13,29 @@ from inlay.tosa.builder import Builder
 from inlay.tosa.ir import Array, Executor, Shape
 from inlay.tosa.quantized import QuantizedConstant, QuantizedTensor, Unsupported, int8_qparams
 from inlay.tosa.static_model import StaticModel
-from inlay.types import GRAPH_OUTPUT, QParams
+from inlay.types import GRAPH_OUTPUT, QParams, QType
 
 _COMMUTES_WITH_QUANTIZATION = frozenset(
-    {"Relu", "Clip", "MaxPool", "Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"}
-)
+    {
+        "Relu", "Clip", "MaxPool", "GlobalMaxPool", "Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze",
+        "Transpose", "Slice", "Split", "Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Concat",
+    }
+)  # fmt: skip
 """Rounding is monotonic and keeps zero: a producer may take the qparams found behind these operators (DESIGN §12)."""
+
+WIDE_LIMIT = 127 << 8
+"""Integer of the largest float value in 16 bits: its upper byte, rounded, fits 8 bits."""
+
+_LEAST_RANGE = 1e-6
+"""Range of a float value that is all zeros, so that its step stays a number."""
+
+_HEADROOM = 16.0
+"""Largest magnitude of a summand, over that of every quantized value that it ends in, at which it saturates.
+
+A summand sixteen times as large as the largest sum would have to be cancelled by another one; a step of 16 bits is then
+an eighth of one of 8 bits. Relu, Clip and movements add nothing to that, so only sums rely on it."""
+
+_SUMS = frozenset({"Add", "Sub"})
 
 
 class Context:
@@ -32,9 +50,10 @@ class Context:
         unquantized: tensors that hold a value as it is (float on the host or in TOSA; int64 …), by ONNX value.
         on_host: names of nodes that must stay on the host.
         in_float: data movement rules see float tensors instead of quantized ones.
+        widens: float values between integer operators are held in 16 bits (:meth:`wide_qparams`).
     """
 
-    def __init__(self, model: StaticModel, on_host: frozenset[str] = frozenset()) -> None:
+    def __init__(self, model: StaticModel, on_host: frozenset[str] = frozenset(), widens: bool = True) -> None:
         self.model = model
         self.graph = model.graph
         self.builder = Builder()
@@ -43,6 +62,7 @@ class Context:
         self.unquantized: dict[str, str] = {}
         self.on_host = on_host
         self.in_float = False
+        self.widens = widens
         self._dequantized: dict[tuple[str, Executor], str] = {}
         self._uint8: dict[str, str] = {}
 
@@ -104,8 +124,8 @@ class Context:
                 node = self.graph.node(port.node)
                 if node.op_type == "QuantizeLinear" and port.slot == 0:
                     found.setdefault(int8_qparams(*self.scale_and_zero_point(node)), node.name)
-                elif node.op_type in _COMMUTES_WITH_QUANTIZATION and port.slot == 0 and node.name not in self.on_host:
-                    pending.append(node.outputs[0])
+                elif self._commutes(node, port.slot):
+                    pending.extend(v for v in node.outputs if v)
                 else:
                     raise Unsupported(f"{node.name!r} ({node.op_type}) reads its output in float")
         if not found:
@@ -114,10 +134,45 @@ class Context:
             raise Unsupported(f"its output is quantized with {len(found)} different sets of qparams")
         return next(iter(found))
 
+    def _commutes(self, node: Node, slot: int) -> bool:
+        data = slot == 0 or node.op_type == "Concat"
+        return data and node.op_type in _COMMUTES_WITH_QUANTIZATION and node.name not in self.on_host
+
+    def wide_qparams(self, value: str, bound: float) -> QParams:
+        """16-bit qparams of a float value of at most ``bound`` that the model does not quantize.
+
+        Where Q/DQ nodes stand at the inputs of weighted operators only, what lies between those is float: sums,
+        activations, gates. Its integers have 16 bits with the zero point 0, over a range that no value can leave: of a
+        sum of products, the one that its weights allow. Where every way on ends in a QuantizeLinear, values that
+        saturate there need no more range than :data:`_HEADROOM` allows.
+        """
+        bound = max(min(bound, self._largest_needed(value)), _LEAST_RANGE)
+        return QParams(QType.INT16, (bound / WIDE_LIMIT,), (0,))
+
+    def _largest_needed(self, value: str) -> float:
+        """:data:`_HEADROOM` times the range of the Q nodes that all ways from ``value`` end in; infinite otherwise."""
+        largest, pending, seen = 0.0, [value], {value}
+        while pending:
+            name = pending.pop()
+            if name in self.graph.captured:
+                return math.inf
+            for port in self.graph.consumers(name):
+                node = None if port.node == GRAPH_OUTPUT else self.graph.node(port.node)
+                if node is not None and node.op_type == "QuantizeLinear" and port.slot == 0:
+                    to = int8_qparams(*self.scale_and_zero_point(node))
+                    largest = max(largest, QuantizedTensor("", to).bound)
+                elif node is not None and (node.op_type in _SUMS or self._commutes(node, port.slot)):
+                    fresh = [v for v in node.outputs if v and v not in seen]
+                    seen.update(fresh)
+                    pending.extend(fresh)
+                else:
+                    return math.inf
+        return largest * _HEADROOM
+
     # How a value is represented
 
-    def quantized_input(self, value: str) -> QuantizedTensor:
-        """The exact int8 form of a value."""
+    def quantized_input(self, value: str, wide: bool = False) -> QuantizedTensor:
+        """The exact int8 form of a value, or with ``wide`` its 16-bit form where it has no other."""
         if self.in_float:
             return QuantizedTensor(self.unquantized_tensor(value, Executor.TOSA), None)
         tensor = self.quantized.get(value)
@@ -128,6 +183,8 @@ class Context:
         if tensor is None:
             what = "is a float constant" if value in self.model.constants else "is not quantized"
             raise Unsupported(f"its input {value!r} {what}")
+        if tensor.wide and not wide:
+            raise Unsupported(f"its input {value!r} is not quantized")
         return tensor
 
     def int8_tensor(self, value: str) -> QuantizedTensor:

@@ -56,6 +56,8 @@ def _nodes(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence
                     "QuantizeLinear", [op.inputs[0], *_scale_and_zero_point(graph, op.out, constants)], [op.out]
                 )
             ]
+        case ir.Dequantize() if graph.tensors[op.inputs[0]].dtype == "int16":
+            return _dequantize_16_bits(graph, op, constants)
         case ir.Dequantize():
             qparams = _scale_and_zero_point(graph, op.inputs[0], constants)
             return [helper.make_node("DequantizeLinear", [op.inputs[0], *qparams], [op.out])]
@@ -71,6 +73,16 @@ def _scale_and_zero_point(graph: IntegerGraph, tensor: str, constants: dict[str,
     constants[scale] = np.array(qparams.scale[0], np.float32)
     constants[zero] = np.array(qparams.zero_point[0], qparams.qtype.value)
     return scale, zero
+
+
+def _dequantize_16_bits(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence[onnx.NodeProto]:
+    """DequantizeLinear takes 16 bits since opset 21 only; the zero point is 0."""
+    scale, _ = _scale_and_zero_point(graph, op.inputs[0], constants)
+    steps = f"{op.out}/steps"
+    return [
+        helper.make_node("Cast", [op.inputs[0]], [steps], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [steps, scale], [op.out]),
+    ]
 
 
 def _original(op: ir.Host) -> Sequence[onnx.NodeProto]:

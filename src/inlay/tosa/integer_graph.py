@@ -54,7 +54,7 @@ def build_integer_graph(
     model: StaticModel, profile: str, on_host: Mapping[str, str], legality: LegalityCheck
 ) -> tuple[IntegerGraph, tuple[NotLowered, ...]]:
     """The integer graph of a model, and the nodes that are not integer in it; options as of ``lower``."""
-    walk = _Walk(Context(model, frozenset(on_host)), profile, on_host, legality)
+    walk = _Walk(Context(model, frozenset(on_host), widens=profile == "INT"), profile, on_host, legality)
     inputs = [walk.model_input(name) for name in model.graph.inputs]
     for node in model.graph.nodes:
         walk.visit(node)

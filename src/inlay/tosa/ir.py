@@ -139,6 +139,11 @@ class Binary(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Select(Op):
+    """Element by element, of equal ranks: the second input where the first (boolean) is true, else the third."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unary(Op):
     """Element by element: clz (int32); in float exp, log, sigmoid, tanh, reciprocal, abs, negate, ceil, floor, erf."""
 
@@ -265,7 +270,7 @@ class Host(Op):
 DATA_MOVEMENT = (Concat, Slice, Pad, Reshape, Transpose, Tile, Reverse)
 """Operators that only move bytes."""
 
-COMPUTE = (Conv2d, TransposeConv2d, MatMul, Table, Binary, Unary, MaxPool, AvgPool, Reduce, Resize)
+COMPUTE = (Conv2d, TransposeConv2d, MatMul, Table, Binary, Select, Unary, MaxPool, AvgPool, Reduce, Resize)
 """Operators worth a call of the accelerator; a partition without any of them stays on the host."""
 
 

@@ -51,7 +51,12 @@ _FLOAT32_EXACT = 1 << 24
 _UNROLLED_ELEMENTS = 1 << 22
 """Elements of unrolled convolution windows in memory at a time: 16 MiB in float32."""
 
-_LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(1 << 31), (1 << 31) - 1)}
+_LIMITS = {
+    "int8": (-128, 127),
+    "int16": (-(1 << 15), (1 << 15) - 1),
+    "uint8": (0, 255),
+    "int32": (-(1 << 31), (1 << 31) - 1),
+}
 
 
 def _windows(x: Array, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]) -> Array:
@@ -286,7 +291,7 @@ def _qparams(tensor: Tensor) -> QParams:
     return tensor.qparams
 
 
-_NOT_WIDENED = (*ir.DATA_MOVEMENT, ir.Conv2d, ir.Clamp, ir.Table, ir.MaxPool)
+_NOT_WIDENED = (*ir.DATA_MOVEMENT, ir.Conv2d, ir.Clamp, ir.Select, ir.Table, ir.MaxPool)
 """Computed in the type of their inputs: they cannot overflow, or check it themselves."""
 
 _FUNCTIONS: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] = {
@@ -297,6 +302,7 @@ _FUNCTIONS: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] 
     ir.Clamp: _clamp,
     ir.Table: _table,
     ir.Binary: _binary,
+    ir.Select: lambda op, args, _: np.where(args[0], args[1], args[2]),
     ir.Unary: _unary,
     ir.MaxPool: _max_pool,
     ir.AvgPool: _avg_pool,

@@ -19,8 +19,9 @@ class QuantizedTensor:
     """An ONNX value that equals ``(tensor − zero_point)·scale`` exactly.
 
     Attributes:
-        tensor: int8 tensor of the integer graph.
-        qparams: signed 8 bit; None for an integer value whose qparams only the DequantizeLinear behind it gives.
+        tensor: int8 (or int16) tensor of the integer graph.
+        qparams: signed 8 bit, or 16 bit with the zero point 0; None for an integer value whose qparams only the
+            DequantizeLinear behind it gives.
         unsigned: the ONNX value is uint8; the tensor holds it less 128.
     """
 
@@ -44,6 +45,17 @@ class QuantizedTensor:
     def zp(self) -> int:
         """Zero point of a quantized float value."""
         return self.known_qparams.zero_point[0]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it holds a float value in 16 bits (:meth:`inlay.tosa.context.Context.wide_qparams`)."""
+        return self.qparams is not None and self.qparams.qtype is QType.INT16
+
+    @property
+    def bound(self) -> float:
+        """Largest magnitude that it can hold."""
+        qtype = self.known_qparams.qtype
+        return max(qtype.qmax - self.zp, self.zp - qtype.qmin) * self.scale
 
 
 @dataclass(frozen=True, eq=False)

@@ -206,6 +206,7 @@ _EMITTERS: Mapping[type[Op], Callable[[Emitter, Any], None]] = {
     ir.Clamp: _clamp,
     ir.Table: _table,
     ir.Binary: _binary,
+    ir.Select: lambda e, op: e.operator("SELECT", _inputs(e, op), op.out),
     ir.Unary: _unary,
     ir.MaxPool: _max_pool,
     ir.AvgPool: _avg_pool,

@@ -10,7 +10,7 @@ import pytest
 from inlay.targets.base import Target
 from inlay.targets.ethos_u.target import EthosUTarget
 from inlay.testing import TargetTestCase
-from tests.support.float_rewrite_models import halves
+from tests.support.float_rewrite_models import halves, hard_swish
 
 pytest.importorskip("ethosu", reason="the extra arm is not installed")
 
@@ -20,7 +20,7 @@ class TestEthosU55(TargetTestCase):
         return EthosUTarget("ethos-u55-128")
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
-        return {"halves": halves()}
+        return {"halves": halves(), "hard swish": hard_swish()}
 
 
 class TestEthosU85(TestEthosU55):

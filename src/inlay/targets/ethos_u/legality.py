@@ -69,12 +69,17 @@ def _reverse(op: ir.Reverse, tensors: Tensors, constants: Constants) -> str | No
     return "Ethos-U55/U65 turn rows and columns only"
 
 
+def _select(op: ir.Select, tensors: Tensors, constants: Constants) -> str | None:
+    return "Ethos-U55/U65 do not select by what is computed at run time"
+
+
 _LIMITS: Mapping[type[Op], Callable[[Any, Tensors, Constants], str | None]] = {
     ir.Conv2d: _conv,
     ir.TransposeConv2d: _transpose_conv,
     ir.AvgPool: _avg_pool,
     ir.Resize: _resize,
     ir.Reverse: _reverse,
+    ir.Select: _select,
 }
 
 

@@ -45,6 +45,16 @@ def _supported_pad(graph: Graph, node: Node) -> str | None:
     return None if mode in ("constant", "edge", "reflect") else f"padding in mode {mode} is not lowered"
 
 
+def _constant_parameters(graph: Graph, node: Node) -> str | None:
+    constant = all(graph.is_constant(v) for v in node.inputs[1:] if v)
+    return None if constant else "its factors and offsets are computed at run time"
+
+
+def _constant_condition(graph: Graph, node: Node) -> str | None:
+    constant = graph.is_constant(node.inputs[0])
+    return None if constant else "its condition is computed at run time, which Ethos-U55/U65 do not select by"
+
+
 def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
     return OpRule(op_type, conditions=conditions, source=_SOURCE, **details)  # type: ignore[arg-type]
 
@@ -72,6 +82,10 @@ _ROWS: Iterable[OpRule] = (
     _row("Relu"),
     _row("Clip"),
     _row("Softmax"),
+    _row("LogSoftmax"),
+    _row("Where", _constant_condition, activations=(1, 2)),
+    _row("BatchNormalization", _constant_parameters, one_output),
+    _row("LayerNormalization", _constant_parameters, one_output),
     _row("AveragePool", _two_dimensional, _not_dilated),
     _row("GlobalAveragePool"),
     _row("ReduceMean"),
@@ -79,6 +93,7 @@ _ROWS: Iterable[OpRule] = (
     _row("Concat", activations=None),
     *(_row(op, _scalar_others) for op in UNARY),
     _data_movement("MaxPool", _two_dimensional, one_output, _not_dilated),
+    _data_movement("GlobalMaxPool"),
     _data_movement("ReduceMax"),
     _data_movement("ReduceMin"),
     *(_data_movement(op) for op in _RESHAPING_AND_SLICING),
@@ -111,4 +126,7 @@ _CYCLES_PER_ELEMENT: Mapping[str, float] = {
 
 def rules_for(accelerator: str, macs_per_cycle: int) -> Rules:
     """The table with an accelerator's prices, in estimated cycles."""
-    return replace(RULES, requantize_cost=_CYCLES_PER_ELEMENT[accelerator], product_cost=1.0 / macs_per_cycle)
+    ops = dict(RULES.ops)
+    if accelerator.startswith("ethos-u85"):
+        ops["Where"] = replace(ops["Where"], conditions=())
+    return replace(RULES, ops=ops, requantize_cost=_CYCLES_PER_ELEMENT[accelerator], product_cost=1.0 / macs_per_cycle)

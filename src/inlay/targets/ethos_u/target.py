@@ -21,12 +21,23 @@ from inlay.targets.ethos_u import host_cost, vela
 from inlay.targets.ethos_u.partitions import Cost, compile_partitions
 from inlay.targets.ethos_u.rules import rules_for
 from inlay.targets.ethos_u.vela import Accelerator
+from inlay.targets.passes.hard_sigmoid import gather_hardswish
 from inlay.tosa.extras import require
 from inlay.tosa.lowering import Lowered
 from inlay.tosa.reference import LoweredRunner
 
 CHECK_EVERY = 100
 """Runs of a model between two comparisons with the TOSA reference model, which is ten times as slow as numpy."""
+
+FLOAT_REWRITES = (
+    FloatRewrite("compute halves in float32", widen_halves, "Q/DQ on halves is not lowered", "inlay.tosa"),
+    FloatRewrite(
+        "gather HardSwish",
+        gather_hardswish,
+        "one table in place of a sum, two bounds, a product and a quotient, each requantized",
+        "ppocr_cls on ethos-u55-128, Vela 5.2",
+    ),
+)
 
 
 class EthosUTarget:
@@ -73,8 +84,8 @@ class EthosUTarget:
         return rules_for(self.name, macs * cores)
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """Half precision is widened: Q/DQ nodes on halves are not lowered."""
-        return (FloatRewrite("compute halves in float32", widen_halves, "Q/DQ on halves is not lowered", "inlay.tosa"),)
+        """Half precision is widened, and the hard swish gathered."""
+        return FLOAT_REWRITES
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """None: the lowering chooses the form of each operator."""

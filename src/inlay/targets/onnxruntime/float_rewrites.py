@@ -11,10 +11,10 @@ from inlay.targets.onnxruntime.passes.average_pool import averagepool_to_conv
 from inlay.targets.onnxruntime.passes.batch_norm import batchnorm_to_conv
 from inlay.targets.onnxruntime.passes.broadcast_constants import write_out_constants
 from inlay.targets.onnxruntime.passes.gemm import gather_gemm
-from inlay.targets.onnxruntime.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.onnxruntime.passes.lrn import spell_out_lrn
 from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
 from inlay.targets.passes.few_outputs import block_few_outputs
+from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
 
 FLOAT_REWRITES: tuple[FloatRewrite, ...] = (

@@ -42,6 +42,15 @@ class NodeContext:
         """Qparams of the first output; see :meth:`Context.output_qparams`."""
         return self.context.output_qparams(self.out)
 
+    def qparams_within(self, bound: float) -> QParams:
+        """Qparams of the first output: those that its readers quantize it with, or 16 bits for ``bound``."""
+        try:
+            return self.output_qparams
+        except Unsupported:
+            if not (self.context.widens and math.isfinite(bound)):
+                raise
+            return self.context.wide_qparams(self.out, bound)
+
     def attribute(self, name: str, default: Any) -> Any:
         """An attribute, or ``default`` where the node does not state it."""
         return self.node.attributes.get(name, default)
@@ -50,9 +59,9 @@ class NodeContext:
         """Static shape of an input."""
         return self.context.shape(self.node.inputs[index])
 
-    def quantized_input(self, index: int = 0) -> QuantizedTensor:
-        """The exact int8 form of an input."""
-        return self.context.quantized_input(self.node.inputs[index])
+    def quantized_input(self, index: int = 0, wide: bool = False) -> QuantizedTensor:
+        """The exact int8 form of an input; see :meth:`Context.quantized_input`."""
+        return self.context.quantized_input(self.node.inputs[index], wide)
 
     def constant_input(self, index: int) -> Array | None:
         """The array at an input slot: None where the slot is empty, Unsupported where it is not constant."""
@@ -194,15 +203,15 @@ class NodeContext:
         in_zp: int = 0,
         axis: int | None = None,
     ) -> str:
-        """RESCALE to int8 with the qparams ``to``, by one real factor or by one per channel of ``axis``."""
+        """RESCALE to int8 or int16 with the qparams ``to``, by one real factor or by one per channel of ``axis``."""
         multiplier, shift = multipliers_and_shifts(factors)
         return self.add(
-            ir.Rescale, tensor, step, "int8", None, to, base, multiplier=multiplier, shift=shift, in_zp=in_zp,
+            ir.Rescale, tensor, step, to.qtype.value, None, to, base, multiplier=multiplier, shift=shift, in_zp=in_zp,
             out_zp=to.zero_point[0], axis=axis if len(factors) > 1 else None,
         )  # fmt: skip
 
     def requantize(self, x: QuantizedTensor, to: QParams, base: str) -> str:
-        """An int8 tensor with the qparams ``to``: the same one, or a RESCALE of it."""
+        """A quantized tensor with the qparams ``to``: the same one, or a RESCALE of it."""
         if x.known_qparams == to:
             return x.tensor
         return self.rescale(x.tensor, [x.scale / to.scale[0]], to, base=base, in_zp=x.zp)
@@ -237,6 +246,18 @@ class NodeContext:
             self.context.unquantized[value] = tensor
         else:
             self.context.quantized[value] = replace(x, tensor=tensor)
+
+
+def representable(real: float, qparams: QParams) -> bool:
+    """Whether a number is one of the values that ``qparams`` stand for."""
+    steps = real / qparams.scale[0] + qparams.zero_point[0]
+    return not outside(real, qparams) and steps == round(steps)
+
+
+def outside(real: float, qparams: QParams) -> bool:
+    """Whether a number is smaller or larger than every value that ``qparams`` stand for."""
+    steps = real / qparams.scale[0] + qparams.zero_point[0]
+    return not qparams.qtype.qmin <= steps <= qparams.qtype.qmax
 
 
 def expand_rank(shape: Shape, rank: int) -> Shape:

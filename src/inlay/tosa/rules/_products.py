@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from inlay.tosa.ir import Array
-from inlay.tosa.quantized import QuantizedConstant, Unsupported
+from inlay.tosa.quantized import QuantizedConstant, QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext
 from inlay.types import QParams
 
@@ -62,7 +62,23 @@ def int32_bias(here: NodeContext, index: int, scales: Array, factor: float = 1.0
     return np.asarray(ints.astype(np.int32))
 
 
+def largest_sums(weights: Array, bias: Array, x: QuantizedTensor, w_zp: int = 0) -> Array:
+    """Largest magnitude of each output channel's int32 sums; ``weights`` has the output channels first.
+
+    Raises:
+        Unsupported: int32 cannot hold them.
+    """
+    flat = weights.reshape(len(bias), -1).astype(np.int64) - w_zp
+    low, high = x.known_qparams.qtype.qmin - x.zp, x.known_qparams.qtype.qmax - x.zp
+    up, down = np.maximum(flat, 0).sum(axis=1), np.minimum(flat, 0).sum(axis=1)
+    wide = bias.astype(np.int64)
+    largest = np.maximum(np.abs(up * high + down * low + wide), np.abs(up * low + down * high + wide))
+    if largest.max(initial=0) > _INT32_MAX:
+        raise Unsupported(f"sums of its {flat.shape[1]} products do not fit int32")
+    return np.asarray(largest)
+
+
 def requantize_sums(here: NodeContext, acc: str, scales: Array, to: QParams) -> str:
-    """int32 sums in units of ``scales`` (one, or one per channel of axis 1) as int8."""
+    """int32 sums in units of ``scales`` (one, or one per channel of axis 1) with the qparams ``to``."""
     factors = np.unique(scales) if np.all(scales == scales.flat[0]) else scales
     return here.rescale(acc, (factors / to.scale[0]).tolist(), to, axis=1)

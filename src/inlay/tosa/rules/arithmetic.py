@@ -1,4 +1,4 @@
-"""Add, Sub, Mul, Div by a constant, Min and Max, and BatchNormalization where it stands alone."""
+"""Add, Sub, Mul, Div by a constant, Min and Max, and Where."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from inlay.quant.qparams import quantize
-from inlay.tosa.ir import Array
+from inlay.tosa import ir
+from inlay.tosa.ir import Array, Executor
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
 from inlay.tosa.rules._node import NodeContext, expand_rank
 from inlay.tosa.rules._windows import Window
 from inlay.tosa.rules.table import tabulate
-from inlay.types import QParams
+from inlay.types import QParams, QType
 
 _SUM_BITS = 20
 """Both operands of a sum become int32 with this many bits below twice the larger scale (FIELD §3)."""
@@ -46,7 +47,14 @@ class _Operand:
     @property
     def scale(self) -> float:
         """Scale of an 8-bit tensor that just holds the operand."""
-        return max(self.largest / 255, 1e-30) if self.activation is None else self.activation.scale
+        if self.activation is None:
+            return max(self.largest / 255, 1e-30)
+        return self.activation.scale * (256 if self.activation.wide else 1)
+
+    @property
+    def bound(self) -> float:
+        """Largest magnitude that it can have."""
+        return self.largest if self.activation is None else self.activation.bound
 
     @property
     def factor_unit(self) -> float:
@@ -64,42 +72,52 @@ class _Operand:
         x = self.activation
         return here.to_int32(here.aligned(x.tensor, rank), x.zp, x.scale / unit)
 
+    def requantized(self, here: NodeContext, to: QParams) -> str:
+        """The operand with the qparams ``to``."""
+        if self.activation is None:
+            assert self.constant is not None
+            return here.constant("constant", quantize(self.constant, to))
+        return here.requantize(self.activation, to, f"{self.activation.tensor}/same")
+
     def in_output_steps(self, here: NodeContext, to: QParams, rank: int) -> str:
         """The operand as int32 in steps of ``to``, its zero point subtracted."""
         zero = to.zero_point[0]
         if self.activation is None:
             assert self.constant is not None
             return _int32_constant(here, quantize(self.constant, to).astype(np.int32) - zero, rank)
-        tensor = here.requantize(self.activation, to, f"{self.activation.tensor}/same")
-        return here.to_int32(here.aligned(tensor, rank), zero)
+        return here.to_int32(here.aligned(self.requantized(here, to), rank), zero)
 
 
 def _int32_constant(here: NodeContext, values: Array, rank: int) -> str:
     return here.constant("constant", values.astype(np.int32).reshape(expand_rank(values.shape, rank)))
 
 
+def _operand(here: NodeContext, value: str) -> _Operand:
+    constant, quantized = here.context.model.constants.get(value), here.context.constants.get(value)
+    if quantized is not None:
+        return _Operand(None, quantized.real)
+    if constant is None:
+        return _Operand(here.context.quantized_input(value, wide=True), None)
+    if constant.dtype.kind != "f" or np.isnan(constant).any():
+        raise Unsupported(f"its input {value!r} is a constant that is not a float number")
+    return _Operand(None, constant.astype(np.float64))
+
+
 def _operands(here: NodeContext) -> list[_Operand]:
-    found = []
-    for value in here.node.inputs:
-        constant, quantized = here.context.model.constants.get(value), here.context.constants.get(value)
-        if quantized is not None:
-            found.append(_Operand(None, quantized.real))
-        elif constant is None:
-            found.append(_Operand(here.context.quantized_input(value), None))
-        elif constant.dtype.kind != "f" or not np.isfinite(constant).all():
-            raise Unsupported(f"its input {value!r} is a constant that is not finite float")
-        else:
-            found.append(_Operand(None, constant.astype(np.float64)))
+    found = [_operand(here, value) for value in here.node.inputs]
     if all(o.activation is None for o in found):
         raise Unsupported("every input is constant")
+    for value, operand in zip(here.node.inputs, found, strict=True):
+        if operand.constant is not None and not np.isfinite(operand.constant).all():
+            raise Unsupported(f"its input {value!r} is a constant that is not finite")
     return found
 
 
 def add(here: NodeContext) -> None:
     """Add and Sub: both operands in int32 at one fine scale, one RESCALE."""
-    to = here.output_qparams
     a, b = _operands(here)
-    if _with_constant(here, a, b):
+    to = here.qparams_within(a.bound + b.bound)
+    if _with_constant(here, a, b, to):
         return
     unit = 2 * max(a.scale, b.scale) / (1 << _SUM_BITS)
     if a.activation is not None and b.activation is not None and a.activation.scale == b.activation.scale:
@@ -113,7 +131,6 @@ def add(here: NodeContext) -> None:
 
 def mul(here: NodeContext) -> None:
     """Mul, and Div by a constant: an int32 product at the product of the scales, one RESCALE."""
-    to = here.output_qparams
     divides, divisor = here.node.op_type == "Div", here.node.inputs[1]
     if divides and divisor not in here.context.constants and divisor not in here.context.model.constants:
         raise Unsupported("it divides by an activation")
@@ -123,13 +140,14 @@ def mul(here: NodeContext) -> None:
         if not b.constant.all():
             raise Unsupported("it divides by zero")
         b = _Operand(None, 1 / b.constant)
-    if _with_constant(here, a, b):
+    to = here.qparams_within(a.bound * b.bound)
+    if _with_constant(here, a, b, to):
         return
     first, second = (o.as_int32(here, o.factor_unit, len(here.out_shape)) for o in (a, b))
     here.set_rescaled(here.binary("mul", first, second, "acc"), a.factor_unit * b.factor_unit, to, here.out)
 
 
-def _with_constant(here: NodeContext, a: _Operand, b: _Operand) -> bool:
+def _with_constant(here: NodeContext, a: _Operand, b: _Operand, to: QParams) -> bool:
     """An activation and a constant, where something cheaper than int32 arithmetic computes it; returns whether.
 
     One factor and one offset per channel are a 1×1 depthwise convolution (on Ethos-U55 a sixteenth of the cycles of a
@@ -137,12 +155,15 @@ def _with_constant(here: NodeContext, a: _Operand, b: _Operand) -> bool:
     """
     slot = 0 if a.activation is not None else 1
     x, constant = (a.activation, b.constant) if slot == 0 else (b.activation, a.constant)
-    if constant is None or x is None:
+    if constant is None or x is None or x.wide or to.qtype is not QType.INT8:
         return False
     shape = here.shape(x.tensor)
     along = expand_rank(constant.shape, len(shape))
     if shape != here.out_shape or len(along) > len(shape):
         return False
+    if constant.size == 1:
+        tabulate(here, slot)
+        return True
     per_channel = len(shape) in (3, 4) and all(d == 1 or i == 1 for i, d in enumerate(along))
     if per_channel and here.node.op_type not in ("Min", "Max"):
         values = np.broadcast_to(constant.reshape(-1), (shape[1],))
@@ -154,17 +175,38 @@ def _with_constant(here: NodeContext, a: _Operand, b: _Operand) -> bool:
                 factor, offset = (ones, -values) if slot == 0 else (-ones, values)
             case _:
                 factor, offset = values, 0 * ones
-        if _affine(here, x, factor, offset):
+        if _depthwise(here, x, factor, offset, to):
             return True
-    if constant.size == 1 and here.node.inputs[1 - slot] in here.context.model.constants:
-        tabulate(here, slot)
-        return True
     return False
 
 
-def _affine(here: NodeContext, x: QuantizedTensor, factor: Array, offset: Array) -> bool:
-    """``factor[c]·x + offset[c]`` as a depthwise convolution; False where its integers would be too coarse."""
-    to = here.output_qparams
+def affine(here: NodeContext, x: QuantizedTensor, factor: Array, offset: Array, axis: int) -> None:
+    """Record ``factor[i]·x + offset[i]``, ``i`` along an axis of the tensor, as the node's output.
+
+    Raises:
+        Unsupported: the offsets are too large for the steps of the input.
+    """
+    shape = here.shape(x.tensor)
+    to = here.qparams_within(float((x.bound * np.abs(factor) + np.abs(offset)).max()))
+    if axis == 1 and len(shape) in (3, 4) and _depthwise(here, x, factor, offset, to):
+        return
+    largest = float(np.abs(factor).max()) or 1.0
+    unit = x.scale * largest / ((1 << _CONSTANT_BITS) - 1)
+    if float(np.abs(offset).max()) / unit >= _LARGEST_OFFSET:
+        raise Unsupported("its offsets are too large for the steps of its input")
+    along = tuple(-1 if i == axis else 1 for i in range(len(shape)))
+    factors, offsets = (
+        here.constant(name, np.rint(values).astype(np.int32).reshape(along))
+        for name, values in (("factor", factor * x.scale / unit), ("offset", offset / unit))
+    )
+    product = here.binary("mul", here.to_int32(x.tensor, x.zp), factors)
+    here.set_rescaled(here.binary("add", product, offsets), unit, to)
+
+
+def _depthwise(here: NodeContext, x: QuantizedTensor, factor: Array, offset: Array, to: QParams) -> bool:
+    """The same per channel, as a depthwise convolution; False where its integers would be too coarse."""
+    if x.wide:
+        return False
     unit = np.where(factor == 0, to.scale[0], x.scale * np.abs(factor)) / _UNIT_WEIGHT
     bias = np.rint(offset / unit)
     factors = unit / to.scale[0]
@@ -180,40 +222,40 @@ def _affine(here: NodeContext, x: QuantizedTensor, factor: Array, offset: Array)
     return True
 
 
-def batch_normalization(here: NodeContext) -> None:
-    """BatchNormalization in inference: one factor and one offset per channel."""
-    if here.reads_extra_outputs or here.attribute("training_mode", 0):
-        raise Unsupported("it is in training mode")
-    x = here.quantized_input()
-    if len(here.shape(x.tensor)) not in (3, 4):
-        raise Unsupported("its input has no rows and columns")
-    scale, offset, mean, variance = (_real_vector(here, i) for i in range(1, 5))
-    factor = scale / np.sqrt(variance + float(here.attribute("epsilon", 1e-5)))
-    if not _affine(here, x, factor, offset - mean * factor):
-        raise Unsupported("its factors are too large for the steps of its output")
-
-
-def _real_vector(here: NodeContext, index: int) -> Array:
-    quantized = here.context.constants.get(here.node.inputs[index])
-    if quantized is not None:
-        return quantized.real.reshape(-1)
-    given = here.constant_input(index)
-    if given is None:
-        raise Unsupported(f"input {index} is missing")
-    return given.astype(np.float64).reshape(-1)
-
-
 def min_max(here: NodeContext) -> None:
     """Min and Max of any number of inputs, compared in int32 (TOSA compares no int8) in the output's own steps.
 
     Rounding is monotonic: the larger of two rounded values is the larger one rounded. So each input is requantized
     first, and widened without a factor (on Ethos-U55 a fifth of the cycles of a comparison at a finer scale, *run*).
     """
-    to = here.output_qparams
     operands = _operands(here)
-    if len(operands) == 2 and _with_constant(here, *operands):
+    to = here.qparams_within(max(o.bound for o in operands))
+    if len(operands) == 2 and _with_constant(here, operands[0], operands[1], to):
         return
     result, *others = [o.in_output_steps(here, to, len(here.out_shape)) for o in operands]
     for other in others:
         result = here.binary(here.node.op_type.lower(), result, other, "acc")
     here.set_output(here.rescale(result, [1.0], to), to)
+
+
+def where(here: NodeContext) -> None:
+    """Where: of two values in the output's own steps, by a mask of ones and zeros or, at run time, by SELECT."""
+    condition, *branches = here.node.inputs
+    mask = here.context.model.constants.get(condition)
+    a, b = (_operand(here, v) for v in branches)
+    if a.activation is None and b.activation is None:
+        raise Unsupported("both of its values are constant")
+    to = here.qparams_within(max(a.bound, b.bound))
+    rank = len(here.out_shape)
+    if mask is None:
+        chosen = here.context.unquantized_tensor(condition, Executor.TOSA)
+        operands = [here.aligned(v, rank) for v in (chosen, *(o.requantized(here, to) for o in (a, b)))]
+        here.set_output(here.add(ir.Select, operands, "", to.qtype.value, here.out_shape, to), to)
+        return
+    first, second = (o.in_output_steps(here, to, rank) for o in (a, b))
+    ones = mask.astype(np.int32)
+    parts = [
+        here.binary("mul", value, _int32_constant(here, kept, rank))
+        for value, kept in ((first, ones), (second, 1 - ones))
+    ]
+    here.set_output(here.rescale(here.binary("add", *parts), [1.0], to), to)

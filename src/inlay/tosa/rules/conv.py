@@ -11,12 +11,11 @@ from inlay.tosa import ir
 from inlay.tosa.ir import Array
 from inlay.tosa.quantized import Unsupported
 from inlay.tosa.rules._node import NodeContext
-from inlay.tosa.rules._products import channel_scales, constant_weight, int32_bias, requantize_sums
+from inlay.tosa.rules._products import channel_scales, constant_weight, int32_bias, largest_sums, requantize_sums
 
 
 def conv(here: NodeContext) -> None:
     """Conv in one or two dimensions, dense, grouped or depthwise."""
-    to = here.output_qparams
     x = here.quantized_input()
     weight = constant_weight(here, 1)
     w, w_zp = weight.int8()
@@ -26,6 +25,7 @@ def conv(here: NodeContext) -> None:
         w = w[:, :, None, :]
     groups = int(here.attribute("group", 1))
     bias = int32_bias(here, 2, scales)
+    to = here.qparams_within(float((largest_sums(w, bias, x, w_zp) * scales).max()))
     win = here.window(weight.values.shape[2:])
     tensor = here.image(x.tensor, win.size)
     depthwise = groups == here.shape(tensor)[1]
@@ -56,7 +56,6 @@ def _joined(here: NodeContext, parts: Sequence[str]) -> str:
 
 def conv_transpose(here: NodeContext) -> None:
     """ConvTranspose in one or two dimensions; a dilated kernel is written out with zeros between its taps."""
-    to = here.output_qparams
     x = here.quantized_input()
     weight = constant_weight(here, 1)
     groups = int(here.attribute("group", 1))
@@ -71,6 +70,9 @@ def conv_transpose(here: NodeContext) -> None:
     if rank == 1:
         w = w[:, :, None, :]
     bias = int32_bias(here, 2, x.scale * np.broadcast_to(scales, (per_group * groups,)))
+    by_output = w.reshape(groups, -1, *w.shape[1:]).swapaxes(1, 2)  # [groups, outputs of a group, inputs of a group, …]
+    largest = largest_sums(by_output, bias, x, w_zp)  # an upper bound: a window may not reach every tap
+    to = here.qparams_within(float((largest * x.scale * scales).max()))
     tensor = here.image(x.tensor)
     n, channels, height, width = here.shape(tensor)
     parts = []

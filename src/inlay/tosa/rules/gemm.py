@@ -10,8 +10,10 @@ from inlay.tosa import ir
 from inlay.tosa.ir import Shape
 from inlay.tosa.quantized import QuantizedConstant, Unsupported
 from inlay.tosa.rules._node import NodeContext
-from inlay.tosa.rules._products import channel_scales, int32_bias, requantize_sums
+from inlay.tosa.rules._products import channel_scales, int32_bias, largest_sums, requantize_sums
 from inlay.tosa.rules._windows import Window
+
+_INT32_MAX = (1 << 31) - 1
 
 _LARGEST_SIDE, _LARGEST_AREA = 64, 4096
 """Largest kernel that every Ethos-U convolves with (Vela's supported operators: height and width, their product)."""
@@ -40,10 +42,14 @@ def matmul(here: NodeContext) -> None:
     if weight is not None and weight.values.ndim == 2 and first not in here.context.constants:
         _by_constant(here, weight)
         return
-    to = here.output_qparams
     a, b = here.quantized_input(0), here.quantized_input(1)
     if min(len(here.shape(x.tensor)) for x in (a, b)) < 2:
         raise Unsupported("one of its inputs is a vector")
+    depth = here.shape(a.tensor)[-1]
+    largest = depth * a.bound / a.scale * b.bound / b.scale
+    if largest > _INT32_MAX:
+        raise Unsupported(f"sums of its {depth} products do not fit int32")
+    to = here.qparams_within(largest * a.scale * b.scale)
     *lead, rows, columns = here.out_shape
     batched = [_batched(here, x.tensor, tuple(lead)) for x in (a, b)]
     shape = (math.prod(lead), rows, columns)
@@ -65,7 +71,6 @@ def _batched(here: NodeContext, tensor: str, lead: Shape) -> str:
 def _by_constant(here: NodeContext, weight: QuantizedConstant, alpha: float = 1.0, beta: float = 0.0) -> None:
     """[…, K] times [K, N] as a 1×1 convolution over the rows: the form that carries per-channel scales."""
     x = here.quantized_input()
-    to = here.output_qparams
     w, w_zp = weight.int8()
     k, columns = w.shape
     scales = x.scale * (alpha * channel_scales(weight, 1, columns))
@@ -75,6 +80,7 @@ def _by_constant(here: NodeContext, weight: QuantizedConstant, alpha: float = 1.
     rows = math.prod(shape[:-1])
     bias = int32_bias(here, 2, scales, beta) if beta else np.zeros(columns, np.int32)
     w = np.ascontiguousarray(w.T)
+    to = here.qparams_within(float((largest_sums(w, bias, x, w_zp) * scales).max()))
     image = _before_flattening(here, x.tensor) if rows == 1 else None
     if image is not None:
         height, width = here.shape(image)[2:]

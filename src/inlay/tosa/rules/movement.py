@@ -13,7 +13,7 @@ import numpy as np
 from inlay.quant.qparams import quantize
 from inlay.tosa import ir
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
-from inlay.tosa.rules._node import NodeContext, with_size
+from inlay.tosa.rules._node import NodeContext, representable, with_size
 
 _LARGEST_STRIDE = 8
 """A strided slice of rows and columns is a 1 by 1 MAX_POOL2D up to this stride, above it a Reshape and a Slice."""
@@ -25,13 +25,13 @@ def identity(here: NodeContext) -> None:
     """Identity, and Dropout in inference."""
     if here.reads_extra_outputs:
         raise Unsupported("its mask is used")
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     here.set_moved(x, x.tensor)
 
 
 def reshape(here: NodeContext) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the new shape is static, whatever computes it."""
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     if math.prod(here.out_shape) != math.prod(here.shape(x.tensor)):
         raise Unsupported("its shape is not known")
     here.set_moved(x, here.reshape(x.tensor, here.out_shape))
@@ -39,7 +39,7 @@ def reshape(here: NodeContext) -> None:
 
 def transpose(here: NodeContext) -> None:
     """Transpose."""
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     rank = len(here.shape(x.tensor))
     perm = tuple(int(p) for p in here.attribute("perm", ())) or tuple(reversed(range(rank)))
     here.set_moved(x, here.transposed(x.tensor, perm))
@@ -47,7 +47,7 @@ def transpose(here: NodeContext) -> None:
 
 def space_to_depth(here: NodeContext) -> None:
     """SpaceToDepth: rows and columns are split in two, and the inner parts moved before the channels."""
-    n, c, h, w = here.shape(here.quantized_input().tensor)
+    n, c, h, w = here.shape(here.quantized_input(wide=True).tensor)
     b = int(here.node.attributes["blocksize"])
     if h % b or w % b:
         raise Unsupported(f"its {h} rows and {w} columns are no multiples of {b}")
@@ -56,7 +56,7 @@ def space_to_depth(here: NodeContext) -> None:
 
 def depth_to_space(here: NodeContext) -> None:
     """DepthToSpace: the channels' outer part (mode DCR) or inner part (CRD) moves behind rows and columns."""
-    n, c, h, w = here.shape(here.quantized_input().tensor)
+    n, c, h, w = here.shape(here.quantized_input(wide=True).tensor)
     b = int(here.node.attributes["blocksize"])
     if c % (b * b):
         raise Unsupported(f"its {c} channels are no multiple of {b * b}")
@@ -68,14 +68,14 @@ def depth_to_space(here: NodeContext) -> None:
 
 def _reordered(here: NodeContext, split: tuple[int, ...], perm: tuple[int, ...]) -> None:
     """Reshape to ``split``, transpose by ``perm``, reshape to the node's own shape."""
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     tensor = here.transposed(here.reshape(x.tensor, split, base=f"{here.out}/split"), perm)
     here.set_moved(x, here.reshape(tensor, here.out_shape))
 
 
 def expand(here: NodeContext) -> None:
     """Expand and Tile."""
-    x, shape = here.quantized_input(), here.out_shape
+    x, shape = here.quantized_input(wide=True), here.out_shape
     tensor = here.aligned(x.tensor, len(shape))
     aligned = here.shape(tensor)
     if aligned != shape:
@@ -93,7 +93,7 @@ def _tiled(here: NodeContext, tensor: str, multiples: tuple[int, ...]) -> str:
 
 def split(here: NodeContext) -> None:
     """Split into equal parts, or into the given sizes."""
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     axis = int(here.attribute("axis", 0)) % len(here.shape(x.tensor))
     start = 0
     for index, value in enumerate(here.node.outputs):
@@ -106,7 +106,7 @@ def split(here: NodeContext) -> None:
 
 def slice_(here: NodeContext) -> None:
     """Slice with constant bounds; steps above 1 as :func:`_strided`, negative ones reversed at the end."""
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     shape = here.shape(x.tensor)
     ranges, strides, backward = {}, [1] * len(shape), []
     for start, end, axis, step in _bounds(here):
@@ -163,7 +163,7 @@ def _every(here: NodeContext, tensor: str, axis: int, stride: int) -> str:
 
 def gather(here: NodeContext) -> None:
     """Gather of one index, or of indices with one common step."""
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     shape = here.shape(x.tensor)
     axis = int(here.attribute("axis", 0)) % len(shape)
     given = here.constant_input(1)
@@ -183,17 +183,18 @@ def gather(here: NodeContext) -> None:
 
 def concat(here: NodeContext) -> None:
     """Concat: inputs whose qparams differ from the output's are requantized one by one."""
-    xs = [here.context.quantized_input(v) for v in here.node.inputs]
+    xs = [here.context.quantized_input(v, wide=True) for v in here.node.inputs]
     axis = int(here.node.attributes["axis"]) % len(here.out_shape)
     if any(x.qparams is None for x in xs):
         if len({x.unsigned for x in xs}) > 1 or any(x.qparams is not None for x in xs):
             raise Unsupported("it joins integer tensors of different types")
         names, first = [x.tensor for x in xs], xs[0]
     else:
+        same = len({x.known_qparams for x in xs}) == 1
         try:
-            to = here.output_qparams
+            to = here.qparams_within(math.inf if same else max(x.bound for x in xs))
         except Unsupported:
-            if len({x.known_qparams for x in xs}) > 1:
+            if not same:
                 raise
             to = xs[0].known_qparams
         names = [here.requantize(x, to, f"{x.tensor}/same") for x in xs]
@@ -210,7 +211,10 @@ def pad(here: NodeContext) -> None:
     mode = str(here.attribute("mode", "constant"))
     if mode not in ("constant", "edge", "reflect"):
         raise Unsupported(f"it pads in mode {mode!r}")
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
+    value = 0.0
+    if mode == "constant":
+        x, value = _with_pad_value(here, x)
     shape = here.shape(x.tensor)
     pads = _pads(here, len(shape))
     cropped = {
@@ -221,7 +225,7 @@ def pad(here: NodeContext) -> None:
     tensor = here.sliced(x.tensor, cropped)
     grown = [(max(before, 0), max(after, 0)) for before, after in pads]
     if mode == "constant":
-        tensor = _padded(here, tensor, grown, _pad_value(here, x))
+        tensor = _padded(here, tensor, grown, value)
     else:
         for axis, (before, after) in enumerate(grown):
             tensor = _extended(here, tensor, axis, before, after, mode)
@@ -268,16 +272,21 @@ def _extended(here: NodeContext, tensor: str, axis: int, before: int, after: int
     return here.add(ir.Concat, parts, shape=with_size(dims, axis, before + size + after), axis=axis)
 
 
-def _pad_value(here: NodeContext, x: QuantizedTensor) -> float:
+def _with_pad_value(here: NodeContext, x: QuantizedTensor) -> tuple[QuantizedTensor, float]:
+    """The input and the value to pad it with, as integers with the same qparams.
+
+    Where the value is no step of the input's scale (minus infinity before a MaxPool), both are requantized as the
+    node's result is: each is rounded, and saturated, once.
+    """
     given = here.constant_input(2)
-    real = float(here.attribute("value", 0.0)) if given is None else float(given.reshape(()))
+    real = float(here.attribute("value", 0.0)) if given is None or not given.size else float(given.reshape(()))
     if here.tensor(x.tensor).dtype == "float32":
-        return real
+        return x, real
     if x.qparams is None:
-        return int(real) - (128 if x.unsigned else 0)
-    steps = real / x.scale + x.zp
-    if steps != round(steps) and not (steps < -128 or steps > 127):
-        raise Unsupported(f"its value {real:g} is not a step of its input's scale")
-    if not -128 <= steps <= 127:
-        raise Unsupported(f"its value {real:g} lies outside its input's range")
-    return int(quantize(np.array(real), x.known_qparams))
+        return x, int(real) - (128 if x.unsigned else 0)
+    if np.isnan(real):
+        raise Unsupported("it pads with what is not a number")
+    if not representable(real, x.qparams):
+        to = here.qparams_within(max(x.bound, abs(real)))
+        x = QuantizedTensor(here.requantize(x, to, f"{here.node.name}/rescaled"), to)
+    return x, int(quantize(np.array(real), x.known_qparams))

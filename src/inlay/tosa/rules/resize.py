@@ -16,6 +16,7 @@ from inlay.tosa import ir
 from inlay.tosa.context import multipliers_and_shifts
 from inlay.tosa.ir import Array, Shape
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
+from inlay.tosa.rules._lookup import linear
 from inlay.tosa.rules._node import NodeContext
 from inlay.types import QParams
 
@@ -33,7 +34,7 @@ def resize(here: NodeContext) -> None:
         raise Unsupported(f"its mode is {mode!r}")
     if here.attribute("antialias", 0):
         raise Unsupported("it filters (antialias)")
-    x = here.quantized_input()
+    x = here.quantized_input(wide=True)
     shape, out = here.shape(x.tensor), here.out_shape
     if len(shape) != 4 or shape[:2] != out[:2]:
         raise Unsupported("it resizes other axes than rows and columns of a 4-D tensor")
@@ -45,8 +46,12 @@ def resize(here: NodeContext) -> None:
         resized = here.add(ir.Resize, x.tensor, "resized", shape=out, mode="nearest", **attributes)
         here.set_output(resized, x.known_qparams)
         return
-    acc = here.add(ir.Resize, x.tensor, "acc", "int32", out, mode="bilinear", **attributes)
-    to = here.output_qparams
+
+    def sums(tensor: str, _: int) -> str:
+        return here.add(ir.Resize, tensor, "acc", "int32", out, mode="bilinear", **attributes)
+
+    to = here.qparams_within(x.bound)
+    acc = linear(here, x, x.tensor, sums)
     here.set_output(_mean(here, acc, x, to, ny * nx), to)
 
 
@@ -57,7 +62,7 @@ def _mean(here: NodeContext, acc: str, x: QuantizedTensor, to: QParams, weight: 
     """
     if x.known_qparams == to:
         multiplier, shift = multipliers_and_shifts([1 / weight])
-        return here.add(ir.Rescale, acc, "out", "int8", qparams=to, multiplier=multiplier, shift=shift)
+        return here.add(ir.Rescale, acc, "out", to.qtype.value, qparams=to, multiplier=multiplier, shift=shift)
     zero = here.constant("zero", np.full((1, 1, 1, 1), x.zp * weight, np.int32))
     return here.rescale(here.binary("sub", acc, zero, "centred"), [x.scale / (weight * to.scale[0])], to)
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from inlay.tosa import ir
 from inlay.tosa.context import multipliers_and_shifts
-from inlay.tosa.ir import Array
-from inlay.tosa.quantized import Unsupported
+from inlay.tosa.quantized import QuantizedTensor, Unsupported
+from inlay.tosa.rules._lookup import interpolated, looked_up, scalar
 from inlay.tosa.rules._node import NodeContext
+from inlay.types import QType
 
 _PRODUCT_BITS = 15
 """Bits of an exponential in the last product, with 15 of the reciprocal: 30."""
@@ -27,14 +28,47 @@ _PRODUCT_BITS = 15
 _LONGEST_ROW = 1 << _PRODUCT_BITS
 """Elements per row: with 15 bits each their sum stays within 2^30."""
 
+_LOG_BITS = {False: 16, True: 12}
+"""Bits of a logarithm below a step of the input, which has 8 bits or (True) 16."""
+
 _MOST_BITS = 23
 """Most bits of an exponential: three tables of one byte each hold 2^23."""
 
 
 def softmax(here: NodeContext) -> None:
     """Softmax over one axis (before opset 13: over all axes from ``axis`` on)."""
-    to = here.output_qparams
-    x = here.quantized_input()
+    to = here.qparams_within(1.0)
+    x, axis, bits = _rows(here)
+    powers = exponentials(here, x, axis, bits)
+    normal, up = _normal(here, here.reduce("sum", powers, axis))
+    reciprocal = _reciprocal(here, normal)
+    short = _shifted_right(here, powers, bits - _PRODUCT_BITS)
+    shift = here.binary("sub", scalar(here, 30 - bits, up), up)
+    quotient = here.binary("shr", here.binary("mul", short, reciprocal), shift)
+    here.set_rescaled(quotient, 2.0**-30, to)
+
+
+def log_softmax(here: NodeContext) -> None:
+    """LogSoftmax: ``x − max − ln S``, where ``ln S`` is that of the 16 leading bits of ``S·2^up`` less ``up·ln 2``."""
+    x, axis, bits = _rows(here)
+    length = here.shape(x.tensor)[axis]
+    to = here.qparams_within(2 * x.bound + math.log(length))
+    unit = max(x.scale * 2.0 ** -_LOG_BITS[x.wide], 2.0**-24)
+    total = here.reduce("sum", exponentials(here, x, axis, bits), axis)
+    normal, up = _normal(here, total)
+    leading = _shifted_right(here, normal, 15)
+    low, high = 1 << 15, 1 << 16
+    logarithms = (np.log(np.arange(low, high + 1)) + (15 - bits) * math.log(2)) / unit
+    rest = interpolated(here, leading, low, logarithms, to.scale[0] / unit * 2.0 ** (to.qtype.bits - 8))
+    scaled = here.binary("mul", up, scalar(here, round(math.log(2) / unit), up))
+    logarithm = here.binary("sub", rest, scaled)
+    value, largest = (here.to_int32(t, factor=x.scale / unit) for t in (x.tensor, here.reduce("max", x.tensor, axis)))
+    here.set_rescaled(here.binary("sub", here.binary("sub", value, largest), logarithm), unit, to)
+
+
+def _rows(here: NodeContext) -> tuple[QuantizedTensor, int, int]:
+    """The input with each row along one axis, that axis, and the bits of an exponential."""
+    x = here.quantized_input(wide=True)
     tensor, shape = x.tensor, here.shape(x.tensor)
     axis, single = softmax_axis(here, shape)
     if not single:
@@ -42,13 +76,7 @@ def softmax(here: NodeContext) -> None:
     length = here.shape(tensor)[axis]
     if length > _LONGEST_ROW:
         raise Unsupported(f"its rows are longer than {_LONGEST_ROW}")
-    bits = min(_MOST_BITS, 30 - (length - 1).bit_length())
-    exponentials = _exponentials(here, tensor, axis, x.scale, bits)
-    reciprocal, up = _reciprocal(here, here.reduce("sum", exponentials, axis))
-    short = _shifted_right(here, exponentials, bits - _PRODUCT_BITS)
-    shift = here.binary("sub", _scalar(here, 30 - bits, up), up)
-    quotient = here.binary("shr", here.binary("mul", short, reciprocal), shift)
-    here.set_rescaled(quotient, 2.0**-30, to)
+    return QuantizedTensor(tensor, x.qparams), axis, min(_MOST_BITS, 30 - (length - 1).bit_length())
 
 
 def softmax_axis(here: NodeContext, shape: tuple[int, ...]) -> tuple[int, bool]:
@@ -58,52 +86,46 @@ def softmax_axis(here: NodeContext, shape: tuple[int, ...]) -> tuple[int, bool]:
     return axis, not old or math.prod(shape[axis:]) == shape[axis]
 
 
-def _scalar(here: NodeContext, value: int, like: str) -> str:
-    """An int32 constant with one element, of the rank of the tensor ``like``."""
-    return here.constant(f"{value}", np.full((1,) * len(here.shape(like)), value, np.int32))
-
-
 def _shifted_right(here: NodeContext, tensor: str, by: int) -> str:
     """Rounding shift; not a RESCALE, whose int32 → int32 form not every compiler supports."""
-    return here.binary("shr", tensor, _scalar(here, by, tensor)) if by else tensor
+    return here.binary("shr", tensor, scalar(here, by, tensor)) if by else tensor
 
 
-def _looked_up(here: NodeContext, tensor: str, factor: float, out_zp: int, values: Array) -> str:
-    """``values[index + 128]`` as int32, non-negative; ``index`` is ``tensor·factor + out_zp`` as int8.
+def exponentials(here: NodeContext, x: QuantizedTensor, axis: int, bits: int) -> str:
+    """``round(2^bits·exp(x − max))``."""
+    largest = here.reduce("max", x.tensor, axis)
+    below = here.binary("sub", here.to_int32(x.tensor), here.to_int32(largest))
+    if not x.wide:
+        values = np.rint(2.0**bits * np.exp(x.scale * (np.arange(-128, 128) - 127.0))).astype(np.int64)
+        return looked_up(here, _index(here, below, 1.0, 127), values)
+    # Exponentials below half a unit are 0.
+    low = -min(1 << QType.INT16.bits, math.ceil((bits + 1) * math.log(2) / x.scale))
+    near = here.binary("max", below, scalar(here, low, below))
+    wanted = 2.0**bits * np.exp(x.scale * np.arange(low, 1))
+    return here.binary("max", interpolated(here, near, low, wanted, 2.0 ** (bits - 8)), scalar(here, 0, below))
 
-    Every byte of the values has a table of its own.
-    """
+
+def _index(here: NodeContext, tensor: str, factor: float, out_zp: int) -> str:
+    """``tensor·factor + out_zp`` as int8."""
     multiplier, shift = multipliers_and_shifts([factor])
-    index = here.add(ir.Rescale, tensor, "index", "int8", multiplier=multiplier, shift=shift, out_zp=out_zp)
-    total = ""
-    for byte in range((int(values.max()).bit_length() + 7) // 8):
-        entries = tuple(int(v) - 128 for v in (values >> (8 * byte)) & 255)
-        part = here.add(ir.Table, index, f"byte{byte}", values=entries)
-        wide = here.to_int32(part, in_zp=-128, factor=float(1 << (8 * byte)))
-        total = here.binary("add", total, wide) if total else wide
-    return total
+    return here.add(ir.Rescale, tensor, "index", "int8", multiplier=multiplier, shift=shift, out_zp=out_zp)
 
 
-def _exponentials(here: NodeContext, tensor: str, axis: int, scale: float, bits: int) -> str:
-    """``round(2^bits·exp(scale·(x − max)))``."""
-    largest = here.reduce("max", tensor, axis)
-    below = here.binary("sub", here.to_int32(tensor), here.to_int32(largest))
-    d = np.arange(-128, 128) - 127
-    values = np.rint(2.0**bits * np.exp(scale * d.astype(np.float64))).astype(np.int64)
-    return _looked_up(here, below, 1.0, 127, values)
-
-
-def _reciprocal(here: NodeContext, total: str) -> tuple[str, str]:
-    """``r ≈ 2^45 / M`` in (2^14, 2^15], and the left shift ``up`` that makes M of the sum."""
+def _normal(here: NodeContext, total: str) -> tuple[str, str]:
+    """``M = total·2^up`` in [2^30, 2^31), and ``up``."""
     zeros = here.add(ir.Unary, total, "clz", fn="clz")
-    up = here.binary("sub", zeros, _scalar(here, 1, zeros))
-    normal = here.binary("shl", total, up)
+    up = here.binary("sub", zeros, scalar(here, 1, zeros))
+    return here.binary("shl", total, up), up
+
+
+def _reciprocal(here: NodeContext, normal: str) -> str:
+    """``r ≈ 2^45 / M`` in (2^14, 2^15]."""
     # The 8 bits behind the leading one, as an int8 index: floor(M / 2^22) − 384, where 2^21 undoes the rounding.
-    centred = here.binary("sub", normal, _scalar(here, (384 << 22) + (1 << 21), normal))
+    centred = here.binary("sub", normal, scalar(here, (384 << 22) + (1 << 21), normal))
     middles = (np.arange(256) + 256.5) * 2.0**22
-    guess = _looked_up(here, centred, 2.0**-22, 0, np.rint(2.0**45 / middles).astype(np.int64))
+    guess = looked_up(here, _index(here, centred, 2.0**-22, 0), np.rint(2.0**45 / middles).astype(np.int64))
     # r·(2 − M·r/2^45) with M in 16 bits: r + r·(2^30 − M16·r)/2^30, kept inside int32 by shifting in two parts.
     product = here.binary("mul", _shifted_right(here, normal, 15), guess)
-    error = here.binary("sub", _scalar(here, 1 << 30, product), product)
+    error = here.binary("sub", scalar(here, 1 << 30, product), product)
     step = _shifted_right(here, here.binary("mul", guess, _shifted_right(here, error, 6)), 24)
-    return here.binary("add", guess, step), up
+    return here.binary("add", guess, step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -12,6 +14,7 @@ from inlay.quant.qparams import dequantize, quantize
 from inlay.tosa import ir
 from inlay.tosa.ir import Array
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
+from inlay.tosa.rules._lookup import function
 from inlay.tosa.rules._node import NodeContext
 
 UNARY = (
@@ -29,18 +32,29 @@ def table(here: NodeContext) -> None:
 
 def tabulate(here: NodeContext, slot: int) -> None:
     """TABLE of a node whose input ``slot`` is the activation and whose other inputs are constant scalars."""
-    to = here.output_qparams
-    x = here.quantized_input(slot)
+    x = here.quantized_input(slot, wide=True)
     others = {}
     for other, value in enumerate(here.node.inputs):
-        given = here.constant_input(other) if other != slot else None
-        if given is None:
+        quantized = here.context.constants.get(value)
+        if quantized is not None:
+            given: Array | None = quantized.real.astype(np.float32)
+        else:
+            given = here.constant_input(other) if other != slot else None
+        if other == slot or given is None:
             continue
         if given.size != 1:
             raise Unsupported(f"its input {other} differs between channels")
         others[value] = given.reshape(())
-    reals = dequantize(np.arange(-128, 128, dtype=np.int8), x.known_qparams)
-    results = _evaluate(here, here.node.inputs[slot], reals, others)
+    evaluate = partial(_evaluate, here, here.node.inputs[slot], others)
+    try:
+        to = here.output_qparams
+    except Unsupported:
+        to = None
+    if x.wide or to is None:
+        done = function(here, x, evaluate)
+        here.set_output(done.tensor, done.known_qparams)
+        return
+    results = evaluate(dequantize(np.arange(-128, 128, dtype=np.int8), x.known_qparams))
     if np.isnan(results).any():
         raise Unsupported("it is not a number over a part of its input's range")
     values = tuple(int(v) for v in quantize(results, to))
@@ -48,12 +62,12 @@ def tabulate(here: NodeContext, slot: int) -> None:
     here.context.quantized[here.out] = QuantizedTensor(tensor, to)
 
 
-def _evaluate(here: NodeContext, activation: str, reals: Array, others: dict[str, Array]) -> Array:
+def _evaluate(here: NodeContext, activation: str, others: dict[str, Array], reals: Array) -> Array:
     model = here.context.model
     graph = helper.make_graph(
         [model.proto(here.node.name)], "table",
-        [helper.make_tensor_value_info(activation, onnx.TensorProto.FLOAT, [256])],
-        [helper.make_tensor_value_info(here.out, onnx.TensorProto.FLOAT, [256])],
+        [helper.make_tensor_value_info(activation, onnx.TensorProto.FLOAT, reals.shape)],
+        [helper.make_tensor_value_info(here.out, onnx.TensorProto.FLOAT, reals.shape)],
         [numpy_helper.from_array(v, n) for n, v in others.items()],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=model.opsets, ir_version=model.ir_version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inlay.targets.onnxruntime.passes.hard_sigmoid import gather_hardsigmoid
+from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid, gather_hardswish
 from inlay.testing import Builder
 from tests.support.fixtures import RewriteModel
 
@@ -41,6 +41,24 @@ def test_hard_sigmoids_are_gathered(form: str, rewritten: RewriteModel) -> None:
     done = rewritten(model, gather_hardsigmoid, feed)
     assert done.operators == (["HardSigmoid"] if "sigmoid" in form else ["HardSigmoid", "Mul"])
     done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["swish", "scaled swish", "swish of a sixth"])
+def test_hard_swishes_are_gathered(form: str, rewritten: RewriteModel) -> None:
+    b = Builder()
+    b.output(hard(b, form))
+    feed = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 5)).astype(np.float32)}
+    done = rewritten(b.model(), gather_hardswish, feed)
+    assert done.operators == ["HardSwish"]
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+def test_a_gate_of_another_value_is_no_hard_swish(rewritten: RewriteModel) -> None:
+    b = Builder()
+    x, y = b.input("x", (2, 3, 5)), b.input("y", (2, 3, 5))
+    gate = b.node("gate", "HardSigmoid", [x], alpha=1 / 6, beta=0.5)
+    b.output(b.node("out", "Mul", [y, gate]))
+    assert rewritten(b.model(), gather_hardswish).operators == ["HardSigmoid", "Mul"]
 
 
 @pytest.mark.parametrize(

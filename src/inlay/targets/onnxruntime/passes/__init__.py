@@ -8,7 +8,6 @@ __all__ = [
     "batch_norm",
     "broadcast_constants",
     "gemm",
-    "hard_sigmoid",
     "lrn",
     "prelu",
 ]

@@ -1,4 +1,4 @@
-"""``HardSigmoid`` gathered from the operators that exporters write for it.
+"""``HardSigmoid`` and ``HardSwish`` gathered from the operators that exporters write for it.
 
 ``Clip(x + c, 0, h) / h``, as a gate by itself or as the factor of a product (``x * Clip(x + 3, 0, 6) / 6`` is the hard
 swish), is four passes over the data where two do; and where a runtime has no blocked layout for ``Div``, it leaves that
@@ -14,11 +14,37 @@ import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of, is_standard, sole_use
 
+_HARDSWISH_OPSET = 14
+
 
 def gather_hardsigmoid(model: ir.Model) -> tuple[ir.Model, int]:
     """Replace each such chain whose parts nothing else reads."""
     clips = [n for n in model.graph if is_standard(n, "Clip")]
     return model, sum(_gather(model.graph, clip) for clip in clips)
+
+
+def gather_hardswish(model: ir.Model) -> tuple[ir.Model, int]:
+    """Replace ``x * HardSigmoid(x)``, also where HardSigmoid stands in parts; needs opset 14."""
+    if (model.graph.opset_imports.get("", 0) or 0) < _HARDSWISH_OPSET:
+        return model, 0
+    model, gathered = gather_hardsigmoid(model)
+    gates = [n for n in model.graph if is_standard(n, "HardSigmoid")]
+    return model, gathered + sum(_join(model.graph, gate) for gate in gates)
+
+
+def _join(graph: ir.Graph, gate: ir.Node) -> bool:
+    x, product = gate.inputs[0], _only_reader(gate.outputs[0])
+    slope, shift = (gate.attributes.get_float(n, d) for n, d in (("alpha", 0.2), ("beta", 0.5)))
+    if product is None or not is_standard(product, "Mul") or not any(v is x for v in product.inputs):
+        return False
+    if not math.isclose(slope, 1 / 6, rel_tol=1e-4) or not math.isclose(shift, 0.5, rel_tol=1e-4):
+        return False
+    output = product.outputs[0]
+    result = ir.Value(name=output.name, type=output.type, shape=output.shape)
+    graph.insert_before(product, [ir.node("HardSwish", [x], outputs=[result], name=product.name)])
+    output.replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove([gate, product], safe=True)
+    return True
 
 
 def _gather(graph: ir.Graph, clip: ir.Node) -> bool:

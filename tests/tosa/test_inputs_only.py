@@ -1,0 +1,126 @@
+"""Q/DQ at the inputs of weighted operators only: what lies between them is computed in 16 bits, not on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from benchmarks.lowering import inputs_only
+
+from inlay.tosa import ir
+from inlay.tosa.ir import Array
+from inlay.tosa.lowering import Lowered, lower
+from inlay.tosa.reference import LoweredRunner
+from tests.tosa.comparison import assert_equal, by_oracle, host_by_ort, run_ort
+from tests.tosa.float_models import FloatNet, generated, samples, unseen
+from tests.tosa.models import quantize
+
+
+def taken_apart(model: onnx.ModelProto) -> onnx.ModelProto:
+    return inputs_only(quantize(onnx.shape_inference.infer_shapes(model), samples(8)))
+
+
+def compare(qdq: onnx.ModelProto, steps: Sequence[float]) -> Lowered:
+    """Oracle == TOSA reference model, and both near ONNX Runtime, in parts of 255 of what each output spans.
+
+    Where a value lies on a rounding edge, both round to different sides; behind a Conv, such a step can become two.
+    """
+    lowered = lower(qdq)
+    for feed in samples(3, seed=9):
+        ours = LoweredRunner(lowered).run(feed)
+        assert_equal(ours, by_oracle(lowered.graph, feed, host_by_ort(lowered)))
+        for a, b, limit in zip(ours, run_ort(qdq, feed), steps, strict=True):
+            assert np.abs(a - b).max() <= limit * np.ptp(b) / 255
+            assert np.sqrt(np.square(a - b).mean()) <= limit / 2 * np.ptp(b) / 255
+    return lowered
+
+
+ACTIVATIONS = {
+    "Relu": {}, "LeakyRelu": {"alpha": 0.1}, "HardSwish": {}, "HardSigmoid": {}, "Sigmoid": {}, "Tanh": {}, "Elu": {},
+    "Selu": {}, "Celu": {}, "Softplus": {}, "Softsign": {}, "Erf": {}, "Abs": {}, "Neg": {}, "ThresholdedRelu": {},
+    "Exp": {},
+}  # fmt: skip
+
+
+REFUSED = {"ThresholdedRelu": "by interpolation", "Exp": "16 bits do not hold it well"}
+"""A jump lies inside a segment; an exponential of what weights allow has no useful range."""
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_an_activation_without_numbers_of_its_own(kind: str) -> None:
+    n = FloatNet(1)
+    bare = n.op(kind, [n.conv("x", 3, 8)], **ACTIVATIONS[kind])
+    y = n.op("Relu", [n.conv(bare, 8, 4)])
+    lowered = compare(
+        taken_apart(n.model({y: [1, 4, 16, 16], bare: [1, 8, 16, 16]})), [np.inf] * 2 if kind in REFUSED else [2.0, 0.5]
+    )
+    if kind in REFUSED:
+        assert [(r.op_type, REFUSED[kind] in r.reason) for r in lowered.not_lowered] == [(kind, True)]
+    else:
+        assert not lowered.not_lowered
+        assert [p.kind for p in lowered.partitions] == ["tosa"]
+
+
+def test_a_bare_sum_a_gate_and_a_join() -> None:
+    lowered = compare(taken_apart(unseen()), [4.0, 6.0])
+    assert [(r.op_type, r.reason) for r in lowered.not_lowered] == [("Sub", "its input 'x' is not quantized")]
+    assert sum(p.kind == "tosa" for p in lowered.partitions) == 1
+    assert any(t.dtype == "int16" for t in lowered.graph.tensors.values())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_graphs(seed: int) -> None:
+    """All is integer but an operator without a rule, and what reads its float results without a pair between."""
+    lowered = compare(taken_apart(generated(seed)), [6.0])
+    left = {n.op_type: n.reason for n in lowered.not_lowered if n.op_type != "CumSum"}
+    assert all("is not quantized" in reason for reason in left.values())
+    assert not left or any(n.op_type == "CumSum" for n in lowered.not_lowered)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads", "attributes"),
+    [
+        ("Resize", ["", "scales"], {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}),
+        ("Resize", ["", "scales"], {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+        ("AveragePool", [], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+        ("AveragePool", [], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("GlobalAveragePool", [], {}),
+        ("GlobalMaxPool", [], {}),
+        ("MaxPool", [], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("Softmax", [], {"axis": 1}),
+        ("Softmax", [], {"axis": 3}),
+        ("Clip", ["low", "high"], {}),
+        ("Mul", ["channels"], {}),
+        ("Add", ["channels"], {}),
+        ("Transpose", [], {"perm": [0, 2, 3, 1]}),
+        ("DepthToSpace", [], {"blocksize": 2}),
+    ],
+)  # fmt: skip
+def test_an_operator_of_sixteen_bits(kind: str, reads: list[str], attributes: dict[str, object]) -> None:
+    """By itself, behind a Conv and before a model output: within a part of an 8-bit step of ONNX Runtime."""
+    n = FloatNet(3)
+    known: dict[str, Array | np.generic] = {
+        "scales": np.array([1, 1, 2, 2], np.float32), "low": np.float32(-0.3), "high": np.float32(0.7),
+        "channels": n.rng.normal(size=(8, 1, 1)).astype(np.float32),
+    }  # fmt: skip
+    y = n.op(kind, [n.conv("x", 3, 8), *(n.const(known[r]) if r else "" for r in reads)], **attributes)
+    model = n.model({y: [1, None, None, None]})
+    lowered = compare(taken_apart(model), [0.3])
+    assert not lowered.not_lowered
+    assert any(t.dtype == "int16" for t in lowered.graph.tensors.values())
+
+
+def test_sixteen_bits_hold_every_value_that_the_weights_allow() -> None:
+    """The input of largest response to each channel, which no sample comes near, saturates nothing."""
+    n = FloatNet(2)
+    conv = n.conv("x", 3, 4, kernel=5)
+    qdq = taken_apart(n.model({n.op("Add", [conv, conv]): [1, 4, 16, 16]}))
+    lowered = lower(qdq)
+    assert not lowered.not_lowered
+    w = next(iter(lowered.graph.constants[op.inputs[1]] for op in lowered.graph.ops if isinstance(op, ir.Conv2d)))
+    feed = {"x": np.zeros((1, 3, 16, 16), np.float32)}
+    feed["x"][0, :, 4:9, 4:9] = np.where(w[0] > 0, 100.0, -100.0)
+    for a, b in zip(LoweredRunner(lowered).run(feed), run_ort(qdq, feed), strict=True):
+        np.testing.assert_allclose(a, b, atol=np.abs(b).max() / 10000)
