@@ -21,7 +21,7 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks import budgets, compiles, honesty, openvino, quality, render, subjects, transfer
+from benchmarks import budgets, compiles, honesty, lowering, openvino, quality, render, subjects, transfer
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
@@ -141,6 +141,14 @@ def run_ethos(options: argparse.Namespace) -> None:
     print(done.stdout, end="")
 
 
+def run_lowering(options: argparse.Namespace) -> None:
+    """``lowering.json`` and ``.md``."""
+    settings = {"accelerator": lowering.ACCELERATOR, "version": __version__}
+    names = subjects.chosen(options.models, options.only)
+    rows = collect("lowering", names, options, lowering.row, settings)
+    _tables(options.out, "lowering", {"rows": rows}, lowering.text)
+
+
 def run_budgets(options: argparse.Namespace) -> None:
     """``budgets.json`` and ``.md``."""
     settings = {"budgets": list(budgets.BUDGETS_S), "busy": list(budgets.BUSY), "version": __version__}
@@ -205,6 +213,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "honesty": run_honesty,
     "growth": run_growth,
     "ethos": run_ethos,
+    "lowering": run_lowering,
     "budgets": run_budgets,
     "transfer": run_transfer,
     "publish": publish,
@@ -227,6 +236,8 @@ def _write(path: Path, data: Row) -> None:
 def _line(row: Row) -> str:
     if "error" in row:
         return f"fails: {row['error']}"
+    if "ways" in row:
+        return lowering.line(row)
     if "cells" in row:
         return ", ".join(f"{c['wall_s']:.0f} of {c['budget_s']} s" for c in row["cells"])
     return render.ratio(row.get("over_best_anchor") or row.get("short_over_long"))

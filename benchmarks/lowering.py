@@ -7,9 +7,21 @@ wants them. Cycles are estimates: Vela's, plus the stated model of the host.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
 import onnx
 
+from benchmarks import peer
+from benchmarks.subjects import Subject
+from inlay import api
+from inlay.errors import InlayError, ModelError
 from inlay.space.recipe import WEIGHTED
+from inlay.targets.ethos_u.partitions import compile_partitions
+from inlay.targets.ethos_u.vela import Accelerator
+from inlay.tosa.rules import RULES
 
 ACCELERATOR = "ethos-u55-128"
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
@@ -51,3 +63,100 @@ def _without_dead(model: onnx.ModelProto) -> onnx.ModelProto:
     del model.graph.node[:]
     model.graph.node.extend(reversed(kept))
     return model
+
+
+def row(subject: Subject, folder: Path) -> dict[str, Any]:
+    """For each way of quantizing: nodes in all, integer ones, why others are not, partitions, and cycles."""
+    samples = str(subject.samples)
+
+    def recipe_of(target: str) -> Callable[[Path], None]:
+        def quantize(out: Path) -> None:
+            api.quantize(subject.model, out, target=target, data=samples)
+
+        return quantize
+
+    def of_peer(out: Path) -> None:
+        made = peer.quantize(subject.model, subject.samples, out)
+        if made.path is None:
+            raise ModelError(made.note)
+
+    ways: Mapping[str, Callable[[Path], None]] = {
+        "own": recipe_of(ACCELERATOR),
+        "own for ORT": recipe_of("ort-cpu"),
+        "quantize_static": of_peer,
+    }
+    found: dict[str, Any] = {}
+    for name, quantize in ways.items():
+        path = folder / f"{name.replace(' ', '_')}.onnx"
+        try:
+            quantize(path)
+            model = onnx.load(path)
+            found[name] = _lowered(model)
+            if name == "own":
+                found["inputs only"] = _lowered(inputs_only(model))
+        except InlayError as error:
+            found[name] = {"error": str(error)}
+    return {"model": subject.name, "ways": found}
+
+
+def _lowered(model: onnx.ModelProto) -> dict[str, Any]:
+    lowered, cost = compile_partitions(model, Accelerator.of(ACCELERATOR))
+    owned = {op.source for op in lowered.graph.ops if op.source}
+    left = {n.node: n for n in lowered.not_lowered if n.op_type not in _QDQ}
+    types = {node.name: node.op_type for node in model.graph.node}
+    nodes = {n for n in owned | set(left) if types.get(n, "") not in _QDQ}
+    reasons = Counter(f"{n.op_type}: {n.reason}" for n in left.values())
+    without_rule = sum(n.op_type not in RULES for n in left.values())
+    return {
+        "nodes": len(nodes),
+        "integer": len(nodes) - len(left),
+        "without_rule": without_rule,
+        "partitions": len(lowered.partitions),
+        "cycles": round(cost.cycles),
+        "npu": round(cost.npu),
+        "reasons": dict(reasons.most_common()),
+    }
+
+
+def share(way: Mapping[str, Any]) -> float:
+    """Integer nodes over those whose operator has a rule."""
+    ruled = way["nodes"] - way["without_rule"]
+    return way["integer"] / ruled if ruled else 1.0
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row in short."""
+    return "; ".join(f"{name} {_cell(way)}" for name, way in row["ways"].items())
+
+
+def text(table: Mapping[str, Any]) -> str:
+    """The table as Markdown."""
+    ways = ("own", "own for ORT", "quantize_static", "inputs only")
+    lines = [
+        "# Lowering to integers",
+        "",
+        f"Integer nodes of those whose operator has a rule, and estimated cycles of the whole model on {ACCELERATOR} "
+        "(Vela's, with the stated model of the host).",
+        "",
+        f"| model | {' | '.join(ways)} |",
+        "|---" * (len(ways) + 1) + "|",
+    ]
+    for found in table["rows"]:
+        cells = [_cell(found.get("ways", {}).get(way, {"error": found.get("error", "")})) for way in ways]
+        lines.append(f"| {found['model']} | {' | '.join(cells)} |")
+    lines += ["", "What stays on the host where less than 95 % is integer:", ""]
+    for found in table["rows"]:
+        for way, of in found.get("ways", {}).items():
+            if "error" not in of and share(of) < _WANTED:
+                lines.append(f"- {found['model']}, {way}: " + "; ".join(f"{n} x {r}" for r, n in of["reasons"].items()))
+    return "\n".join(lines) + "\n"
+
+
+_WANTED = 0.95
+
+
+def _cell(way: Mapping[str, Any]) -> str:
+    if "error" in way:
+        return f"fails: {way['error'][:80]}"
+    ruled = way["nodes"] - way["without_rule"]
+    return f"{way['integer']} of {ruled} ({share(way):.0%}); {way['cycles'] / 1000:,.0f}k"

@@ -266,4 +266,14 @@ def _plain(note: str) -> str:
     return " ".join(note.replace("|", "/").split())[:160]
 
 
-TABLES: Sequence[str] = ("quality", "openvino", "compiles", "honesty", "growth", "ethos", "budgets", "transfer")
+TABLES: Sequence[str] = (
+    "quality",
+    "openvino",
+    "compiles",
+    "honesty",
+    "growth",
+    "ethos",
+    "lowering",
+    "budgets",
+    "transfer",
+)
