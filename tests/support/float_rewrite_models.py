@@ -25,6 +25,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "patches": _patches(),
         "few outputs": _few_outputs(),
         "short rows": _short_rows(),
+        "stacked values": _stacked(),
         "short rows of scores": _one_node("Softmax", (1, 300, 2), axis=-1),
     }
 
@@ -53,6 +54,13 @@ def halves(kept: bool = False, dtype: int = TensorProto.FLOAT16) -> onnx.ModelPr
 def _one_node(op_type: str, shape: tuple[int, ...], **attributes: Any) -> onnx.ModelProto:
     b = Builder()
     b.output(b.node("node", op_type, [b.input("x", shape)], **attributes))
+    return b.model()
+
+
+def _stacked() -> onnx.ModelProto:
+    b = Builder()
+    x = b.input("x", (1, 32, 40, 1))
+    b.output(b.node("stack", "Concat", [x, b.node("other", "Tanh", [x])], axis=3))
     return b.model()
 
 

@@ -57,7 +57,10 @@ class TestOpenVinoCpu(TargetTestCase):
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         models = float_rewrite_models()
-        return {name: models[name] for name in ("halves", "patches", "few outputs", "short rows of scores")}
+        return {
+            name: models[name]
+            for name in ("halves", "patches", "few outputs", "stacked values", "short rows of scores")
+        }
 
 
 class TestOpenVinoCpuStreams(TestOpenVinoCpu):

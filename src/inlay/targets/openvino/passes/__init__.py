@@ -3,4 +3,4 @@
 May import ``model``; normalization runs them behind its numeric gate.
 """
 
-__all__ = ["short_softmax"]
+__all__ = ["short_softmax", "stacked"]
