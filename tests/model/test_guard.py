@@ -153,3 +153,11 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_the_guarded_process_loads_little() -> None:
+    """Every command waits for it: what it imports, for a session and for histograms, brings no algebra package."""
+    code = "import sys, inlay.model.native, inlay.quant.observers; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "numpy" in loaded
+    assert not {"onnx_ir", "sympy", "scipy"} & {*loaded}

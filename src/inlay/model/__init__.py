@@ -3,7 +3,8 @@
 May import the values in the package root only. Offers :mod:`load` (files to models), :mod:`normalize` and :mod:`passes`
 (one pass per quirk, gated by a numeric check), :mod:`graph` (the immutable index that all analysis reads), :mod:`store`
 (weights on disk, shared by all candidates), :mod:`reference` (the numeric oracle), :mod:`guard` (native code in a
-process that can be killed, a :mod:`child`, within the limits of :mod:`policy`), :mod:`onnx_library` and :mod:`silence`.
+process that can be killed, a :mod:`child` that runs what is :mod:`native`, within the limits of :mod:`policy`),
+:mod:`onnx_library` and :mod:`silence`.
 """
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "graph",
     "guard",
     "load",
+    "native",
     "normalize",
     "onnx_library",
     "passes",

@@ -61,7 +61,7 @@ class Resident(Generic[T]):
         return _resident, (self.key,)
 
 
-_ENTRY = "inlay.model.reference:guarded"  # it loads what nearly every call needs before the first one comes
+_ENTRY = "inlay.model.native:main"  # it loads what nearly every call needs before the first one comes
 _KEYS = itertools.count()
 _FREED: list[int] = []  # keys of residents that the parent has forgotten, until the next call frees them
 _ceiling: ContextVar[Callable[[], float]] = ContextVar("ceiling", default=lambda: float("inf"))

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from inlay.errors import ModelError, RunFailed, TargetError
+from inlay.model import native
 from inlay.model.guard import call, limits_for
 from inlay.model.store import INLINE_BYTES, to_proto
 
@@ -27,7 +28,7 @@ def convert_opset(model: ir.Model, version: int) -> ir.Model:
     listed = {v.name for v in model.graph.inputs}
     # The converter wants every initializer among the inputs up to IR version 3 and is happy without from 4 on.
     light.ir_version = max(light.ir_version or 0, 4)
-    converted = ir.from_proto(_called("converting the opset", _convert, light, version))
+    converted = ir.from_proto(_called("converting the opset", native.convert, light, version))
     for value in [v for v in converted.graph.inputs if v.name in kept and v.name not in listed]:
         converted.graph.inputs.remove(value)
     for value in [*converted.graph.inputs, *(v for n in converted.graph for v in n.inputs if v is not None)]:
@@ -40,7 +41,7 @@ def convert_opset(model: ir.Model, version: int) -> ir.Model:
 def check(model: ir.Model) -> None:
     """Raise ModelError where ``model`` breaks a rule of ONNX, or checking it ends its process."""
     try:
-        _called("checking the model", _check, _light(model)[0])
+        _called("checking the model", native.check, _light(model)[0])
     except TargetError as error:
         raise ModelError(str(error)) from error
 
@@ -57,7 +58,7 @@ def infer_shapes(model: ir.Model, strict: bool = True) -> None:
         Crashed, TimedOut: inference ended its process.
     """
     try:
-        inferred = ir.from_proto(_called("inferring shapes", _infer, _light(model)[0], strict))
+        inferred = ir.from_proto(_called("inferring shapes", native.infer, _light(model)[0], strict))
     except RunFailed:
         if strict:
             return
@@ -96,21 +97,3 @@ def _light(model: ir.Model) -> tuple[ir.Model, dict[str | None, ir.TensorProtoco
             if name not in listed:
                 light.graph.inputs.append(value)
     return light, kept
-
-
-def _convert(data: bytes, version: int) -> bytes:
-    from onnx import version_converter
-
-    converted: onnx.ModelProto = version_converter.convert_version(onnx.ModelProto.FromString(data), version)
-    return converted.SerializeToString()
-
-
-def _check(data: bytes) -> bytes:
-    onnx.checker.check_model(data)
-    return b""
-
-
-def _infer(data: bytes, strict: bool) -> bytes:
-    model = onnx.ModelProto.FromString(data)
-    inferred = onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
-    return inferred.SerializeToString()

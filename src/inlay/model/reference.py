@@ -1,8 +1,9 @@
 """The numeric oracle: runs a graph with ONNX Runtime's CPU provider, by default without fusions.
 
 It computes values (for calibration, constant folding and the numeric check of normalization) and is never timed. This
-is the one generic file that names a runtime, and the runtime works in the guarded process (:mod:`inlay.model.guard`)
-only. Models are passed as small files that refer to a shared :class:`~inlay.model.store.WeightStore`.
+is, with :mod:`inlay.model.native`, the one generic file that names a runtime, and the runtime works in the guarded
+process (:mod:`inlay.model.guard`) only. Models are passed as small files that refer to a shared
+:class:`~inlay.model.store.WeightStore`.
 """
 
 from __future__ import annotations
@@ -19,63 +20,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.errors import CompileFailed, RunFailed
 from inlay.model import policy
-from inlay.model.guard import Limits, Resident, answer_calls, call, limits_for
+from inlay.model.guard import Limits, Resident, call, limits_for
+from inlay.model.native import NativeSession, run_whole, signature
 from inlay.model.store import WeightStore, externalize_weights
 
 T = TypeVar("T")
-
-
-def runtime_message(error: BaseException) -> str:
-    """A runtime's error message in one line, without its error-code prefix."""
-    text = " ".join(str(error).split())
-    return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
-
-
-def guarded() -> None:
-    """The program of the guarded process."""
-    import onnxruntime  # noqa: F401  (loading it takes longer than a small model does)
-
-    answer_calls()
-
-
-class NativeSession:
-    """One session of the runtime, in the process that calls it.
-
-    Args:
-        model: a file, or a model that holds its weights itself.
-        optimize, fuse_qdq: as of :class:`Session`.
-        threads: of one inference; 0 for as many as the runtime likes.
-
-    Attributes:
-        outputs: names of the outputs.
-        types: type of each output in ONNX Runtime's notation, by name.
-    """
-
-    def __init__(self, model: str | bytes, optimize: bool, fuse_qdq: bool, threads: int) -> None:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = threads
-        if not fuse_qdq:
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_ENABLE_BASIC
-        try:
-            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the binding raises several unrelated types
-            raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
-        self.outputs = [o.name for o in self._session.get_outputs()]
-        self.types = {o.name: o.type for o in self._session.get_outputs()}
-
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name. Raises RunFailed if the runtime fails."""
-        try:
-            return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
-        except Exception as error:  # as above
-            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
 
 
 class Session:
@@ -107,7 +57,7 @@ class Session:
         size = len(data) + (store.path.stat().st_size if store.path.exists() else 0)
         self._limits = limits_for(size, len(proto.graph.node))
         self._native = Resident(NativeSession, str(path), optimize, fuse_qdq, _usable_cores())
-        self.outputs, self.types = call("building the model", _signature, self._native, limits=self._limits)
+        self.outputs, self.types = call("building the model", signature, self._native, limits=self._limits)
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name. Raises RunFailed, Crashed, TimedOut."""
@@ -131,10 +81,6 @@ class Session:
         return call("running the model", function, self._native, *arguments, limits=Limits(seconds, memory))
 
 
-def _signature(session: NativeSession) -> tuple[list[str], dict[str, str]]:
-    return session.outputs, session.types
-
-
 def _usable_cores() -> int:
     """Cores that this process may run on; 0 (the runtime's default) where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -153,11 +99,7 @@ def run_once(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str
     """
     data = proto.SerializeToString()
     limits = limits_for(len(data), len(proto.graph.node))
-    return call("running the model", _run_once, data, dict(feed), limits=limits)
-
-
-def _run_once(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return NativeSession(data, optimize=True, fuse_qdq=True, threads=1).run(feed)
+    return call("running the model", run_whole, data, dict(feed), limits=limits)
 
 
 class ConstantEvaluator:

@@ -14,10 +14,11 @@ import onnx_ir as ir
 
 from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph, Shape
+from inlay.model.native import shapes_of
 from inlay.model.pieces import PiecewiseSession
-from inlay.model.reference import NativeSession, in_batches
+from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
-from inlay.quant.observers import Histogram
+from inlay.quant.observers import Histogram, updated
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
@@ -119,9 +120,9 @@ def calibrate(
                 for part in _parts([feeds[i] for i in indices]):
                     counted = {v: half[v] for v in batch}
                     if session.whole is None:
-                        _updated(session, counted, part)
+                        updated(session, counted, part)
                     else:
-                        half.update(session.whole.inside(part, _updated, counted, part))
+                        half.update(session.whole.inside(part, updated, counted, part))
             done += len(some)
             each_s = (until.clock() - begun) / len(some)
             size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
@@ -146,18 +147,6 @@ def _by_half(
     yield second, [i for i in indices if i >= count // 2]
 
 
-def _updated(
-    session: NativeSession | PiecewiseSession,
-    histograms: dict[str, Histogram],
-    feeds: Sequence[Mapping[str, np.ndarray]],
-) -> dict[str, Histogram]:
-    """``histograms`` with the values that ``session`` computes from ``feeds``."""
-    for feed in feeds:
-        for value, array in session.run(feed).items():
-            histograms[value].update(array)
-    return histograms
-
-
 def _parts(feeds: Sequence[Mapping[str, np.ndarray]]) -> Iterator[Sequence[Mapping[str, np.ndarray]]]:
     """``feeds`` in turn, in lists of at most ``FEEDS_BYTES``."""
     sizes = {str(i): sum(array.nbytes for array in feed.values()) for i, feed in enumerate(feeds)}
@@ -177,9 +166,6 @@ def observe_shapes(
     This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
     """
     session = PiecewiseSession(proto, store, values)
-    shapes = _shapes(session, feed) if session.whole is None else session.whole.inside([feed], _shapes, dict(feed))
+    whole = session.whole
+    shapes = shapes_of(session, feed) if whole is None else whole.inside([feed], shapes_of, dict(feed))
     return shapes, {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
-
-
-def _shapes(session: NativeSession | PiecewiseSession, feed: Mapping[str, np.ndarray]) -> dict[str, Shape]:
-    return {v: tuple(a.shape) for v, a in session.run(feed).items() if isinstance(a, np.ndarray)}

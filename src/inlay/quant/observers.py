@@ -7,14 +7,15 @@ A histogram takes any number of samples in bounded memory: a fixed count of bins
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import rel_entr
+
+from inlay.model.native import Runs
 
 Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -150,6 +151,16 @@ class Histogram:
         return hashlib.sha256(facts.tobytes() + self.counts.tobytes()).hexdigest()[:16]
 
 
+def updated(
+    session: Runs, histograms: dict[str, Histogram], feeds: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, Histogram]:
+    """``histograms`` with the values that ``session`` computes from ``feeds``."""
+    for feed in feeds:
+        for value, array in session.run(feed).items():
+            histograms[value].update(array)
+    return histograms
+
+
 def _stride(size: int) -> int:
     """Step with which elements are counted: all up to ``COUNTED``, then a prime, which divides few tensor dimensions.
 
@@ -194,6 +205,8 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
     Zeros, which every range represents exactly, are left out of both: distributed over their level, a peak of zeros
     would decide alone, for the narrowest range.
     """
+    from scipy.special import rel_entr  # the guarded process, which only counts, starts without it
+
     counts = histogram.rounded.astype(np.float64)
     if not counts.any():
         return whole

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, RunFailed
-from inlay.model.reference import NativeSession
+from inlay.model.native import NativeSession
 from inlay.targets.attribution import Names
 from inlay.targets.base import Feed
 

@@ -19,8 +19,8 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed
+from inlay.model.native import runtime_message
 from inlay.model.normalize import FloatRewrite
-from inlay.model.reference import runtime_message
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime

@@ -15,8 +15,8 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.model.native import runtime_message
 from inlay.model.normalize import FloatRewrite
-from inlay.model.reference import runtime_message
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
