@@ -12,6 +12,10 @@ def test_anchors_label_units() -> None:
     units = [Unit("conv", ("conv",), "Conv", rule, ""), Unit("add", ("add",), "Add", rule, "")]
     refused = Unit("gemm", ("gemm",), "Gemm", rule, "its weight is not constant")
     found = anchor_units([*units, refused])
+    products = [Unit(f"p{i}", (f"p{i}",), "MatMul", rule, "", forms={"dynamic": ()}) for i in range(2)]
+    convs = [Unit(f"c{i}", (f"c{i}",), "Conv", rule, "") for i in range(9)]
+    assert anchor_units([*units, *products])["dynamic"] == {"p0": "dynamic", "p1": "dynamic"}
+    assert "dynamic" not in anchor_units([*convs, *products]), "a small part of the model is no anchor"
     assert found == {
         FLOAT: {},
         FULL_INT8: {"conv": STATIC, "add": STATIC},

@@ -137,6 +137,9 @@ class Emitter:
         self._write_graph(proto.graph, sites)
         if sites:
             self._rewrite(proto.graph, placement)
+        known = {opset.domain for opset in proto.opset_import} | {"ai.onnx", ""}
+        for domain in sorted({node.domain for node in proto.graph.node} - known):
+            proto.opset_import.add(domain=domain, version=1)
         return proto
 
     def _rewrite(self, graph: onnx.GraphProto, placement: Placement) -> None:

@@ -30,7 +30,8 @@ class Rewrite(ABC, Generic[Form]):
 
     Attributes:
         name: identifies it in placements, recipes and journals.
-        exact: the results are the same to the bit; otherwise up to the order of float operations.
+        exact: the results are the same to the bit; otherwise up to the order of float operations, and
+            to rounding that the target's operator does inside.
         selectable: applied only where a placement names it, rather than wherever it applies.
         reason: for people: why the rewritten operator is faster.
         source: where the thresholds come from, or what measures whether it pays.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from inlay.model.graph import Graph
+from inlay.search import policy
 from inlay.search.base import Dialogue, Scripted
 from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
@@ -41,11 +43,12 @@ class Anchors(Scripted):
 def anchor_units(units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
     """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
 
-    Besides the static ones there is an anchor for each form that some unit has, by its name.
+    Besides the static ones there is an anchor for each form that enough units have, by its name.
     """
     selectable = [u.name for u in units if u.selectable]
     weighted = [u.name for u in units if u.selectable and u.op_type in WEIGHTED]
-    forms = dict.fromkeys(form for u in units for form in u.forms)
+    having = Counter(form for u in units for form in u.forms)
+    forms = [form for form, count in having.items() if count >= policy.FORM_SHARE * len(weighted)]
     return {
         FLOAT: {},
         FULL_INT8: dict.fromkeys(selectable, STATIC),

@@ -6,6 +6,10 @@ where the best value depends on the model, the reason says what a wrong one cost
 
 from __future__ import annotations
 
+# --- anchors ----------------------------------------------------------------------------------------------------------
+
+FORM_SHARE = 1 / 4  # of the operators with weights that must have a form for an anchor of it: a build is dear
+
 # --- guided: how much is spent on each phase --------------------------------------------------------------------------
 
 CUTS = 3  # solutions not outside the bound that are tried; each corrects the model, and exploring solves again anyway

@@ -188,6 +188,17 @@ def small_model(seed: int = 0) -> onnx.ModelProto:
     return b.model()
 
 
+def recurrent_model(seed: int = 0) -> onnx.ModelProto:
+    """A bidirectional LSTM over eight steps, and a product behind it."""
+    b = Builder(seed=seed)
+    x, hidden = b.input("x", (8, 1, 12)), 16
+    shapes = {"w": (2, 4 * hidden, 12), "r": (2, 4 * hidden, hidden), "b": (2, 8 * hidden)}
+    weights = [b.constant(name, b.rng.normal(0.0, 0.3, shape)) for name, shape in shapes.items()]
+    y = b.node("lstm", "LSTM", [x, *weights], hidden_size=hidden, direction="bidirectional")
+    b.output(b.node("dense", "MatMul", [y, b.constant("dense_weight", b.rng.normal(0.0, 0.3, (hidden, 4)))]))
+    return b.model()
+
+
 def upsampling_model(seed: int = 0) -> onnx.ModelProto:
     """A decoder: Conv+Relu, a ConvTranspose that doubles height and width, Relu, Conv."""
     b = Builder(seed=seed)

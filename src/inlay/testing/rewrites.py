@@ -39,6 +39,7 @@ from inlay.testing.models import (
     depthwise_model,
     large_image_model,
     random_feed,
+    recurrent_model,
     residual_model,
     run_reference,
     small_model,
@@ -49,7 +50,7 @@ from inlay.types import Placement, QParams, QType
 
 _DIGESTS = "import pickle, sys; print(*(r.digest for r in pickle.load(sys.stdin.buffer)))"
 _Rewrites = Sequence[Rewrite[Any]]
-_REORDERED_DB = 40.0  # where sums round in another order, and a few values then fall on the other side of a step
+_INEXACT_DB = 30.0  # where sums round in another order, or an operator rounds its state as well
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,7 @@ class RewriteTestCase:
         """Float models; each quantized rewrite of the target must change at least one of them."""
         builders = (
             residual_model, concat_model, depthwise_model, small_model, upsampling_model, large_image_model,
+            recurrent_model,
         )  # fmt: skip
         return {b.__name__: b() for b in builders}
 
@@ -149,7 +151,7 @@ class RewriteTestCase:
                 got = run_reference(after, case.feed)
                 assert list(got) == list(want), f"{what}: the outputs are {list(got)} instead of {list(want)}"
                 if not rewrite.exact:
-                    _same_up_to_noise(want, got, _REORDERED_DB, what)
+                    _same_up_to_noise(want, got, _INEXACT_DB, what)
                     want = got
                 different = [v for v in want if not np.array_equal(want[v], got[v], equal_nan=True)]
                 assert not different, f"{what}: {different} changed"
@@ -172,7 +174,7 @@ class RewriteTestCase:
                 again = _emit_again(found, case, rewrites, Path(folder))
             assert _extract(again, rewrites).placement == case.selected, f"{case.name}: emitted anew"
             first, second = (run_reference(m, case.feed) for m in (written, again))
-            _same_up_to_noise(first, second, np.inf if case.static else _REORDERED_DB, f"{case.name}: emitted anew")
+            _same_up_to_noise(first, second, np.inf if case.static else _INEXACT_DB, f"{case.name}: emitted anew")
 
     def test_rewrites_leave_other_models_alone(self) -> None:
         """A rewrite that no port selects changes nothing, and undoing finds nothing where nothing was done."""

@@ -78,6 +78,17 @@ def _gemm(bias: bool, **attributes: Any) -> Case:
     return build
 
 
+def _lstm(direction: str, **attributes: Any) -> Case:
+    def build(b: Builder) -> None:
+        ways = 2 if direction == "bidirectional" else 1
+        shapes = {"w": (ways, 32, 6), "r": (ways, 32, 8), "b": (ways, 64)}
+        weights = [b.constant(n, b.rng.standard_normal(s).astype(np.float32)) for n, s in shapes.items()]
+        y = b.node("op", "LSTM", [b.input("x", (5, 1, 6)), *weights], hidden_size=8, direction=direction, **attributes)
+        b.output(b.node("after", "Tanh", [y]))
+
+    return build
+
+
 def _matmul(constant: bool, then_float: bool = False) -> Case:
     def build(b: Builder) -> None:
         x = b.input("x", (1, 3, 8))
@@ -251,6 +262,7 @@ def test_every_row_has_a_case() -> None:
 
 FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
     ("dynamic", "MatMul"): {"weight": CASES["MatMul"]["weight"]},
+    ("dynamic", "LSTM"): {"one way": _lstm("forward"), "both ways": _lstm("bidirectional")},
     ("dynamic", "Gemm"): {v: CASES["Gemm"][v] for v in ("plain", "without bias", "transposed weight")},
 }
 
@@ -263,11 +275,12 @@ def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, tmp_pa
     placement = space.prepared.label({"op": form})
     emitted = space.emit(placement)
     kernels = [n.op_type for n in optimized(emitted, tmp_path).graph.node]
-    assert "DynamicQuantizeMatMul" in kernels, kernels
+    kernel = {"LSTM": "DynamicQuantizeLSTM"}.get(op_type, "DynamicQuantizeMatMul")
+    assert kernel in kernels, kernels
     assert not {op_type, "DequantizeLinear"} & set(kernels), kernels
     plain = Emitter(space.prepared.normalized.model, space.graph, space.prepared.store).emit(placement, space.table)
     kernels = [n.op_type for n in optimized(embed_weights(plain, space.prepared.store), tmp_path).graph.node]
-    assert "DynamicQuantizeMatMul" not in kernels, "it is owed to the rewrite"
+    assert (kernel in kernels) == (op_type == "MatMul"), "with a bias, and for LSTM, it is owed to the rewrite"
     found = space.extract(emitted)
     assert found.placement == placement
     assert not found.leftovers

@@ -15,6 +15,7 @@ from inlay.model.graph import Graph, Node
 from inlay.space.rules import Form, FormRow, Needs, OpRule, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
 from inlay.targets.machine import cpu_flags
+from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
 from inlay.targets.onnxruntime.rewrites.dynamic_product import dynamic_form
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
@@ -95,8 +96,11 @@ OPS = {row.op_type: row for row in _ROWS}
 _DYNAMIC = Form(
     "dynamic",
     {
-        op: FormRow(op, conditions=(dynamic_form,), source="DynamicQuantizeMatMul in optimized graphs of 1.31.1")
-        for op in ("MatMul", "Gemm")
+        **{
+            op: FormRow(op, conditions=(dynamic_form,), source="DynamicQuantizeMatMul in optimized graphs of 1.31.1")
+            for op in ("MatMul", "Gemm")
+        },
+        LSTM: FormRow(LSTM, (1, 2), conditions=(lstm_form,), source="DynamicQuantizeLSTM of 1.31.1"),
     },
     activation=QType.DYNAMIC,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DynamicLstm
 from inlay.targets.onnxruntime.rewrites.dynamic_product import DynamicProduct
 from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
@@ -16,6 +17,7 @@ from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
 
 __all__ = [
+    "DynamicLstm",
     "DynamicProduct",
     "FloatWeight",
     "NonzeroZeroPoint",
@@ -42,4 +44,5 @@ def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
         RowTiling(fused, blocked),
         blocked,
         DynamicProduct(),
+        DynamicLstm(),
     )

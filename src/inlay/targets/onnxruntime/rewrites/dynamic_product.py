@@ -1,8 +1,9 @@
 """Products whose activation is quantized in each inference, in the form that ONNX Runtime has a kernel for.
 
-The plain form, ``DynamicQuantizeLinear -> DequantizeLinear -> MatMul`` with a dequantized weight, runs in float there.
-Written as ``DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul`` it becomes one kernel, or two where several
-products read one value. The integers are the same; the scales are multiplied behind the sum rather than before.
+The plain form, ``DynamicQuantizeLinear -> DequantizeLinear -> MatMul`` with a dequantized weight, is fused only where
+no bias follows: the runtime makes a float Gemm of the two before it looks for integer kernels. Written as
+``DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul`` it becomes one kernel, or two where several products read one
+value. The integers are the same; the scales are multiplied behind the sum rather than before.
 """
 
 from __future__ import annotations
