@@ -154,9 +154,10 @@ def lower_model(
     bind: Annotated[Sequence[str], BIND] = (),
 ) -> None:
     """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
+    from inlay.targets.registry import known_rewrites
     from inlay.tosa.command import lower_file  # a room of its own, which no other command waits for
 
-    say(lower_file(model, out, profile, parse_bind(bind)).lines())
+    say(lower_file(model, out, profile, parse_bind(bind), known_rewrites()).lines())
 
 
 @app.command()

@@ -83,7 +83,7 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
     copy, _ = fix_names(model.clone())
     copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
-    ours = any(key.startswith("inlay.") for key in model.metadata_props)
+    ours = _is_ours(model)
     selected = _undo(graph, rewrites) if ours else frozenset()
     sites: dict[Port, QType] = {}
     qparams: dict[tuple[str, QType], QParams] = {}
@@ -133,6 +133,21 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
     ]
     placement = Placement(sites.items(), (r for r in selected if r.port in sites))
     return Extraction(copy, placement, qparams, tuple(leftovers), saturations.made)
+
+
+def without_rewrites(model: ir.Model, rewrites: Sequence[Rewrite[Any]]) -> ir.Model:
+    """A Q/DQ model that ``emit`` wrote with ``rewrites`` undone, in a copy; a model of other origin as it is."""
+    if not _is_ours(model):
+        return model
+    copy = model.clone()
+    _undo(copy.graph, rewrites)
+    RemoveUnusedNodesPass()(copy)
+    return copy
+
+
+def _is_ours(model: ir.Model) -> bool:
+    """Whether ``emit`` wrote it."""
+    return any(key.startswith("inlay.") for key in model.metadata_props)
 
 
 def _undo(graph: ir.Graph, rewrites: Sequence[Rewrite[Any]]) -> frozenset[PortRewrite]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,6 +14,8 @@ from inlay.errors import ModelError, UsageError
 from inlay.model.load import load
 from inlay.model.onnx_library import check
 from inlay.model.store import to_proto
+from inlay.quant.extract import without_rewrites
+from inlay.quant.rewrite import Rewrite
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.sidefile import write
 
@@ -44,8 +47,17 @@ class LowerReport:
         return lines
 
 
-def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[str, int] | None = None) -> LowerReport:
+def lower_file(
+    model: Path,
+    output: Path,
+    profile: str = "INT",
+    bind: Mapping[str, int] | None = None,
+    rewrites: Sequence[Rewrite[Any]] = (),
+) -> LowerReport:
     """Lower the Q/DQ model at ``model`` and write ``output`` (``….tosa``) with its side file; options as of ``lower``.
+
+    ``rewrites`` are those of the targets that the model may have been quantized for: what suits the kernels of another
+    runtime only costs here, so they are undone.
 
     Raises:
         ModelError: the file is not a model that can be read.
@@ -56,7 +68,7 @@ def lower_file(model: Path, output: Path, profile: str = "INT", bind: Mapping[st
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}")
     given = load(model)
-    whole = ir.external_data.load_to_model(given.model)
+    whole = without_rewrites(ir.external_data.load_to_model(given.model), rewrites)
     try:
         check(whole)
         proto = to_proto(whole)
