@@ -43,8 +43,6 @@ _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
 """The same for the confirmation: by the latest steps, and its blocks end with the time."""
-_QUANTIZED_BUILD = 2.0
-"""Times the build of the given model that the build of a candidate takes."""
 _FINALISTS = 4
 """The given model, float, the chosen model and the best anchor."""
 _LEAST_MODELS = 3
@@ -85,10 +83,8 @@ class Costs:
         slot_s = slot_ns * 1e-9
         is_long = inference_s > policy.LONG_INFERENCE_SLOTS * slot_s
         reading_s = inference_s if is_long else max(slot_s, 2.0 * inference_s) + inference_s
-        candidate_s = _QUANTIZED_BUILD * build_s
-        return cls(
-            worker_s, build_s, candidate_s, inference_s, inference_s, 2.0 * reading_s, deterministic=deterministic
-        )
+        # the first build, which also reads the model for the first time, takes no less than that of a candidate
+        return cls(worker_s, build_s, build_s, inference_s, inference_s, 2.0 * reading_s, deterministic=deterministic)
 
     def learned(self, took: Mapping[str, Sequence[float]]) -> Costs:
         """The same by what messages of workers took lately (:attr:`~inlay.measure.client.Worker.took`).
