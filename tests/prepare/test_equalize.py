@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from inlay.deadline import Deadline
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare.equalize import equalized, find_scales
@@ -83,6 +84,12 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
 def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> None:
     plain = prepared_model(dense(reshaped=True), tmp_path)
     assert find_scales(plain, ORT, feeds()).keys() == {plain.graph.node("norm").outputs[0]}
+
+
+def test_without_time_there_are_none(tmp_path: Path) -> None:
+    plain = prepared_model(dense(), tmp_path)
+    assert find_scales(plain, ORT, feeds(), Deadline(1e9, lambda: 0.0))
+    assert not find_scales(plain, ORT, feeds(), Deadline(0.0, lambda: 0.0))
 
 
 def test_nothing_is_done_without_outliers_samples_or_dynamic_kernels(tmp_path: Path) -> None:

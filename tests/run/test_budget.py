@@ -17,11 +17,14 @@ from inlay.measure.journal import Journal
 from inlay.model.child import Child, Part
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
+from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
 from inlay.run.plan import Costs, Plan, efforts
+from inlay.run.preparation import prepare_model
 from inlay.run.result import TuneResult
+from inlay.run.session import Session
 from inlay.run.tune import tune
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.trial import Measured
 
@@ -100,6 +103,21 @@ def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
     assert result.best.origin == "original"
     assert not result.best.confirmed
     assert "took more than 60 s" in str(result.search["stopped_because"])
+
+
+def test_where_preparing_leaves_almost_no_time_a_model_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+
+    def prepare(session: Session, target: Capabilities) -> PreparedModel:
+        clock.sleep(59.0 - clock.seconds)
+        return prepare_model(session, target)
+
+    monkeypatch.setattr("inlay.run.tune.prepare_model", prepare)
+    result, _ = run(tmp_path, 60.0, 300.0, clock=clock)
+    assert result.best.origin == "original"
+    assert clock.seconds <= 66.0
 
 
 def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ which costs time and so must gain more.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.data import Feed
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.model.graph import Graph, Node
+from inlay.model.guard import limited
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session
@@ -39,6 +42,7 @@ _WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
 _OUTPUT_GAIN_DB = 0.5  # least gain at the worst output: less is chance
 _ROWS = 48  # of each sample that products are formed of: some hundred rows rank the exponents as all do
 _SAMPLES = 4  # to choose on; half as many others judge
+_SEARCHING_SHARE = 0.6  # of the time, for looking for scales; the rest is for judging them
 _LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly always zero
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
@@ -62,7 +66,9 @@ class _Input:
     normalization: str = ""
 
 
-def find_scales(prepared: PreparedModel, target: Capabilities, feeds: Sequence[Feed]) -> dict[str, tuple[float, ...]]:
+def find_scales(
+    prepared: PreparedModel, target: Capabilities, feeds: Sequence[Feed], deadline: Deadline = NEVER
+) -> dict[str, tuple[float, ...]]:
     """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
 
     The error is that of dynamic quantization, so targets without it get none.
@@ -71,21 +77,26 @@ def find_scales(prepared: PreparedModel, target: Capabilities, feeds: Sequence[F
         prepared: the model.
         target: that it is prepared for.
         feeds: calibration samples.
+        deadline: when they must be known. Inputs that there is no time for keep their scales, and so do all where the
+            error cannot be judged by then.
     """
     inputs = _inputs(prepared.graph)
     dynamic = any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
     if not inputs or not feeds or not dynamic:
         return {}
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
+    searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
     try:
-        session = PiecewiseSession(prepared.emitter.base, prepared.store, [i.value for i in inputs])
-        arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
-        for feed in chosen_on:
-            found = session.run(feed)
-            for each in inputs:
-                arrays[each.value].append(found[each.value])
-        scales = {i.value: s for i in inputs if (s := _best(prepared.graph, i, arrays[i.value])) is not None}
-        return scales if scales and _helps(prepared, scales, target, inputs, judged_on) else {}
+        with limited(lambda: deadline.left):
+            session = PiecewiseSession(prepared.emitter.base, prepared.store, [i.value for i in inputs])
+            arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
+            for feed in chosen_on:
+                found = session.run(feed)
+                for each in inputs:
+                    arrays[each.value].append(found[each.value])
+            best = ((i.value, _best(prepared.graph, i, arrays[i.value])) for i in inputs if searching.left)
+            scales = {value: scale for value, scale in best if scale is not None}
+            return scales if scales and _helps(prepared, scales, target, inputs, judged_on) else {}
     except TargetError:
         return {}
 

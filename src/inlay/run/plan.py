@@ -21,6 +21,8 @@ from inlay.measure.race import Protocol
 from inlay.prepare.config import TuneConfig
 from inlay.run.contenders import MOST_CONTENDERS, QUICK_CONTENDERS, QUICK_NS
 
+_EQUALIZATION_SHARE = 0.15
+"""Of the time that the least confirmation leaves: a model may do without."""
 _CALIBRATION_SHARE = 0.35
 """Of the time that the least confirmation leaves: without qparams there is nothing to search."""
 _CONFIRMATION_SHARE = 0.3
@@ -233,6 +235,12 @@ class Plan:
             return count
         most = int(min(_ACCURACY_SHARE * self.seconds / max(costs.inference_s, 1e-9), count))
         return min(count, max(LEAST_SAMPLES, most))
+
+    def equalization(self, costs: Costs, config: TuneConfig) -> Deadline:
+        """When the scales that even out outliers must be known."""
+        if math.isinf(self.seconds):
+            return self.deadline
+        return self.deadline.within(_EQUALIZATION_SHARE * self.least_search(costs, config).left)
 
     def calibration(self, costs: Costs, config: TuneConfig) -> Deadline:
         """When qparams must be known."""

@@ -32,6 +32,10 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
         barred = extraction is not None or inputs.qdq_baseline or samples.kind == "random"
         count = session.plan.samples(len(samples), session.costs)
         some = samples.part(evenly_spaced([*range(len(samples))], count))
-        return {} if barred else find_scales(prepared, target, some.feeds)
+        return (
+            {}
+            if barred
+            else find_scales(prepared, target, some.feeds, session.plan.equalization(session.costs, config))
+        )
 
     return equalized(prepared, journal.once(EQUALIZATION, scales), target, feed, config.nodes, config.recipe)
