@@ -35,7 +35,7 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         "join stacked values",
         join_stacked,
         "a Concat along the innermost axis copies one element at a time",
-        "eight of 172x309: 2.3 against 7.7 ms with the Transpose behind them, as in basic_pitch",
+        "basic_pitch with the rewrites before this one: 42.7 against 51.8 ms in float",
     ),
     FloatRewrite(
         "spread short Softmax",
