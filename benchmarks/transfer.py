@@ -38,7 +38,7 @@ SCHEMES = 12
 """Schemes for each pattern, in source and long runs alike."""
 
 _ANCHORS = frozenset({"float", "full-int8", "conv-matmul", "original"})
-_DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def squeezenet(side: int) -> Callable[[Path], onnx.ModelProto]:
 
 def digits(width: int) -> Callable[[Path], onnx.ModelProto]:
     """The digits network with ``width`` times its channels, which computes the same."""
-    return lambda models: widened(onnx.load(_DIGITS), width)
+    return lambda models: widened(onnx.load(DIGITS), width)
 
 
 def trained(name: str, size: tuple[int, int] | None = None) -> Callable[[Path], onnx.ModelProto]:
@@ -210,8 +210,8 @@ def _resized(model: onnx.ModelProto, name: str, size: tuple[int, int]) -> onnx.M
 def widened(model: onnx.ModelProto, factor: int) -> onnx.ModelProto:
     """Every inner channel ``factor`` times: weights are repeated along both axes and divided, so outputs stay.
 
-    For networks of Conv, BatchNormalization, Gemm and operators that work channel by channel, whose input and output
-    channels keep their number.
+    For networks of Conv (ordinary or depthwise), BatchNormalization, Gemm and operators that work channel by channel,
+    whose input and output channels keep their number.
     """
     graph = model.graph
     tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
@@ -222,14 +222,17 @@ def widened(model: onnx.ModelProto, factor: int) -> onnx.ModelProto:
             weight = tensors[node.input[1]]
             transposed = node.op_type == "Gemm" and not any(a.name == "transB" and a.i for a in node.attribute)
             weight = weight.T if transposed else weight
-            if node.input[0] != given:
-                weight = np.concatenate([weight / factor] * factor, axis=1)
+            groups = [a for a in node.attribute if a.name == "group" and a.i > 1]
+            for group in groups:  # one for each channel
+                group.i *= factor
+            if node.input[0] != given and not groups:
+                weight = np.repeat(weight / factor, factor, axis=1)
             if node.output[0] != last:
-                weight = np.concatenate([weight] * factor, axis=0)
-                wide |= {name: np.tile(tensors[name], factor) for name in node.input[2:]}
+                weight = np.repeat(weight, factor, axis=0)
+                wide |= {name: np.repeat(tensors[name], factor) for name in node.input[2:]}
             wide[node.input[1]] = weight.T if transposed else weight
         elif node.op_type == "BatchNormalization":
-            wide |= {name: np.tile(tensors[name], factor) for name in node.input[1:]}
+            wide |= {name: np.repeat(tensors[name], factor) for name in node.input[1:]}
     kept = [t for t in graph.initializer if t.name not in wide]
     del graph.initializer[:], graph.value_info[:]
     graph.initializer.extend([*kept, *(numpy_helper.from_array(a.astype(np.float32), n) for n, a in wide.items())])

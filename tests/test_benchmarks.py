@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import nncf_peer, openvino, paired, peer, quality, render, subjects
+from benchmarks import nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
 
 from inlay.errors import ModelError
 from inlay.measure.stats import speedup
@@ -208,3 +208,26 @@ def test_the_table_of_openvino_has_means_and_every_anchor() -> None:
     assert "| a | 2.00x [2.00, 2.00] | given | 4.00x [4.00, 4.00] | 22.0 dB | 3 | 10 s |" in text
     assert "| c | fails: it fails" in text
     assert "| b | NNCF mixed |  |  | no | not tried |" in text
+
+
+def test_relatives_of_a_model_compute_the_same() -> None:
+    """A wider network repeats its channels; an exported one has its scales and shapes written out."""
+    given = onnx.load(transfer.DIGITS)
+    feed = random_feed(given)
+    want = next(iter(run_reference(given, feed).values()))
+    wide = transfer.widened(onnx.load(transfer.DIGITS), 2)
+    np.testing.assert_allclose(next(iter(run_reference(wide, feed).values())), want, rtol=1e-3, atol=1e-3)
+    assert sum(len(t.raw_data) for t in wide.graph.initializer) > 3 * sum(
+        len(t.raw_data) for t in given.graph.initializer
+    )
+    exported = transfer.as_exported(onnx.load(transfer.DIGITS))
+    assert any(n.op_type == "Constant" for n in exported.graph.node)
+    np.testing.assert_allclose(next(iter(run_reference(exported, feed).values())), want, rtol=1e-3, atol=1e-3)
+
+
+def test_the_transfer_table_tells_how_many_schemes_a_cache_saves() -> None:
+    row = {"model": transfer.PAIRS[0].name, "target": "null", "known": "3 of 4", "schemes": 90, "best": 1.25}
+    rows = [{**row, "cold": 40, "warm": 4}, {**row, "cold": 40, "warm": None}]
+    text = render.transfer({"machine": command.facts(1.0), **transfer.table(rows)})
+    assert "| 40 | 4 | 0.10 |" in text
+    assert "not reached" in text

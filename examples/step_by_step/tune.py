@@ -1,9 +1,10 @@
 """Tune Q/DQ placement with a latency function of your own.
 
-    python examples/step_by_step/tune.py MODEL.onnx OUT [--schemes 10]
+    python examples/step_by_step/tune.py MODEL.onnx OUT [--samples SAMPLES.npz] [--schemes 10]
 
 ``latency_ms`` below times ONNX Runtime on this machine. Put in its place whatever measures your device: it gets the
-path of an ONNX file, and returns milliseconds. If it raises, that scheme counts as a failure.
+path of an ONNX file, and returns milliseconds. If it raises, or returns no positive number, that scheme has failed.
+Without samples, ranges come from random data, and a warning says so.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def latency_ms(model: Path) -> float:
     return statistics.median(times)
 
 
-def tune(model: str, out: str, schemes: int) -> QDQAutotuner:
+def tune(model: str, out: str, schemes: int, samples: str | None = None) -> QDQAutotuner:
     """The whole search; calling it again goes on where it stopped."""
     config = Config(schemes_per_region=schemes)
-    return region_pattern_autotuning_workflow(model, out, latency_ms, config=config)
+    return region_pattern_autotuning_workflow(model, out, latency_ms, config=config, samples=samples)
 
 
 def main() -> None:
@@ -46,10 +47,12 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("out")
     parser.add_argument("--schemes", type=int, default=10, help="placements tried for each pattern")
+    parser.add_argument("--samples", help="inputs to calibrate with, as .npz")
     arguments = parser.parse_args()
-    tuner = tune(arguments.model, arguments.out, arguments.schemes)
+    tuner = tune(arguments.model, arguments.out, arguments.schemes, arguments.samples)
     count, where = len(tuner.best_placement), Path(arguments.out) / "model.onnx"
-    print(f"float: {tuner.baseline_latency_ms:.3f} ms; {count} ports read Q/DQ in {where}")
+    found = f"{tuner.latency_ms:.3f} ms ({tuner.speedup:.2f}x)"
+    print(f"float: {tuner.baseline_latency_ms:.3f} ms; {found} where {count} ports read Q/DQ, in {where}")
 
 
 if __name__ == "__main__":
