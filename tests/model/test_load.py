@@ -275,3 +275,12 @@ def test_an_output_that_nothing_computes_is_named(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r"nowhere is an output of graph .*, and nothing computes it"):
         load(tmp_path / "m.onnx")
+
+
+def test_metadata_that_is_no_text_is_left_out(tmp_path: Path) -> None:
+    model = residual_model()
+    model.metadata_props.add(key="aekey", value="v")
+    model.metadata_props.add(key="other", value="v")
+    data = model.SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data.replace(b"aekey", b"a\xffkey"[:5]))
+    assert load(tmp_path / "m.onnx").model.metadata_props == {"other": "v"}

@@ -138,12 +138,23 @@ def untyped(model: onnx.ModelProto) -> None:
     model.graph.node[0].attribute.add(name="odd")
 
 
+def mistyped(model: onnx.ModelProto) -> None:
+    node = next(n for n in model.graph.node if n.op_type == "Conv")
+    del node.attribute[:]
+    node.attribute.append(helper.make_attribute("group", [1, 1]))
+
+
 def short(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].dims[0] = 2**40
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"), [(untyped, "attribute odd of node .* has no type"), (short, "tensor .* cannot be read")]
+    ("damage", "message"),
+    [
+        (mistyped, "attribute group of node .* has the wrong type INTS"),
+        (untyped, "attribute odd of node .* has no type"),
+        (short, "tensor .* cannot be read"),
+    ],
 )
 def test_what_cannot_be_written_again_is_refused_as_it_is_read(
     damage: Callable[[onnx.ModelProto], None], message: str, tmp_path: Path

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
@@ -87,6 +89,8 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     _refuse_references(path, model)
     _refuse_unknown_values(path, model)
     _sort(path, model)
+    for key in [k for k in model.metadata_props if not isinstance(k, str)]:
+        del model.metadata_props[key]  # not UTF-8: nobody can ask for it
     _free_negative_dimensions(model)
     external = tuple(_external_files(path, model))
     _refuse_unreadable(path, model)
@@ -106,18 +110,34 @@ def _refuse_references(path: Path, model: ir.Model) -> None:
 
 
 def _refuse_unreadable(path: Path, model: ir.Model) -> None:
-    """Attributes have a type, and tensors in the file as many elements as their shapes say."""
+    """Attributes have the types that their operators say, and tensors in the file as many elements as their shapes."""
+    main = {id(graph) for graph in (model.graph, *model.graph.subgraphs())}  # functions have opsets of their own
     for graph in _graphs(model):
         for node in graph:
+            version = model.opset_imports.get(node.domain, 0) if id(graph) in main else 0
+            wanted = _attribute_types(node.domain, node.op_type, version)
             for name, attribute in node.attributes.items():
-                if attribute.type is ir.AttributeType.UNDEFINED:
-                    raise ModelError(f"{path}: attribute {name} of node {node.name or node.op_type} has no type")
+                kind = attribute.type
+                if kind is ir.AttributeType.UNDEFINED or wanted.get(name, kind.value) != kind.value:
+                    of = f"attribute {name} of node {node.name or node.op_type}"
+                    wrong = f"the wrong type {kind.name}" if kind.value else "no type"
+                    raise ModelError(f"{path}: {of} has {wrong}")
     for name, tensor in _tensors(model):
         if not isinstance(tensor, ir.ExternalTensor):
             try:
                 tensor.numpy()
             except Exception as error:  # malformed fields make reading raise many types
                 raise ModelError(f"{path}: tensor {name} cannot be read: {error}") from error
+
+
+@cache
+def _attribute_types(domain: str, op_type: str, version: int) -> Mapping[str, int]:
+    """Types of an operator's attributes, by name; empty where ONNX does not know it."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except (onnx.defs.SchemaError, TypeError, OverflowError):
+        return {}
+    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
 def _refuse_unknown_values(path: Path, model: ir.Model) -> None:
