@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -60,3 +61,26 @@ def test_a_float_operator_at_the_boundary_is_the_negative_control(tmp_path: Path
     assert precisions == {"float", "int8"}
     assert graph.not_lowered
     assert cost.host > 0
+
+
+def test_operators_that_have_rules_are_quantized_and_lowered(tmp_path: Path) -> None:
+    """LayerNormalization, GlobalMaxPool, Where, BatchNormalization and LogSoftmax by the target's own recipe."""
+    n = FloatNet(5)
+    ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
+    y = n.op("Relu", [n.conv("x", 3, 8)])
+    statistics = [n.const(a) for a in (ones * 1.5, ones / 3, zeros + 0.1, ones)]
+    y = n.op(
+        "Where", [n.const(np.arange(16) % 3 > 0), n.op("BatchNormalization", [y, *statistics]), n.const(zeros[:1])]
+    )
+    y = n.op("Flatten", [n.op("GlobalMaxPool", [y])])
+    y = n.op("LayerNormalization", [y, n.const(ones), n.const(zeros)])
+    y = n.op("LogSoftmax", [n.linear(y, 8, 5)])
+    onnx.save(n.model({y: [1, 5]}), tmp_path / "m.onnx")
+    target = "ethos-u55-128"
+    done = inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target=target, data=samples(4))
+    assert {d.precision for d in done.decisions} == {"int8"}
+    assert done.accuracy is not None
+    assert done.accuracy.sqnr_db > 20
+    graph, cost = compile_partitions(onnx.load(tmp_path / "q.onnx"), Accelerator.of(target))
+    assert not graph.not_lowered
+    assert cost.host == 0
