@@ -123,7 +123,6 @@ CASES: dict[str, dict[str, Case]] = {
     "Flatten": {"plain": _around("Flatten", axis=1, half=32 * C)},
     "Squeeze": {"plain": _around("Squeeze", ("axes", _ints(0)), axis=0)},
     "Unsqueeze": {"plain": _around("Unsqueeze", ("axes", _ints(0)), axis=2)},
-    "Transpose": {"plain": _unary("Transpose", perm=[0, 1, 3, 2])},
     "Expand": {"plain": _unary("Expand", ("shape", _ints(3, C, 8, 8)))},
     "Slice": {"plain": _unary("Slice", ("starts", _ints(0)), ("ends", _ints(4)), ("axes", _ints(2)))},
     "Gather": {"plain": _unary("Gather", ("indices", _ints(0, 2, 5)), axis=2)},
