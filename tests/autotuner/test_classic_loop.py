@@ -61,6 +61,7 @@ def test_a_duel_that_the_region_ends_goes_on_in_the_next() -> None:
     tuner.submit(8.0)
     candidate = tuner.records[1]
     tuner.set_profile_region(second)
+    assert tuner.profiled_patterns == {tuner.pattern_of(first).signature: 1}
     assert tuner.records[1].scheme == candidate.scheme
     assert tuner.records[1].signature == tuner.pattern_of(first).signature
     for _ in range(4):

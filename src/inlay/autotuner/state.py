@@ -139,8 +139,9 @@ def committed(state: TunerState) -> TunerState:
     profile = state.profile
     if profile is None:
         return state
-    measured = sum(r.signature == profile.signature and r.latency_ms is not None for r in profile.records[1:])
     carried = None if profile.pending is None else (profile.records[profile.pending.index], profile.pending)
+    own = [r for r in profile.records[1:] if r.signature == profile.signature]
+    measured = sum(r.latency_ms is not None or (carried is not None and r is carried[0]) for r in own)
     return replace(state, profiled={**state.profiled, profile.signature: measured}, profile=None, carried=carried)
 
 
