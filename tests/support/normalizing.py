@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from inlay.model.normalize import FloatRewrite, Normalized, Pass, normalize
-from inlay.model.reference import ConstantEvaluator, run_model
+from inlay.model.pieces import run_model
+from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore
 from inlay.targets.base import Feed
 from inlay.testing import random_feed, run_reference, sqnr

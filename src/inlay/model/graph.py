@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.errors import ModelError
+from inlay.model.collector import collector_paused
 from inlay.types import GRAPH_OUTPUT, Port
 
 Shape = tuple[int | None, ...]
@@ -173,6 +174,7 @@ class Graph:
         return None if tensor is None else tensor.numpy()
 
 
+@collector_paused()
 def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> Graph:
     """Index the main graph of ``model``.
 

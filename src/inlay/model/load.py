@@ -21,6 +21,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from inlay.errors import InlayError, ModelError
+from inlay.model.collector import collector_paused
 from inlay.model.store import INLINE_BYTES
 
 _CHUNK = 1 << 20  # bytes read at a time for a digest
@@ -69,8 +70,9 @@ def load(path: str | Path) -> ModelFile:
     if path.stat().st_size == 0:
         raise ModelError(f"{path} is empty: it is not an ONNX model")
     try:
-        model = ir.load(path)
-        return _checked(path, model)
+        with collector_paused():
+            model = ir.load(path)
+            return _checked(path, model)
     except InlayError:
         raise
     except OSError as error:

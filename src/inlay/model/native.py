@@ -6,13 +6,19 @@ package that it brings, would take twice as long as all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed
 from inlay.model.guard import answer_calls
+
+if TYPE_CHECKING:
+    import onnx
+
+T = TypeVar("T")
+Values = Mapping[str, np.ndarray]
 
 
 def main() -> None:
@@ -28,13 +34,6 @@ def runtime_message(error: BaseException) -> str:
     return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
 
 
-class Runs(Protocol):
-    """Whatever computes values by name from a feed."""
-
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The values. Raises RunFailed."""
-
-
 class NativeSession:
     """One session of the runtime, in the process that calls it.
 
@@ -48,7 +47,7 @@ class NativeSession:
         types: type of each output in ONNX Runtime's notation, by name.
     """
 
-    def __init__(self, model: str | bytes, optimize: bool, fuse_qdq: bool, threads: int) -> None:
+    def __init__(self, model: str | bytes, optimize: bool | None, fuse_qdq: bool, threads: int) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -56,8 +55,9 @@ class NativeSession:
         options.intra_op_num_threads = threads
         if not fuse_qdq:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_ENABLE_BASIC
+        levels = ort.GraphOptimizationLevel
+        level = {None: levels.ORT_DISABLE_ALL, False: levels.ORT_ENABLE_BASIC, True: levels.ORT_ENABLE_ALL}
+        options.graph_optimization_level = level[optimize]
         try:
             self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the binding raises several unrelated types
@@ -78,9 +78,31 @@ def signature(session: NativeSession) -> tuple[list[str], dict[str, str]]:
     return session.outputs, session.types
 
 
-def shapes_of(session: Runs, feed: Mapping[str, np.ndarray]) -> dict[str, tuple[int | None, ...]]:
-    """Shapes of the values that are arrays."""
-    return {v: tuple(a.shape) for v, a in session.run(feed).items() if isinstance(a, np.ndarray)}
+def gathered(
+    session: NativeSession,
+    feeds: Sequence[Values],
+    note: Callable[[dict[str, T], Values], None],
+    found: dict[str, T],
+    wanted: Sequence[str],
+    carried: Sequence[str],
+) -> tuple[dict[str, T], list[dict[str, np.ndarray]]]:
+    """``found`` with what ``note`` makes of the ``wanted`` values, and the ``carried`` values of each feed."""
+    held = []
+    for feed in feeds:
+        outputs = session.run(feed)
+        note(found, {v: outputs[v] for v in wanted})
+        held.append({v: outputs[v] for v in carried})
+    return found, held
+
+
+def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
+    """Keep values themselves."""
+    found.update(values)
+
+
+def note_shapes(shapes: dict[str, tuple[int | None, ...]], values: Values) -> None:
+    """Keep the shapes of those that are arrays."""
+    shapes.update((v, tuple(a.shape)) for v, a in values.items() if isinstance(a, np.ndarray))
 
 
 def run_whole(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -97,18 +119,30 @@ def convert(data: bytes, version: int) -> bytes:
     return converted.SerializeToString()
 
 
-def check(data: bytes) -> bytes:
-    """Nothing; raises where a serialized model breaks a rule of ONNX."""
+def check(data: bytes) -> None:
+    """Raises where a serialized model breaks a rule of ONNX."""
     import onnx
 
     onnx.checker.check_model(data)
-    return b""
 
 
-def infer(data: bytes, strict: bool) -> bytes:
-    """A serialized model with the types and shapes that ONNX's rules give; ``strict``: every operator keeps them."""
+def infer(data: bytes, strict: bool) -> list[bytes]:
+    """The types and shapes that ONNX's rules give; ``strict``: every operator keeps them.
+
+    For the main graph and each body in it, depth first, a serialized graph that holds nothing else.
+    """
     import onnx
 
-    model = onnx.ModelProto.FromString(data)
-    inferred = onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
-    return inferred.SerializeToString()
+    inferred = onnx.shape_inference.infer_shapes(data, check_type=strict, strict_mode=strict, data_prop=True)
+    return [
+        onnx.GraphProto(input=g.input, output=g.output, value_info=g.value_info).SerializeToString()
+        for g in _with_bodies(inferred.graph)
+    ]
+
+
+def _with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _with_bodies(body)

@@ -1,7 +1,7 @@
 """Bring a model into the form that the rest works on: one pass per quirk, each gated by a numeric check.
 
 The passes run in order and the result is compared with the original on a real feed. Where the outputs differ beyond
-float noise, the passes are replayed one at a time, and each that changes the outputs is left out and reported.
+float noise, the pass that changes them is found by bisection, left out and reported, until the outputs agree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.errors import Crashed, Late, TargetError, TimedOut
+from inlay.model.collector import collector_paused
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.constants import (
     Evaluate,
@@ -135,44 +136,51 @@ def normalize(
         return Normalized(result, reports)
     expected = run(model) if expected is None else expected
     least_db = HALF_NOISE_DB if has_halves(model) else NOISE_DB
-    if not _difference(expected, run, result, least_db) and not any(r.rolled_back for r in reports):
-        return Normalized(result, reports)
-    return _one_by_one(model, steps, expected, run, least_db)
+    left_out: dict[int, str] = {}
+    while any(r.edits for r in reports):
+        difference = _difference(expected, run, result, least_db)
+        if not difference:
+            break
+        edited = [i for i, report in enumerate(reports) if report.edits]
+        while len(edited) > 1:
+            half = edited[: len(edited) // 2]
+            later = dict.fromkeys(range(half[-1] + 1, len(steps)), "")
+            found = _difference(expected, run, _apply(model, steps, {**later, **left_out})[0], least_db)
+            edited, difference = (half, found) if found else (edited[len(half) :], difference)
+        left_out[edited[0]] = difference
+        result, reports = _apply(model, steps, left_out)
+    return Normalized(result, reports)
 
 
-def _apply(model: ir.Model, steps: Sequence[tuple[str, Pass]]) -> tuple[ir.Model, tuple[PassReport, ...]]:
-    """All steps in turn on a copy. A step that fails is left out, and said so: it must never cost the user the run."""
-    failed: dict[int, str] = {}
+def _apply(
+    model: ir.Model, steps: Sequence[tuple[str, Pass]], left_out: Mapping[int, str] | None = None
+) -> tuple[ir.Model, tuple[PassReport, ...]]:
+    """All steps in turn on a copy, without those that are ``left_out``, for the reason given by their number.
+
+    A step that fails is left out as well, and said so: it must never cost the user the run. A step that was done before
+    is not done again unless the model has been edited since.
+    """
+    left_out = dict(left_out or {})
     while True:
-        current, reports = model.clone(), []
-        for number, (name, step) in enumerate(steps):
-            edits = 0
-            if number not in failed:
-                try:
-                    current, edits = step(current)
-                except (Crashed, TimedOut):  # it would do the same in other passes, and cost as much time in each
-                    raise
-                except Exception as error:  # it may have left its work half done: begin again without it
-                    failed[number] = f"{type(error).__name__}: {error}".splitlines()[0]
-                    break
-            reports.append(PassReport(name, edits, failed.get(number, "")))
-        else:
-            return current, tuple(reports)
-
-
-def _one_by_one(
-    model: ir.Model, steps: Sequence[tuple[str, Pass]], expected: Outputs, run: Run, least_db: float
-) -> Normalized:
-    current, reports = model.clone(), []
-    for step in steps:
-        candidate, (report,) = _apply(current, [step])
-        difference = _difference(expected, run, candidate, least_db) if report.edits else ""
-        if difference:
-            report = PassReport(report.name, 0, difference)
-        else:
-            current = candidate
-        reports.append(report)
-    return Normalized(current, tuple(reports))
+        reports: list[PassReport] = []
+        edited, done_at = 0, dict[Pass, int]()
+        with collector_paused():
+            current = model.clone()
+            for number, (name, step) in enumerate(steps):
+                edits = 0
+                if number not in left_out and done_at.get(step) != edited:
+                    done_at[step] = edited
+                    try:
+                        current, edits = step(current)
+                    except (Crashed, TimedOut):  # it would do the same in other passes, and cost as much time in each
+                        raise
+                    except Exception as error:  # it may have left its work half done: begin again without it
+                        left_out[number] = f"{type(error).__name__}: {error}".splitlines()[0]
+                        break
+                    edited += edits > 0
+                reports.append(PassReport(name, edits, left_out.get(number, "")))
+            else:
+                return current, tuple(reports)
 
 
 def _difference(expected: Outputs, run: Run, model: ir.Model, least_db: float = NOISE_DB) -> str:

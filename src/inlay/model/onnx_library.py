@@ -7,6 +7,7 @@ no copies, and comes back afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -14,7 +15,10 @@ import onnx_ir as ir
 from inlay.errors import ModelError, RunFailed, TargetError
 from inlay.model import native
 from inlay.model.guard import call, limits_for
-from inlay.model.store import INLINE_BYTES, to_proto
+from inlay.model.serialize import proto_with
+from inlay.model.store import INLINE_BYTES
+
+T = TypeVar("T")
 
 
 def convert_opset(model: ir.Model, version: int) -> ir.Model:
@@ -24,11 +28,16 @@ def convert_opset(model: ir.Model, version: int) -> ir.Model:
         RunFailed: the converter cannot convert an operator.
         Crashed, TimedOut: it ended its process.
     """
-    light, kept = _light(model)
+    kept = {
+        name: v.const_value
+        for name, v in model.graph.initializers.items()
+        if v.const_value is not None and v.const_value.nbytes >= INLINE_BYTES
+    }
     listed = {v.name for v in model.graph.inputs}
     # The converter wants every initializer among the inputs up to IR version 3 and is happy without from 4 on.
-    light.ir_version = max(light.ir_version or 0, 4)
-    converted = ir.from_proto(_called("converting the opset", native.convert, light, version))
+    light = _light(model, max(model.ir_version or 0, 4))
+    data = _called("converting the opset", native.convert, model, light, version)
+    converted = ir.from_proto(onnx.ModelProto.FromString(data))
     for value in [v for v in converted.graph.inputs if v.name in kept and v.name not in listed]:
         converted.graph.inputs.remove(value)
     for value in [*converted.graph.inputs, *(v for n in converted.graph for v in n.inputs if v is not None)]:
@@ -41,7 +50,7 @@ def convert_opset(model: ir.Model, version: int) -> ir.Model:
 def check(model: ir.Model) -> None:
     """Raise ModelError where ``model`` breaks a rule of ONNX, or checking it ends its process."""
     try:
-        _called("checking the model", native.check, _light(model)[0])
+        _called("checking the model", native.check, model, _light(model))
     except TargetError as error:
         raise ModelError(str(error)) from error
 
@@ -58,42 +67,34 @@ def infer_shapes(model: ir.Model, strict: bool = True) -> None:
         Crashed, TimedOut: inference ended its process.
     """
     try:
-        inferred = ir.from_proto(_called("inferring shapes", native.infer, _light(model)[0], strict))
+        inferred = _called("inferring shapes", native.infer, model, _light(model), strict)
     except RunFailed:
         if strict:
             return
         raise
-    for graph, found in zip(model.graphs(), inferred.graphs(), strict=True):
-        known = {v.name: v for v in _values(found)}
-        for value in _values(graph):
-            other = known.get(value.name)
-            if other is not None and other.shape is not None:
+    read: dict[bytes, ir.Value] = {}  # values of one type share its shape, which is frozen
+    for graph, found in zip(model.graphs(), inferred, strict=True):
+        proto = onnx.GraphProto.FromString(found)
+        known = {i.name: i for infos in (proto.value_info, proto.input, proto.output) for i in infos}
+        for value in (*graph.inputs, *(v for n in graph for v in n.outputs)):
+            if value.name not in known:
+                continue
+            info = known[value.name]
+            key = info.type.SerializeToString()
+            if key not in read:
+                read[key] = ir.from_proto(info)
+            other = read[key]
+            if other.shape is not None:
                 value.shape = other.shape
-            if other is not None and other.dtype is not None and other.dtype != value.dtype:
+            if other.dtype is not None and other.dtype != value.dtype:
                 value.dtype = other.dtype
 
 
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *(v for n in graph for v in n.outputs)]
+def _called(doing: str, function: Callable[..., T], model: ir.Model, light: onnx.ModelProto, *arguments: int) -> T:
+    data = light.SerializeToString()
+    return call(doing, function, data, *arguments, limits=limits_for(len(data), model.graph.num_nodes()))
 
 
-def _called(doing: str, function: Callable[..., bytes], model: ir.Model, *arguments: int) -> onnx.ModelProto:
-    data = to_proto(model).SerializeToString()
-    limits = limits_for(len(data), model.graph.num_nodes())
-    return onnx.ModelProto.FromString(call(doing, function, data, *arguments, limits=limits))
-
-
-def _light(model: ir.Model) -> tuple[ir.Model, dict[str | None, ir.TensorProtocol]]:
-    """A copy of ``model`` whose large initializers are graph inputs, and those initializers."""
-    light = model.clone()
-    listed = {v.name for v in light.graph.inputs}
-    kept: dict[str | None, ir.TensorProtocol] = {}
-    for name, value in list(light.graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is not None and tensor.nbytes >= INLINE_BYTES:
-            kept[name] = tensor
-            light.graph.initializers.pop(name)
-            value.const_value = None
-            if name not in listed:
-                light.graph.inputs.append(value)
-    return light, kept
+def _light(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
+    """``model`` with its large initializers as inputs."""
+    return proto_with(model, lambda _, tensor: tensor if tensor.nbytes < INLINE_BYTES else None, ir_version)

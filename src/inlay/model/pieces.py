@@ -1,4 +1,4 @@
-"""Many values of a large graph, computed piece by piece: a session takes time by its nodes times its outputs.
+"""Many values of a large graph, computed piece by piece: runtimes take time by the square of a session's nodes.
 
 A graph is cut along the order of its nodes. Each piece is a session of its own, whose inputs are what it reads of the
 pieces before it. A graph of up to ``PIECE_NODES`` nodes is one piece.
@@ -6,13 +6,20 @@ pieces before it. A graph of up to ``PIECE_NODES`` nodes is one piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
+from inlay.errors import CompileFailed
+from inlay.model.native import Values, gathered, note_arrays
 from inlay.model.reference import Session, with_outputs
-from inlay.model.store import WeightStore
+from inlay.model.store import WeightStore, externalize_weights
+
+T = TypeVar("T")
 
 PIECE_NODES = 2048
 """Nodes of a piece: with all of their values as outputs a session of so many takes 1.1 times as long as with one."""
@@ -26,56 +33,82 @@ class PiecewiseSession:
         store: where external weights are read from.
         values: computed by nodes of the main graph.
         nodes: most nodes of a piece.
+        quick: build pieces without optimizations, for one use: in half the time, for what does not depend on the last
+            digits.
 
     Attributes:
-        whole: the one session, where the graph is one piece.
         types: type of each value computed so far, in the runtime's notation.
-
-    Raises:
-        CompileFailed: the runtime rejects the model; with several pieces :meth:`run` raises it.
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, store: WeightStore, values: Sequence[str], nodes: int = PIECE_NODES
+        self,
+        proto: onnx.ModelProto,
+        store: WeightStore,
+        values: Sequence[str],
+        nodes: int = PIECE_NODES,
+        quick: bool = False,
     ) -> None:
-        self._proto, self._store, self._values = proto, store, list(values)
-        self.whole: Session | None = None
-        self._pieces: list[_Piece] = []
+        self._proto, self._store, self._values, self._quick = proto, store, list(values), quick
+        self._whole: Session | None = None
         self._sessions: dict[int, Session] = {}
+        self._pieces = _cut(proto.graph, set(values), nodes) if len(proto.graph.node) > nodes else []
         self.types: dict[str, str] = {}
-        if len(proto.graph.node) <= nodes:
-            self._run_whole()
-        else:
-            self._pieces = _cut(proto.graph, set(values), nodes)
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The values by name. Raises CompileFailed or RunFailed."""
-        if self.whole is None:
-            found = self._run_pieces(feed)
-            if found is not None:
-                return found
-            self._run_whole()
-        assert self.whole is not None
-        return self.whole.run(feed)
-
-    def _run_whole(self) -> None:
-        self.whole = Session(with_outputs(self._proto, self._values), self._store)
-        self.types = self.whole.types
-
-    def _run_pieces(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """The values; None where pieces would have to hand on something else than arrays."""
-        wanted, found, held = set(self._values), dict[str, np.ndarray](), dict(feed)
-        for number, piece in enumerate(self._pieces):
-            given = {v: held[v] for v in piece.reads}
-            if number not in self._sessions:
-                self._sessions[number] = Session(self._model(piece, given), self._store)
-                self.types.update(self._sessions[number].types)
-            made = self._sessions[number].run(given)
-            found.update((v, made[v]) for v in piece.outputs if v in wanted)
-            held = {v: a for v, a in (*held.items(), *made.items()) if v in piece.still_read}
-            if not all(isinstance(a, np.ndarray) for a in held.values()):
-                return None
+    def run(self, feed: Values) -> dict[str, np.ndarray]:
+        """The values by name. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+        found = self.gather([feed], note_arrays, {})
         return {v: found[v] for v in self._values}
+
+    def gather(
+        self, feeds: Sequence[Values], note: Callable[[dict[str, T], Values], None], found: Mapping[str, T]
+    ) -> dict[str, T]:
+        """What ``note`` makes of the values of each feed in turn, where they are computed: they need not travel.
+
+        Args:
+            feeds: inputs of the model.
+            note: puts what it makes of some values into a dictionary, by value name; can be imported by its name.
+            found: what it made before; is not changed.
+
+        Raises:
+            CompileFailed, RunFailed: the runtime fails.
+            Crashed, TimedOut: it ends its process, or takes too much time or memory.
+        """
+        if self._pieces:
+            noted = self._gather_pieces(feeds, note, found)
+            if noted is not None:
+                return noted
+            self._pieces = []
+        if self._whole is None:
+            self._whole = Session(with_outputs(self._proto, self._values), self._store)
+            self.types = self._whole.types
+        return self._whole.inside(feeds, gathered, feeds, note, found, self._values, [])[0]
+
+    def _gather_pieces(
+        self, feeds: Sequence[Values], note: Callable[[dict[str, T], Values], None], found: Mapping[str, T]
+    ) -> dict[str, T] | None:
+        """The same piece by piece; None where pieces would have to hand on something else than arrays."""
+        noted, held = dict(found), [dict(feed) for feed in feeds]
+        for number, piece in enumerate(self._pieces):
+            given = [{v: h[v] for v in piece.reads} for h in held]
+            session = self._sessions.get(number) or self._session(self._model(piece, given[0]))
+            if not self._quick:  # what is used once is not kept in memory
+                self._sessions[number] = session
+            self.types.update(session.types)
+            known = {v: noted[v] for v in piece.wanted if v in noted}
+            carried = [v for v in piece.outputs if v in piece.still_read]
+            fresh, made = session.inside(given, gathered, given, note, known, piece.wanted, carried)
+            noted.update(fresh)
+            pairs = [(*h.items(), *m.items()) for h, m in zip(held, made, strict=True)]
+            held = [{v: a for v, a in pair if v in piece.still_read} for pair in pairs]
+            if not all(isinstance(a, np.ndarray) for h in held for a in h.values()):
+                return None
+        return noted
+
+    def _session(self, piece: onnx.ModelProto) -> Session:
+        if self._quick:
+            with contextlib.suppress(CompileFailed):  # optimizations remove some operators that have no kernel
+                return Session(piece, self._store, optimize=None)
+        return Session(piece, self._store)
 
     def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         whole = self._proto
@@ -101,7 +134,8 @@ class _Piece:
         nodes: of the graph.
         names: all that they and their bodies read.
         reads: what they read of the graph's inputs and of the pieces before.
-        outputs: what they compute of what is wanted or read later.
+        wanted: what they compute of what is wanted,
+        outputs: and of what is wanted or read later.
         constants: initializers that they read.
         still_read: what is read by later pieces.
     """
@@ -110,9 +144,22 @@ class _Piece:
         self.nodes = nodes
         self.names = set(_names(nodes))
         self.reads: list[str] = []
+        self.wanted: list[str] = []
         self.outputs: list[str] = []
         self.constants: list[onnx.TensorProto] = []
         self.still_read: set[str] = set()
+
+
+def run_model(model: ir.Model, store: WeightStore, feed: Values) -> dict[str, np.ndarray]:
+    """Outputs of ``model`` on ``feed``. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+    proto = externalize_weights(model, store)
+    if len(proto.graph.node) <= PIECE_NODES:
+        return Session(proto, store).run(feed)
+    computed = {v for n in proto.graph.node for v in n.output}
+    outputs = list(dict.fromkeys(o.name for o in proto.graph.output))
+    if not computed.issuperset(outputs):  # an output that is an input or a constant, which no piece computes
+        return Session(proto, store).run(feed)
+    return PiecewiseSession(proto, store, outputs).run(feed)
 
 
 def _cut(graph: onnx.GraphProto, wanted: set[str], size: int) -> list[_Piece]:
@@ -127,8 +174,10 @@ def _cut(graph: onnx.GraphProto, wanted: set[str], size: int) -> list[_Piece]:
     later: set[str] = set()
     for piece in reversed(pieces):
         piece.still_read = set(later)
-        piece.outputs = [v for n in piece.nodes for v in n.output if v in later or v in wanted]
-        later.difference_update(v for n in piece.nodes for v in n.output)
+        computed = [v for n in piece.nodes for v in n.output]
+        piece.wanted = [v for v in computed if v in wanted]
+        piece.outputs = [v for v in computed if v in later or v in wanted]
+        later.difference_update(computed)
         later.update(piece.reads)
     return pieces
 

@@ -34,7 +34,7 @@ class Session:
     Args:
         proto: the model; its weights may be in ``store``.
         store: where external weights are read from.
-        optimize: enable all graph optimizations of the runtime; otherwise only the basic ones.
+        optimize: enable all graph optimizations of the runtime; otherwise only the basic ones; None disables these too.
         fuse_qdq: fuse operators between Q and DQ nodes into integer kernels; otherwise these nodes only round values
             and all kernels are float.
 
@@ -48,7 +48,7 @@ class Session:
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool = False, fuse_qdq: bool = True
+        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool | None = False, fuse_qdq: bool = True
     ) -> None:
         data = proto.SerializeToString()
         path = store.folder.resolve() / f"reference-{uuid.uuid4().hex}.onnx"
@@ -84,11 +84,6 @@ class Session:
 def _usable_cores() -> int:
     """Cores that this process may run on; 0 (the runtime's default) where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-
-
-def run_model(model: ir.Model, store: WeightStore, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs of ``model`` on ``feed``. Raises CompileFailed or RunFailed."""
-    return Session(externalize_weights(model, store), store).run(feed)
 
 
 def run_once(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

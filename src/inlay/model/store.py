@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.errors import ModelError
+from inlay.model.serialize import proto_with
 
 INLINE_BYTES = 1024
 """Smaller tensors (bytes) stay inside the model: shape inference reads small constants."""
@@ -75,13 +75,12 @@ def externalize_weights(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
     Raises:
         ModelError: something was read that cannot be written.
     """
-    copy = model.clone()
-    for name, value in copy.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes < INLINE_BYTES or tensor.dtype is ir.DataType.STRING:
-            continue
+
+    def stored(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        if tensor.nbytes < INLINE_BYTES or tensor.dtype is ir.DataType.STRING:
+            return tensor
         offset, length = store.put(f"float:{name}", tensor.tobytes)
-        value.const_value = ir.ExternalTensor(
+        return ir.ExternalTensor(
             store.NAME,
             offset,
             length,
@@ -90,18 +89,8 @@ def externalize_weights(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
             name=name,
             base_dir=store.folder,
         )
-    return to_proto(copy)
 
-
-def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """``model`` as a proto. Raises ModelError where something was read that cannot be written."""
-    try:
-        return ir.to_proto(model)
-    except (ir.serde.SerdeError, TypeError, ValueError) as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ModelError(f"the model is not well-formed: {cause}") from error
+    return proto_with(model, stored)
 
 
 def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:

@@ -11,11 +11,13 @@ import numpy as np
 import onnx
 
 from inlay.errors import Late, ModelError, TargetError, UsageError
+from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
 from inlay.model.passes.opset import FIRST_QDQ_OPSET
-from inlay.model.reference import ConstantEvaluator, run_model
+from inlay.model.pieces import run_model
+from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.calibrator import observe_shapes
@@ -194,6 +196,7 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
     )
 
 
+@collector_paused()
 def _with_shapes(graph: Graph, proto: onnx.ModelProto, store: WeightStore, feed: Mapping[str, np.ndarray]) -> Graph:
     values = [v for n in graph.nodes for v in n.outputs if v]
     shapes, dtypes = observe_shapes(proto, store, values, feed)

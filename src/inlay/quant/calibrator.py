@@ -14,11 +14,11 @@ import onnx_ir as ir
 
 from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph, Shape
-from inlay.model.native import shapes_of
+from inlay.model.native import note_shapes
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
-from inlay.quant.observers import Histogram, updated
+from inlay.quant.observers import Histogram, count
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
@@ -118,11 +118,7 @@ def calibrate(
             some = order[done : done + size]
             for half, indices in _by_half(some, len(feeds), first, second):
                 for part in _parts([feeds[i] for i in indices]):
-                    counted = {v: half[v] for v in batch}
-                    if session.whole is None:
-                        updated(session, counted, part)
-                    else:
-                        half.update(session.whole.inside(part, updated, counted, part))
+                    half.update(session.gather(part, count, {v: half[v] for v in batch}))
             done += len(some)
             each_s = (until.clock() - begun) / len(some)
             size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
@@ -165,7 +161,6 @@ def observe_shapes(
 
     This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
     """
-    session = PiecewiseSession(proto, store, values)
-    whole = session.whole
-    shapes = shapes_of(session, feed) if whole is None else whole.inside([feed], shapes_of, dict(feed))
+    session = PiecewiseSession(proto, store, values, quick=True)
+    shapes = session.gather([feed], note_shapes, dict[str, Shape]())
     return shapes, {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}

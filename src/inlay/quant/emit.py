@@ -15,6 +15,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,18 +90,33 @@ class Emitter:
     ) -> None:
         self._graph = graph
         self._store = store
-        fixed = shapes or graph
-        self._rewrites = [
-            (rewrite, {n.name: form for n in fixed.nodes if (form := rewrite.applies(fixed, n)) is not None})
-            for rewrite in rewrites
-        ]
+        self._targets_rewrites, self._fixed = rewrites, shapes or graph
         self.base = externalize_weights(model, store) if base is None else base
-        self._values = {t.name for t in self.base.graph.initializer} | {i.name for i in self.base.graph.input}
-        self._values.update(v for n in self.base.graph.node for v in (*n.input, *n.output))
-        self._node_names = {n.name for n in self.base.graph.node}
-        self._names = self._values | self._node_names
         # keyed by the identity of the qparams too: the tuple keeps them alive
         self._parts: dict[tuple[str, bool, bool, int], tuple[QParams | None, _Parts]] = {}
+
+    @cached_property
+    def _rewrites(self) -> list[tuple[Rewrite[Any], dict[str, Any]]]:
+        """Each rewrite with the form that it has at each node that it applies to."""
+        fixed = self._fixed
+        return [
+            (rewrite, {n.name: form for n in fixed.nodes if (form := rewrite.applies(fixed, n)) is not None})
+            for rewrite in self._targets_rewrites
+        ]
+
+    @cached_property
+    def _values(self) -> set[str]:
+        graph = self.base.graph
+        given = {t.name for t in graph.initializer} | {i.name for i in graph.input}
+        return given.union(v for n in graph.node for v in (*n.input, *n.output))
+
+    @cached_property
+    def _node_names(self) -> set[str]:
+        return {n.name for n in self.base.graph.node}
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return self._values | self._node_names
 
     def selectable_rewrites(self, node: str) -> list[str]:
         """Names of the selectable rewrites that apply to ``node``."""

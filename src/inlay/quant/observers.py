@@ -15,7 +15,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from inlay.model.native import Runs
 
 Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -151,14 +150,10 @@ class Histogram:
         return hashlib.sha256(facts.tobytes() + self.counts.tobytes()).hexdigest()[:16]
 
 
-def updated(
-    session: Runs, histograms: dict[str, Histogram], feeds: Sequence[Mapping[str, np.ndarray]]
-) -> dict[str, Histogram]:
-    """``histograms`` with the values that ``session`` computes from ``feeds``."""
-    for feed in feeds:
-        for value, array in session.run(feed).items():
-            histograms[value].update(array)
-    return histograms
+def count(histograms: dict[str, Histogram], values: Mapping[str, np.ndarray]) -> None:
+    """Add each value's elements to its histogram."""
+    for value, array in values.items():
+        histograms[value].update(array)
 
 
 def _stride(size: int) -> int:

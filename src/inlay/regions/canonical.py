@@ -22,11 +22,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 _MASK = (1 << 64) - 1
 
 _LOOKAHEAD = 4096
 """Work limit of the look-ahead: with more candidates times vertices in the component, the first candidate is taken."""
+
+_SMALL = 64  # vertices up to which orders are remembered: networks repeat their blocks, written in the same order
 
 # Salts that keep hashes of different meaning apart; their values are part of every cached signature.
 _INDIVIDUALIZED = 0x5851F42D4C957F2D
@@ -47,13 +50,18 @@ def hash_combine(seed: int, number: int) -> int:
     return x ^ (x >> 31)
 
 
-def canonical_order(labels: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> list[int]:
+def canonical_order(labels: Sequence[int], edges: Iterable[tuple[int, int, int]]) -> Sequence[int]:
     """The vertices in canonical order. About O(edges) on graphs without large cells of symmetric vertices.
 
     Args:
         labels: 64-bit label of each vertex, in topological order.
         edges: ``(from, to, label)`` with ``from < to``; parallel edges are allowed.
     """
+    find = _remembered if len(labels) <= _SMALL else _canonical_order
+    return find(tuple(labels), tuple(edges))
+
+
+def _canonical_order(labels: tuple[int, ...], edges: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
     count = len(labels)
     before: Neighbours = [[] for _ in range(count)]
     after: Neighbours = [[] for _ in range(count)]
@@ -75,7 +83,10 @@ def canonical_order(labels: Sequence[int], edges: Iterable[tuple[int, int, int]]
         _refine_cells(colour, cells, around, set(cells))
         while cells:
             _individualize(colour, cells, around)
-    return sorted(range(count), key=lambda v: (depth[v], colour[v]))
+    return tuple(sorted(range(count), key=lambda v: (depth[v], colour[v])))
+
+
+_remembered = lru_cache(maxsize=1024)(_canonical_order)
 
 
 def _refine_all(colour: list[int], before: Neighbours, after: Neighbours) -> None:

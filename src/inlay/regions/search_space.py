@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-import gc
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from inlay.errors import UsageError
+from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph
 from inlay.regions.config import Config
 from inlay.regions.node_facts import NodeDescriber
@@ -137,20 +136,8 @@ def find_search_space(
     if nodes is not None:
         chosen = select_nodes(graph, nodes)
         allowed = chosen if allowed is None else chosen & allowed
-    with _paused_collector():
+    with collector_paused():
         return _find(graph, rules, allowed, config or Config(), groups)
-
-
-@contextmanager
-def _paused_collector() -> Iterator[None]:
-    """Without garbage collection: the search space consists of long-lived objects, and scanning them costs a third."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _find(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType
@@ -57,6 +58,7 @@ class Unit:
         return self.rule is not None and self.rule.moves_data
 
 
+@collector_paused()
 def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
     """Partition the nodes of ``graph`` into units, in topological order of their anchors. Linear time."""
     fused: set[str] = set()

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from inlay.errors import ModelError, UsageError
 from inlay.model.load import load
 from inlay.model.onnx_library import check
-from inlay.model.store import to_proto
+from inlay.model.serialize import to_proto
 from inlay.quant.extract import without_rewrites
 from inlay.quant.rewrite import Rewrite
 from inlay.tosa.lowering import Lowered, lower

@@ -12,7 +12,8 @@ import pytest
 
 from inlay.model.normalize import HALF_NOISE_DB, FloatRewrite, normalize
 from inlay.model.passes.half import widen_halves
-from inlay.model.reference import ConstantEvaluator, run_model
+from inlay.model.pieces import run_model
+from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore
 from inlay.testing import random_feed, run_reference, small_model, sqnr
 from tests.support.fixtures import MakeWorkspace, RewriteModel

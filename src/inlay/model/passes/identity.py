@@ -14,10 +14,13 @@ def remove_identities(model: ir.Model) -> tuple[ir.Model, int]:
     A no-op between a graph input (or a constant, or another graph output) and a graph output has to stay.
     """
     before = model.graph.num_nodes()
+    bypassed = 0
     for node in list(model.graph):
-        if _does_nothing(node):
+        if _does_nothing(node):  # which may depend on what was bypassed before
             _bypass(model.graph, node)
-    RemoveUnusedNodesPass()(model)
+            bypassed += 1
+    if bypassed:
+        RemoveUnusedNodesPass()(model)
     return model, before - model.graph.num_nodes()
 
 
