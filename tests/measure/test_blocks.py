@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inlay.measure import policy
+from inlay.measure import policy, preemption
 from inlay.measure.blocks import preempted_share, reading, run_block, slot_repeats
 from inlay.measure.checked import Checked
+from inlay.measure.preemption import Moment, moment, preempted_ns
 from inlay.targets.base import Feed, KernelTime
 
 
@@ -126,3 +128,47 @@ def test_repeats_fill_a_slot() -> None:
     assert repeats(3e6) == 2, "the first inference behind another model does not count, so there are two"
     assert repeats(policy.LONG_INFERENCE_SLOTS * 5e6) == 1
     assert repeats(10.0) == policy.MAX_REPEATS
+
+
+def _spin(ns: float) -> None:
+    used = time.thread_time_ns()
+    while time.thread_time_ns() - used < ns:
+        pass
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["by thread", "by switches"])
+def test_waits_of_a_pools_threads_count(tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calling thread only waits for the pool's, which share a processor with another process."""
+    if tells and not Path("/proc/self/schedstat").exists():
+        pytest.skip("the system does not tell")
+    if not tells:
+        monkeypatch.setattr(preemption, "_threads", dict)
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            begun, since = time.perf_counter_ns(), moment()
+            pool.submit(_spin, 200e6).result()
+            wall, taken = time.perf_counter_ns() - begun, preempted_ns(since, moment())
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, mine)
+    assert taken > 0.2 * wall
+    assert taken <= wall
+
+
+def test_bounds_of_what_others_took_of_several_threads() -> None:
+    """No more than all waits together, and no less is left than the busiest thread ran."""
+    before = Moment(0, 0, {"a": (10, 0), "b": (0, 5)}, 0)
+
+    def taken(**threads: tuple[int, int]) -> float:
+        return preempted_ns(before, Moment(1000, 0, threads, 0))
+
+    assert taken(a=(610, 0), b=(500, 5)) == 0.0
+    assert taken(a=(610, 100), b=(500, 205)) == 300.0
+    assert taken(a=(910, 90), b=(500, 505)) == 100.0, "the busiest thread ran for 900 of 1000"
+    assert taken(b=(0, 5), new=(700, 60)) == 60.0, "one thread began, another ended"
+    assert preempted_ns(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 3)) == 0.0, "no switch, nothing taken"
+    assert preempted_ns(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 4)) == 600.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.measure.blocks import run_block
+from inlay.measure.blocks import run_block, slot_repeats
 from inlay.measure.client import Timing
 from inlay.measure.journal import Journal
 from inlay.measure.race import Meter, Protocol
@@ -17,11 +17,11 @@ from inlay.targets.base import Artifact, Feed, KernelTime
 class NoisyModel:
     """3 % noise on every inference, and one in ten takes 1.5 times as long."""
 
-    preempted_ns = 0.0
     warms_up = False
 
     def __init__(self, ns: float, rng: np.random.Generator) -> None:
         self._ns, self._rng = ns, rng
+        self.preempted_ns = 0.0
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         raise NotImplementedError
@@ -43,13 +43,13 @@ class NoisyWorker:
     deterministic = False
 
     def __init__(self, ns: Mapping[str, float], rng: np.random.Generator) -> None:
-        self._models = {name: NoisyModel(each, rng) for name, each in ns.items()}
+        self._models: Mapping[str, NoisyModel] = {name: NoisyModel(each, rng) for name, each in ns.items()}
         self._rng = rng
 
     def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
         models = [self._models[a.digest] for a in artifacts]
         rows = [run_block(models, [3] * len(models), {}, self._rng) for _ in range(blocks)]
-        return Timing(*(np.array([getattr(r, key) for r in rows]) for key in ("ns", "drift", "preempted")))
+        return Timing(*(np.array([getattr(r, key) for r in rows]) for key in ("ns", "drift", "taken")))
 
 
 def noisy_meter(
@@ -73,3 +73,78 @@ def noisy_meter(
         clock=clock,
     )
     return meter, {name: Artifact(Path(name), name) for name in ns}
+
+
+class BusyMachine:
+    """Other processes come in bursts, and take turns with whatever runs: a clock of its own, moved by the models.
+
+    Args:
+        rng: draws everything.
+        busy: share of the time in which others run.
+        burst_ns: mean length of a burst, in nanoseconds.
+    """
+
+    TURN_NS = 4e6  # mean length of a turn of the others
+    EVERY_NS = 6e6  # mean time between two, as seen by what runs
+
+    def __init__(self, rng: np.random.Generator, busy: float, burst_ns: float = 60e6) -> None:
+        self._rng, self._busy, self._burst_ns = rng, busy, burst_ns
+        self._left, self._is_busy = 0.0, False
+
+    def waits(self, ns: float) -> float:
+        """Nanoseconds that others take of what runs for ``ns`` by itself."""
+        if self._left <= 0.0:
+            self._is_busy = not self._is_busy
+            share = self._busy if self._is_busy else 1.0 - self._busy
+            self._left = self._rng.exponential(2.0 * share * self._burst_ns)
+        turns = self._rng.poisson(ns / self.EVERY_NS) if self._is_busy else 0
+        waited = float(self._rng.exponential(self.TURN_NS, turns).sum())
+        self._left -= ns + waited
+        return waited
+
+
+class PreemptedModel(NoisyModel):
+    """2 % noise on every inference, on a machine that others use too.
+
+    Args:
+        ns: of an inference alone.
+        rng: draws the noise.
+        machine: where it runs.
+        exposed: how much more often it is interrupted than others of the same length (a model with more threads).
+        told: whether the system tells how long it waited.
+    """
+
+    def __init__(self, ns: float, rng: np.random.Generator, machine: BusyMachine, exposed: float, told: bool) -> None:
+        super().__init__(ns, rng)
+        self._machine, self._exposed, self._told = machine, exposed, told
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        own = self._ns * np.exp(self._rng.normal(0.0, 0.02, repeats))
+        waits = np.array([self._machine.waits(self._exposed * ns) for ns in own])
+        self.preempted_ns = float(waits.sum()) if self._told else 0.0
+        return np.asarray(own + waits)
+
+
+class BusyWorker(NoisyWorker):
+    """Stands in for a fresh process on a busy machine; the first model is the most exposed one."""
+
+    def __init__(self, ns: Mapping[str, float], rng: np.random.Generator, busy: float, told: bool) -> None:
+        super().__init__(ns, rng)
+        machine = BusyMachine(rng, busy)
+        exposed = [2.0, *[1.0] * (len(ns) - 1)]
+        self._models = {
+            name: PreemptedModel(each, rng, machine, e, told)
+            for (name, each), e in zip(ns.items(), exposed, strict=True)
+        }
+
+    def __enter__(self) -> BusyWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
+        models = [self._models[a.digest] for a in artifacts]
+        repeats = [slot_repeats(m, {}, slot_ns) for m in models]
+        rows = [run_block(models, repeats, {}, self._rng) for _ in range(blocks)]
+        return Timing(*(np.array([getattr(r, key) for r in rows]) for key in ("ns", "drift", "taken")))

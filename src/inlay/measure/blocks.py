@@ -24,12 +24,12 @@ class Block:
         ns: nanoseconds per inference of each model, in the order given.
         drift: absolute log-ratio of the two passes through the block, the mean over all models. The baseline's own
             would select blocks in which the baseline was fast, and so bias every speedup.
-        preempted: share of a reading that other processes took, the largest of the block.
+        taken: share of each model's reading that other processes took.
     """
 
     ns: list[float]
     drift: float
-    preempted: float = 0.0
+    taken: list[float]
 
 
 class Clocked(Executable, Protocol):
@@ -77,7 +77,7 @@ def preempted_share(ns: np.ndarray, preempted_ns: float) -> float:
         preempted_ns: how long they all waited for a processor.
     """
     alone = (float(ns.sum()) - preempted_ns) / len(ns)
-    return min(1.0, max(0.0, 1.0 - alone / reading(ns))) if preempted_ns > 0.0 else 0.0
+    return min(policy.MOST_TAKEN, max(0.0, 1.0 - alone / reading(ns))) if preempted_ns > 0.0 else 0.0
 
 
 def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
@@ -88,13 +88,14 @@ def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed
     """
     order = rng.permutation(len(executables))
     readings: list[list[float]] = [[] for _ in executables]
-    preempted = 0.0
+    left: list[list[float]] = [[] for _ in executables]
     for i in (*order, *order[::-1]):
         if repeats[i] > 1 and not executables[i].warms_up:
             executables[i].time(feed, 1)
         found = executables[i].time(feed, repeats[i])
         readings[i].append(reading(found))
-        preempted = max(preempted, preempted_share(found, executables[i].preempted_ns))
+        left[i].append(1.0 - preempted_share(found, executables[i].preempted_ns))
     ns = [float(np.exp(np.mean(np.log(r)))) for r in readings]
+    taken = [1.0 - float(np.exp(np.mean(np.log(each)))) for each in left]
     drift = abs(float(np.mean([np.log(first / second) for first, second in readings])))
-    return Block(ns, drift, preempted)
+    return Block(ns, drift, taken)

@@ -8,6 +8,7 @@ import numpy as np
 
 from inlay.errors import BadReading, RunFailed
 from inlay.measure import policy
+from inlay.measure.preemption import moment, preempted_ns
 from inlay.targets.base import Executable, Feed, KernelTime, Simulated
 
 
@@ -19,7 +20,7 @@ class Checked:
         announce: called before each call of the runtime.
 
     Attributes:
-        preempted_ns: how long this thread was ready to run but did not, during the last call of :meth:`time`.
+        preempted_ns: how much other processes may have taken of the last call of :meth:`time`.
         warms_up: :meth:`time` runs the model before its first reading.
     """
 
@@ -36,10 +37,10 @@ class Checked:
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """Nanoseconds of each inference, shape (repeats,), float64. Raises RunFailed, BadReading."""
         self._announce()
-        before = _waited_ns()
+        before = moment()
         found = self._executable.time(feed, repeats)
         is_simulated = isinstance(self._executable, Simulated)  # its times do not depend on this machine
-        self.preempted_ns = 0.0 if is_simulated else _waited_ns() - before
+        self.preempted_ns = 0.0 if is_simulated else preempted_ns(before, moment())
         return checked_readings(found, repeats)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
@@ -60,18 +61,6 @@ class Checked:
         """Draw the noise of a simulation from ``seed``; real runtimes have their own."""
         if isinstance(self._executable, Simulated):
             self._executable.reseed(seed)
-
-
-def _waited_ns() -> float:
-    """Nanoseconds that this thread has waited for a processor since it began; 0 where the system does not tell.
-
-    Linux counts them for each thread (``schedstat``); waiting for anything else than a processor is not in it.
-    """
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return float(file.read().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 def checked_readings(found: object, repeats: int) -> np.ndarray:

@@ -41,17 +41,42 @@ class Timing:
     Attributes:
         ns: nanoseconds per inference, shape (blocks, models).
         drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
-        preempted: the largest share of a reading that other processes took, shape (blocks,).
+        taken: share of each reading that other processes took, at most, shape (blocks, models).
     """
 
     ns: np.ndarray
     drift: np.ndarray
-    preempted: np.ndarray
+    taken: np.ndarray
+
+    @property
+    def own_ns(self) -> np.ndarray:
+        """Nanoseconds per inference without what other processes took, shape (blocks, models)."""
+        return np.asarray(self.ns * (1.0 - self.taken))
+
+    @property
+    def preempted(self) -> np.ndarray:
+        """In which blocks other processes took more of a reading than may be, shape (blocks,)."""
+        return np.asarray(self.taken.max(axis=1) > policy.MAX_PREEMPTED)
 
     @property
     def is_quiet(self) -> np.ndarray:
         """Which blocks neither drifted nor were preempted: all models of a block count, or none, shape (blocks,)."""
-        return (self.drift <= policy.MAX_DRIFT) & (self.preempted <= policy.MAX_PREEMPTED)
+        return np.asarray((self.drift <= policy.MAX_DRIFT) & ~self.preempted)
+
+    def without(self, model: int) -> Timing:
+        """The same without one of the models."""
+        return Timing(np.delete(self.ns, model, axis=1), self.drift, np.delete(self.taken, model, axis=1))
+
+    def least_preempted(self, blocks: int) -> Timing:
+        """So many blocks, of which other processes took the least, whatever the readings say."""
+        taken = np.maximum(self.taken.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
+        kept = np.sort(np.argsort(taken, kind="stable")[:blocks])
+        return Timing(self.ns[kept], self.drift[kept], self.taken[kept])
+
+
+def joined(parts: Sequence[Timing]) -> Timing:
+    """The blocks of all parts, in turn."""
+    return Timing(*(np.concatenate([getattr(p, key) for p in parts]) for key in ("ns", "drift", "taken")))
 
 
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
@@ -201,8 +226,7 @@ class Worker:
                 if not found:
                     raise
                 break
-        ns, drift, preempted = (np.array([b[key] for b in found], float) for key in ("ns", "drift", "preempted"))
-        return Timing(ns, drift, preempted)
+        return Timing(*(np.array([b[key] for b in found], float) for key in ("ns", "drift", "taken")))
 
     def _block(self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int) -> dict[str, Any]:
         for artifact in artifacts:

@@ -109,13 +109,14 @@ class Meter:
             wanted = blocks - len(kept)
             seed = int(self._rng.integers(2**31))
             timing = self._worker.time(artifacts, self._feed, wanted, self.protocol.slot_ns, seed)
-            quiet = timing.is_quiet
-            if spare <= 0 or self._worker.deterministic:
+            quiet, ns = timing.is_quiet, timing.ns
+            if spare <= 0 or self._worker.deterministic:  # never quiet: less what is known to be others'
+                ns = np.where(quiet[:, None], ns, timing.own_ns)
                 quiet[:] = True
             lost = int((~quiet).sum())
             spare -= lost
-            self._journal.record_blocks(kind, names, timing.ns[quiet], timing.drift[quiet])
-            kept = np.concatenate([kept, timing.ns[quiet]])
+            self._journal.record_blocks(kind, names, ns[quiet], timing.drift[quiet])
+            kept = np.concatenate([kept, ns[quiet]])
             if lost:
                 pause = min(policy.PAUSE_S * lost, policy.MAX_PAUSE_S)
                 self._sleep(pause)

@@ -217,8 +217,8 @@ class Confirmation:
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
         if fresh.is_busy:
             troubles.append(
-                "the machine was busy: other processes took a part of many readings, and the figures may be off by "
-                "more than their interval says; measure again on a quiet machine"
+                "the machine was busy: other processes took a part of many readings, by which the intervals are wider; "
+                "what they did to caches and clock rates is not in them: measure again on a quiet machine"
             )
         return self._confirmed(best, base, champion, verifier, effort, troubles)
 
@@ -226,7 +226,7 @@ class Confirmation:
         self, best: Best, base: Entry, champion: Entry, verifier: _Verifier, effort: Effort, troubles: Sequence[str]
     ) -> Confirmed:
         placement = Placement() if best.is_float else champion.candidate.placement
-        baseline_ms = float(np.median(base.ns)) / 1e6
+        baseline_ms = float(np.median(base.own_ns)) / 1e6
         found = (*troubles, *verifier.troubles)
         return Confirmed(best, baseline_ms, champion.file.path, placement, verifier.rejected, effort, found)
 
@@ -282,14 +282,14 @@ class Confirmation:
     ) -> tuple[list[Entry], float]:
         """The finalists that did not fail, with new readings only, and the level of the intervals to report."""
         found = fresh.of(finalists, effort.second, effort.blocks)
-        if self.worker.deterministic or not open_cases(found[0].ns, [e.ns for e in found[1:]]):
+        if self.worker.deterministic or not open_cases(found[0].own_ns, [e.own_ns for e in found[1:]]):
             return found, LEVEL
         later = self.plan.later_look(self.costs(), len(found), effort)
         if not later:
             return found, LEVEL
         again = fresh.of(found, later, effort.blocks)
-        first = {e.key: e.ns for e in found}
-        found = [e.with_readings(np.concatenate([first[e.key], e.ns])) for e in again]
+        first = {e.key: e for e in found}
+        found = [_joined(first[e.key], e) for e in again]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
 
     def _champion(self, base: Entry, others: Sequence[Entry]) -> Entry:
@@ -371,6 +371,12 @@ class _Verifier:
             return None
 
 
+def _joined(first: Entry, again: Entry) -> Entry:
+    """A contender with the readings of both looks."""
+    taken = [np.broadcast_to(e.taken, e.ns.shape) for e in (first, again)]
+    return again.with_readings(np.concatenate([first.ns, again.ns]), np.concatenate(taken))
+
+
 def _over(gained: Interval, reference: Interval) -> Interval:
     """One speed-up over another of the same model, with all that both intervals leave open."""
     return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
@@ -385,7 +391,7 @@ def best_of(champion: Entry, over_given: Interval, over_float: Interval, verifie
     return Best(
         origin=champion.candidate.trial.proposal.origin,
         placement_digest=champion.candidate.trial.proposal.placement.digest,
-        latency_ms=float(np.median(champion.ns)) / 1e6,
+        latency_ms=float(np.median(champion.own_ns)) / 1e6,
         speedup=over_given,
         over_float=over_float,
         selection=outcome.accuracy,

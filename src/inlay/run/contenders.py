@@ -29,11 +29,24 @@ _MATTERS = 1.002  # speed-up: an open case whose estimate is below is not worth 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One contender in its final form; ``ns`` are its readings, shape (blocks,)."""
+    """One contender in its final form.
+
+    Attributes:
+        candidate: as it was searched.
+        file: the final form.
+        ns: its readings, shape (blocks,).
+        taken: share of each that other processes took, at most; a number for all.
+    """
 
     candidate: Candidate
     file: Artifact
     ns: np.ndarray
+    taken: np.ndarray | float = 0.0
+
+    @property
+    def own_ns(self) -> np.ndarray:
+        """Its readings without what other processes took, shape (blocks,)."""
+        return np.asarray(self.ns * (1.0 - self.taken))
 
     @property
     def key(self) -> str:
@@ -50,9 +63,9 @@ class Entry:
         """Whether it is an anchor."""
         return self.candidate.trial.proposal.anchor
 
-    def with_readings(self, ns: np.ndarray) -> Entry:
+    def with_readings(self, ns: np.ndarray, taken: np.ndarray | float = 0.0) -> Entry:
         """The same contender with other readings."""
-        return replace(self, ns=ns)
+        return replace(self, ns=ns, taken=taken)
 
 
 def contenders_of(
@@ -101,7 +114,7 @@ def gain(base: Entry, other: Entry, deterministic: bool, level: float = LEVEL) -
     if deterministic:
         ratio = float(base.ns[0] / other.ns[0])
         return Interval(ratio, ratio, ratio)
-    return speedup(base.ns, other.ns, level)
+    return speedup(base.ns, other.ns, level, base.taken, other.taken)
 
 
 def promise(base: Entry, other: Entry, deterministic: bool) -> float:

@@ -11,8 +11,7 @@ import numpy as np
 
 from inlay.deadline import Deadline
 from inlay.errors import Late, TargetError
-from inlay.measure.client import Limit, StartWorker
-from inlay.measure.policy import MAX_PREEMPTED
+from inlay.measure.client import Limit, StartWorker, Timing, joined
 from inlay.measure.stats import MIN_PAIRS
 from inlay.prepare.config import TuneConfig
 from inlay.run.contenders import Entry
@@ -66,7 +65,7 @@ class FreshReadings:
             TargetError: no process could be started, or the given model gave too few readings to compare with.
             Late: there was no time left for any.
         """
-        kept, readings = list(entries), list[np.ndarray]()
+        kept, readings = list(entries), list[Timing]()
         if not processes:
             return kept
         enough = min(MIN_PAIRS, processes * blocks)
@@ -74,25 +73,25 @@ class FreshReadings:
         while len(readings) < processes and not (readings and not self.deadline.fits(took_s)):
             begun = self.deadline.clock()
             try:
-                ns, deterministic = self._one_process(kept, blocks)
+                found, deterministic = self._one_process(kept, blocks)
             except TargetError as error:
                 blamed = next((i for i, e in enumerate(kept) if i and e.file.digest == error.culprit), None)
                 if blamed is not None:
                     self.given_up[kept.pop(blamed).key] = str(error)
-                    readings = [np.delete(r, blamed, axis=1) for r in readings]
+                    readings = [r.without(blamed) for r in readings]
                     continue
-                if sum(map(len, readings)) >= enough:
+                if sum(len(r.ns) for r in readings) >= enough:
                     break
                 raise
-            readings.append(ns)
+            readings.append(found)
             took_s = self.deadline.clock() - begun
             if deterministic:
                 break
-        ns = np.concatenate(readings)
-        return [e.with_readings(ns[:, i]) for i, e in enumerate(kept)]
+        whole = joined(readings)
+        return [e.with_readings(whole.ns[:, i], whole.taken[:, i]) for i, e in enumerate(kept)]
 
-    def _one_process(self, entries: Sequence[Entry], most: int) -> tuple[np.ndarray, bool]:
-        """Readings of one process, shape (blocks, models), fewer where it fails later on; and if they have no noise.
+    def _one_process(self, entries: Sequence[Entry], most: int) -> tuple[Timing, bool]:
+        """Readings of one process, and if they have no noise.
 
         Blocks in which a model was preempted are measured once more, where there is time; only where too few others
         remain do they count. Where the time ends, no further block is begun.
@@ -110,12 +109,9 @@ class FreshReadings:
 
             found = fresh.time(files, self.feed, blocks, slot_ns, seed, left_s)
             took_s = self.deadline.clock() - begun
-            ns, preempted = found.ns, found.preempted > MAX_PREEMPTED
-            if preempted.any() and not fresh.deterministic and self.deadline.fits(_RESERVE * took_s):
+            if found.preempted.any() and not fresh.deterministic and self.deadline.fits(_RESERVE * took_s):
                 with contextlib.suppress(TargetError):  # the first blocks count all the same
-                    more = fresh.time(files, self.feed, int(preempted.sum()), slot_ns, seed + 1, left_s)
-                    ns, preempted = np.concatenate([ns, more.ns]), np.append(preempted, more.preempted > MAX_PREEMPTED)
-                kept = np.argsort(preempted, kind="stable")[:blocks]  # whatever its readings say
-                ns, preempted = ns[kept], preempted[kept]
-            self.preempted.extend(map(bool, preempted))
-            return ns, fresh.deterministic
+                    more = fresh.time(files, self.feed, int(found.preempted.sum()), slot_ns, seed + 1, left_s)
+                    found = joined([found, more]).least_preempted(blocks)
+            self.preempted.extend(map(bool, found.preempted))
+            return found, fresh.deterministic

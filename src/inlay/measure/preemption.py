@@ -1,0 +1,70 @@
+"""How long other processes kept this one from running: on all of its threads, since runtimes have pools of them.
+
+Linux counts for each thread how long it ran and how long it was ready to run but did not (``schedstat``). With several
+threads it is not known which of them the others waited for. Two bounds hold all the same: what the waits took of an
+inference is no more than their sum, and the inference needs no less time than the processor time of its busiest thread.
+
+Elsewhere (macOS) there are only involuntary context switches of the process (``getrusage``): with any, all the time in
+which the calling thread did not run may have been taken; without, none was.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_TASKS = "/proc/self/task"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the system has counted for this process so far.
+
+    Attributes:
+        clock_ns: of the wall.
+        own_ns: processor time of the calling thread, in nanoseconds.
+        threads: for each thread, nanoseconds that it ran and that it waited for a processor; empty where the system
+            does not tell.
+        switches: how often threads were interrupted in favour of others.
+    """
+
+    clock_ns: int
+    own_ns: int
+    threads: Mapping[str, tuple[int, int]]
+    switches: int
+
+
+def moment() -> Moment:
+    """The present one."""
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return Moment(time.perf_counter_ns(), time.thread_time_ns(), _threads(), switches)
+
+
+def preempted_ns(since: Moment, now: Moment) -> float:
+    """Nanoseconds that other processes may have taken between two moments: an upper bound."""
+    wall = now.clock_ns - since.clock_ns
+    if not now.threads:
+        return max(0.0, wall - (now.own_ns - since.own_ns)) if now.switches > since.switches else 0.0
+    spent = [(t, since.threads.get(name, (0, 0))) for name, t in now.threads.items()]
+    waited = sum(after[1] - before[1] for after, before in spent)
+    busiest = max(after[0] - before[0] for after, before in spent)
+    return float(max(0, min(waited, wall - busiest)))
+
+
+def _threads() -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        names = os.listdir(_TASKS)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            with open(f"{_TASKS}/{name}/schedstat", "rb", buffering=0) as file:
+                ran, waited, *_ = file.read().split()
+            found[name] = int(ran), int(waited)
+        except (OSError, ValueError):  # the thread has ended
+            continue
+    return found
