@@ -143,7 +143,9 @@ class BusyWorker(NoisyWorker):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
+    def time(
+        self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int, left_s: object = None
+    ) -> Timing:
         models = [self._models[a.digest] for a in artifacts]
         repeats = [slot_repeats(m, {}, slot_ns) for m in models]
         rows = [run_block(models, repeats, {}, self._rng) for _ in range(blocks)]

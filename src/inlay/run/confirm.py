@@ -289,7 +289,7 @@ class Confirmation:
             return found, LEVEL
         again = fresh.of(found, later, effort.blocks)
         first = {e.key: e for e in found}
-        found = [_joined(first[e.key], e) for e in again]
+        found = [e.behind(first[e.key]) for e in again]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
 
     def _champion(self, base: Entry, others: Sequence[Entry]) -> Entry:
@@ -369,12 +369,6 @@ class _Verifier:
         except TargetError as error:
             self.troubles.append(f"no model was verified on unseen samples, as the given model fails there: {error}")
             return None
-
-
-def _joined(first: Entry, again: Entry) -> Entry:
-    """A contender with the readings of both looks."""
-    taken = [np.broadcast_to(e.taken, e.ns.shape) for e in (first, again)]
-    return again.with_readings(np.concatenate([first.ns, again.ns]), np.concatenate(taken))
 
 
 def _over(gained: Interval, reference: Interval) -> Interval:

@@ -67,6 +67,11 @@ class Entry:
         """The same contender with other readings."""
         return replace(self, ns=ns, taken=taken)
 
+    def behind(self, first: Entry) -> Entry:
+        """The same contender with the readings of an earlier look before its own."""
+        taken = [np.broadcast_to(e.taken, e.ns.shape) for e in (first, self)]
+        return self.with_readings(np.concatenate([first.ns, self.ns]), np.concatenate(taken))
+
 
 def contenders_of(
     judged: Sequence[Candidate], incumbent: Candidate, least_db: float | None, most: int = MOST_CONTENDERS
