@@ -7,14 +7,13 @@ A histogram takes any number of samples in bounded memory: a fixed count of bins
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
-
 
 Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom"]
 METHODS: tuple[Method, ...] = get_args(Method)
