@@ -41,6 +41,7 @@ def test_tune(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["kind"] == "random"
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "model.onnx",
+        "pattern_cache.yaml",
         "recipe.yaml",
         "result.json",
         "run.sqlite",
