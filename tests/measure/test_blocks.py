@@ -108,6 +108,9 @@ def test_a_thread_that_is_kept_from_running_knows_how_long() -> None:
     rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         for _ in range(5):  # what a hypervisor takes, the system does not tell
+            estimate = Checked(Spinning(1.0, [0], 0.0), lambda: None, estimated=True)
+            estimate.time({}, 1)
+            assert estimate.preempted_ns == 0.0, "nobody can take a part of an estimate"
             checked = Checked(Spinning(1.0, [0], 0.0), lambda: None)
             (ns,) = checked.time({}, 1)
             if ns - checked.preempted_ns == pytest.approx(200e6, rel=0.1):

@@ -18,14 +18,17 @@ class Checked:
     Args:
         executable: as the target built it.
         announce: called before each call of the runtime.
+        estimated: its times are estimates, not readings of a clock.
 
     Attributes:
         preempted_ns: how much other processes may have taken of the last call of :meth:`time`.
         warms_up: :meth:`time` runs the model before its first reading.
     """
 
-    def __init__(self, executable: Executable, announce: Callable[[], None]) -> None:
+    def __init__(self, executable: Executable, announce: Callable[[], None], estimated: bool = False) -> None:
         self._executable, self._announce = executable, announce
+        elsewhere = getattr(executable, "measured_elsewhere", False) is True
+        self._is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
         self.preempted_ns = 0.0
         self.warms_up = getattr(executable, "warms_up", False) is True
 
@@ -39,8 +42,7 @@ class Checked:
         self._announce()
         before = moment()
         found = self._executable.time(feed, repeats)
-        is_simulated = isinstance(self._executable, Simulated)  # its times do not depend on this machine
-        self.preempted_ns = 0.0 if is_simulated else preempted_ns(before, moment())
+        self.preempted_ns = preempted_ns(before, moment()) if self._is_of_this_process else 0.0
         return checked_readings(found, repeats)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:

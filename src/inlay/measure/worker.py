@@ -75,7 +75,7 @@ class Service:
             identified = getattr(self._target, "compile_identified", None) if identify else None
             self._announce(key)
             executable, graph = (self._target.compile(artifact), "") if identified is None else identified(artifact)
-            self._resident[key] = Checked(executable, partial(self._announce, key))
+            self._resident[key] = Checked(executable, partial(self._announce, key), self._target.deterministic)
         return {"graph": graph}
 
     def on_unload(self, key: str) -> dict[str, Any]:

@@ -75,8 +75,9 @@ class KernelTime:
 class Executable(Protocol):
     """A model that a target has built.
 
-    One whose :meth:`time` runs the model before its first reading may say so by an attribute ``warms_up``: where each
-    call is costly, it is spared calls that would only warm it up.
+    One whose times another process or device takes may say so by an attribute ``measured_elsewhere``: what happens to
+    this process says nothing of them then. One whose :meth:`time` runs the model before its first reading may say so
+    by an attribute ``warms_up``: where each call is costly, it is spared calls that would only warm it up.
     """
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:

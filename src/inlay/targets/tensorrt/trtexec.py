@@ -201,6 +201,7 @@ class TrtexecExecutable:
         CompileFailed: no engine can be built of it.
     """
 
+    measured_elsewhere = True
     warms_up = True  # the tool does, before its first reading
 
     def __init__(self, model: Artifact, target: TrtexecTarget) -> None:
