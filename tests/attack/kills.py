@@ -139,7 +139,7 @@ class Ground:
                 f"{n} differs from the undisturbed run's" for n, v in outputs(out).items() if self.outputs[n] != v
             ]
         found += [] if _wait_for_none(self.folder) else ["a process outlived the resumed command"]
-        left = sorted({p.name for p in out.iterdir()} ^ {p.name for p in self.whole.iterdir()} - {"pattern_cache.yaml"})
+        left = sorted({p.name for p in out.iterdir()} ^ {p.name for p in self.whole.iterdir()})
         left += [f"temp/{p.name}" for p in (self.folder / "temp").iterdir() if p.name not in self.temporary]
         found += [f"left behind or missing: {', '.join(left)}"] if left else []
         if not found:
