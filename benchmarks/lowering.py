@@ -76,7 +76,7 @@ def row(subject: Subject, folder: Path) -> dict[str, Any]:
         return quantize
 
     def of_peer(out: Path) -> None:
-        made = peer.quantize(subject.model, subject.samples, out)
+        made = peer.quantize("static", subject.model, subject.samples, out)
         if made.path is None:
             raise ModelError(made.note)
 

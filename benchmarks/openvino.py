@@ -17,7 +17,6 @@ import inlay
 from benchmarks import nncf_peer, paired
 from benchmarks.quality import BLOCKS, BOUND_DB, EVALUATION, PROCESSES, anchor, fastest
 from benchmarks.subjects import Subject
-from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 
 NAME = "openvino-cpu"
@@ -44,18 +43,11 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
         budget=budget,
         cost_db=False,
     )
-    files = {FLOAT: subject.model, "delivered": result.model_path}
-    targets = {"delivered": PLAIN}
-    notes: dict[str, str] = {}
+    made, notes = paired.quantized(subject, folder, {name: name for name in RECIPES}, PLAIN)
+    files = {FLOAT: subject.model, "delivered": result.model_path, **made}
+    targets = {"delivered": PLAIN, **dict.fromkeys(made, PLAIN)}
     for precision, name in PRECISIONS.items():
         files[name], targets[name] = subject.model, TargetSpec(NAME, {"threads": 1, "precision": precision})
-    for name in RECIPES:
-        path = folder / f"{name}.onnx"
-        try:
-            inlay.quantize(subject.model, path, target=PLAIN, data=subject.samples, recipe=name)
-            files[name], targets[name] = path, PLAIN
-        except InlayError as error:
-            notes[name] = f"fails: {error}"
     for preset, name in NNCF.items() if nncf else ():
         path = folder / f"nncf-{preset}.xml"
         notes[name] = nncf_peer.quantize(str(nncf), subject.model, subject.samples, path, preset)

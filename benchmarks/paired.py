@@ -11,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+import inlay
+from benchmarks.subjects import Subject
 from inlay.data import Samples, input_specs, read_samples, save_feed
-from inlay.errors import TargetError
+from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
 from inlay.model.load import file_sha256, load
 from inlay.quant.accuracy import Bound, Judge
+from inlay.space.recipe import Recipe
 from inlay.targets.base import Artifact, TargetSpec
 
 SLOT_NS = 4_000_000
@@ -102,6 +105,22 @@ def measure(
         digests,
         {n: failed[d] for n, d in digests.items() if d in failed},
     )
+
+
+def quantized(
+    subject: Subject, folder: Path, recipes: Mapping[str, Recipe | str], target: TargetSpec = TARGET
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """The files that ``inlay quantize`` writes by each of ``recipes``, and why others fail; both by name."""
+    files: dict[str, Path] = {}
+    notes: dict[str, str] = {}
+    for name, recipe in recipes.items():
+        path = folder / f"{name}.onnx"
+        try:
+            inlay.quantize(subject.model, path, target=target, data=subject.samples, recipe=recipe)
+            files[name] = path
+        except InlayError as error:
+            notes[name] = f"fails: {error}"
+    return files, notes
 
 
 def _key(path: Path, spec: TargetSpec) -> str:

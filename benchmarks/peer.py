@@ -1,9 +1,10 @@
 """ONNX Runtime's own quantizer in its usual settings, in a process of its own: it may fail in any way.
 
-    python -m benchmarks.peer MODEL SAMPLES.npz OUT.onnx
+    python -m benchmarks.peer static|dynamic MODEL SAMPLES.npz OUT.onnx
 
-Q/DQ, uint8 activations, int8 weights per channel, minmax over the first samples, after ``quant_pre_process`` where
-that works. It gets every chance: where that gives no model that loads (scales per channel need opset 13), the opset is
+Static: Q/DQ, uint8 activations, int8 weights per channel, minmax over the first samples. Dynamic: int8 weights per
+channel of matrix products and recurrent cells, which is where it pays. Both after ``quant_pre_process`` where that
+works. It gets every chance: where that gives no model that loads (scales per channel need opset 13), the opset is
 raised first, and where that fails too, weights get one scale each. The last line on standard output is
 ``{"note": "…"}``.
 """
@@ -22,12 +23,14 @@ import numpy as np
 import onnx
 import onnx.version_converter
 import onnxruntime as ort
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 SAMPLES = 16
 LIMIT_S = 900.0
 OPSET = 17
+DYNAMIC_OPERATORS = ["MatMul", "Gemm", "LSTM", "Attention"]
+"""Its default also makes ConvInteger of every Conv, which is slower than float."""
 ATTEMPTS = (("", False, True), (f"opset raised to {OPSET}", True, True), ("one scale for each weight", False, False))
 """Note, whether the opset is raised first, whether weights have a scale for each channel."""
 
@@ -39,9 +42,9 @@ class Peer:
         self.path, self.note = path, note
 
 
-def quantize(model: Path, samples: Path, out: Path) -> Peer:
-    """Run the quantizer; never raises for what it does."""
-    command = [sys.executable, "-m", "benchmarks.peer", str(model), str(samples), str(out)]
+def quantize(method: str, model: Path, samples: Path, out: Path) -> Peer:
+    """Run the quantizer, ``static`` or ``dynamic``; never raises for what it does."""
+    command = [sys.executable, "-m", "benchmarks.peer", method, str(model), str(samples), str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -69,23 +72,24 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
 def main() -> None:
     """Quantize in this process, which the quantizer's preprocessing makes leave files in its working folder."""
-    model, samples, out = (Path(a).resolve() for a in sys.argv[1:4])
+    method = sys.argv[1]
+    model, samples, out = (Path(a).resolve() for a in sys.argv[2:5])
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         try:
-            _quantize(model, samples, out)
+            _quantize(method, model, samples, out)
         finally:
             os.chdir(home)
 
 
-def _quantize(model: Path, samples: Path, out: Path) -> None:
+def _quantize(method: str, model: Path, samples: Path, out: Path) -> None:
     """The first attempt whose model loads counts."""
     failures = []
     for note, raised, per_channel in ATTEMPTS:
         try:
             with tempfile.TemporaryDirectory() as folder:
-                preprocessed = _attempt(model, samples, out, Path(folder), raised, per_channel)
+                preprocessed = _attempt(method, model, samples, out, Path(folder), raised, per_channel)
             ort.InferenceSession(str(out), providers=["CPUExecutionProvider"])
         except Exception as error:  # of whatever type
             failures.append(f"{type(error).__name__}: {error}")
@@ -100,7 +104,7 @@ def _quantize(model: Path, samples: Path, out: Path) -> None:
     sys.exit(1)
 
 
-def _attempt(model: Path, samples: Path, out: Path, folder: Path, raised: bool, per_channel: bool) -> bool:
+def _attempt(method: str, model: Path, samples: Path, out: Path, folder: Path, raised: bool, per_channel: bool) -> bool:
     given: Any = model
     if raised:
         given = folder / "raised.onnx"
@@ -112,6 +116,9 @@ def _attempt(model: Path, samples: Path, out: Path, folder: Path, raised: bool, 
     except Exception as error:  # of whatever type: then it goes on without
         print(f"quant_pre_process: {type(error).__name__}: {error}", file=sys.stderr)
         prepared, preprocessed = given, False
+    if method == "dynamic":
+        quantize_dynamic(str(prepared), str(out), DYNAMIC_OPERATORS, per_channel, weight_type=QuantType.QInt8)
+        return preprocessed
     quantize_static(
         str(prepared),
         str(out),

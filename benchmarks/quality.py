@@ -1,4 +1,4 @@
-"""What Inlay delivers against what everybody would try: the given model, the runtime's quantizer, all INT8, Conv only.
+"""What Inlay delivers against what everybody would try: the given model, the runtime's quantizer, uniform recipes.
 
     python -m benchmarks quality [--models DIR] [--budget 40] [--only NAME ...] [--restart]
 
@@ -16,16 +16,17 @@ from typing import Any
 import inlay
 from benchmarks import paired, peer
 from benchmarks.subjects import Subject
-from inlay.errors import InlayError
 from inlay.space.recipe import Recipe
 
 BOUND_DB = 20.0
 BLOCKS, PROCESSES = 12, 2
 EVALUATION = 32  # most samples to judge by
 
-USUAL = ("given", "quantize_static")
+PEERS = {"quantize_static": "static", "quantize_dynamic": "dynamic"}
+USUAL = ("given", *PEERS)
 """What people have without Inlay."""
-ANCHORS = (*USUAL, "full-int8", "conv-matmul")
+RECIPES = ("full-int8", "conv-matmul", "dynamic")
+ANCHORS = (*USUAL, *RECIPES)
 """With Inlay's own one-shot recipes, which have its ranges, rewrites and shared scales, but no search."""
 NORMALIZED = "normalized"  # float, normalized by Inlay: not what anybody would try, but it tells gains apart
 
@@ -39,21 +40,15 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
     result = inlay.tune(
         subject.model, out=folder / "tune", data=subject.samples, min_sqnr=BOUND_DB, budget=budget, cost_db=False
     )
-    files = {"delivered": result.model_path, "given": subject.model}
-    notes: dict[str, str] = {}
-    for name in (NORMALIZED, "full-int8", "conv-matmul"):
-        recipe = Recipe().set_global(None) if name == NORMALIZED else name
-        path = folder / f"{name}.onnx"
-        try:
-            inlay.quantize(subject.model, path, data=subject.samples, recipe=recipe)
-            files[name] = path
-        except InlayError as error:
-            notes[name] = f"fails: {error}"
-    theirs = peer.quantize(subject.model, subject.samples, folder / "quantize_static.onnx")
-    if theirs.path is not None:
-        files["quantize_static"] = theirs.path
-    if theirs.note:
-        notes["quantize_static"] = theirs.note
+    recipes: dict[str, Recipe | str] = {NORMALIZED: Recipe().set_global(None), **{name: name for name in RECIPES}}
+    made, notes = paired.quantized(subject, folder, recipes)
+    files = {"delivered": result.model_path, "given": subject.model, **made}
+    for name, method in PEERS.items():
+        theirs = peer.quantize(method, subject.model, subject.samples, folder / f"{name}.onnx")
+        if theirs.path is not None:
+            files[name] = theirs.path
+        if theirs.note:
+            notes[name] = theirs.note
     samples = paired.read(subject.samples, subject.model, 1)
     readings = paired.measure(files, samples, BLOCKS, PROCESSES)
     notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})

@@ -127,7 +127,10 @@ def test_a_name_that_is_not_there_is_said(tmp_path: Path) -> None:
         subjects.chosen(None, ["nothing"])
 
 
-def test_the_runtimes_quantizer_leaves_nothing_but_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["static", "dynamic"])
+def test_the_runtimes_quantizer_leaves_nothing_but_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     """Its preprocessing writes into the working folder (shapes that it infers, weights)."""
     onnx.save(residual_model(), tmp_path / "model.onnx")
     (name,) = (i.name for i in residual_model().graph.input)
@@ -136,7 +139,7 @@ def test_the_runtimes_quantizer_leaves_nothing_but_its_model(tmp_path: Path, mon
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(render.README.parent), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.chdir(folder)
-    found = peer.quantize(tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "out.onnx")
+    found = peer.quantize(method, tmp_path / "model.onnx", tmp_path / "samples.npz", tmp_path / "out.onnx")
     assert found.path is not None, found.note
     assert [p.name for p in folder.iterdir()] == []
 

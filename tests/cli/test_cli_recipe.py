@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -12,6 +13,7 @@ from inlay.model.load import load
 from inlay.quant.extract import extract
 from inlay.space.recipe_file import load_recipe
 from inlay.targets.registry import known_rewrites
+from inlay.testing import Builder
 from tests.support.branches import branches
 from tests.support.command_line import RunCommand, failed
 from tests.support.fixtures import SaveModel
@@ -66,3 +68,16 @@ def test_tune_keeps_to_the_recipe_and_writes_one(model: Path, tmp_path: Path, ru
     again = ("--target", "null", "--recipe", written)
     assert run("quantize", model, "-o", tmp_path / "again.onnx", *again).code == 0
     assert ports(tmp_path / "again.onnx") == delivered
+
+
+def test_an_operator_that_is_quantized_at_run_time_is_counted(save: SaveModel, tmp_path: Path, run: RunCommand) -> None:
+    """It has no row in the table of static operators, so it must not be counted as refused either."""
+    b = Builder()
+    shapes = {"w": (1, 32, 6), "r": (1, 32, 8), "b": (1, 64)}
+    weights = [b.constant(n, b.rng.normal(0, 0.2, s).astype(np.float32)) for n, s in shapes.items()]
+    b.output(b.node("cell", "LSTM", [b.input("x", (5, 1, 6)), *weights], hidden_size=8))
+    options = ("--recipe", "dynamic", "--target", "ort-cpu")
+    code, out, _ = run("quantize", save(b.model()), "-o", tmp_path / "q.onnx", *options)
+    assert code == 0
+    assert "1 of 1 operators" in out
+    assert "has no low-precision form" not in out

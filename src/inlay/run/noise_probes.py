@@ -100,7 +100,7 @@ class Probes:
         begun = self.clock()
         try:
             probe = self._built()
-            units = [u for u in self.prepared.units if u.selectable or u.forms]
+            units = [u for u in self.prepared.units if u.quantizable]
             ask = partial(probe.noise, samples=self._budget.source_samples)
             return sensitivity(probe.switches, units, ask, self._budget.questions)
         except Late:

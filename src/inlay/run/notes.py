@@ -118,8 +118,7 @@ def _float_notes(
 ) -> Iterator[str]:
     if not confirmed.best.is_float:
         return
-    selectable = [u for u in units if u.selectable]
-    if not selectable:
+    if not any(u.quantizable for u in units):
         reasons = "; ".join(f"{n} x {reason}" for reason, n in rejection_counts(units).most_common(3))
         yield f"float is best: no operator of the model runs in 8 bits here ({reasons})"
         return

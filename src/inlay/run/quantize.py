@@ -26,6 +26,7 @@ from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Decision, resolve
+from inlay.space.units import rejection_counts
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy
@@ -102,19 +103,14 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         accuracy = scorer.accuracy(table, placement) if real else None
         _publish(final.deliver(placement, work / out.name).path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
-    selected = [u for u in prepared.selectable if u.name in low]
-    refusals: dict[str, int] = {}
-    for unit in prepared.units:
-        if unit.rejection:
-            refusals[unit.rejection] = refusals.get(unit.rejection, 0) + 1
     return Quantized(
         out,
         file_sha256(out),
         len(placement),
-        (len(selected), len(prepared.units)),
+        (sum(u.name in low for u in prepared.units), len(prepared.units)),
         str(choice).removeprefix("ranges by "),
         accuracy,
-        refusals,
+        rejection_counts(prepared.units),
         tuple(_with_sharing(d, shared) for d in resolved.decisions),
     )
 

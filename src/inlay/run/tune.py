@@ -152,7 +152,7 @@ def _calibrate(session: Session, given: Given) -> _Calibrated:
     feeds = parts.calibration.feeds
     prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
-    units, samples = len(prepared.selectable), len(parts.calibration)
+    units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
     deadline = session.plan.calibration(session.costs, config)
     calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline)

@@ -97,7 +97,7 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     found = match(recipe, graph)
     verdicts = {u.name: _verdict(u, recipe, found, graph, rules) for u in units}
     _settle_clusters(recipe, found, graph, rules, verdicts)
-    changeable = {n: v for n, v in verdicts.items() if v.unit.selectable or v.unit.forms}
+    changeable = {n: v for n, v in verdicts.items() if v.unit.quantizable}
     kept = {n: v.reason for n, v in changeable.items() if v.stays_float}
     low = {name: v.qtype for name, v in verdicts.items() if v.qtype is not None}
     placement = placement_from_labels(

@@ -53,6 +53,11 @@ class Unit:
         return self.rule is not None and not self.rejection
 
     @property
+    def quantizable(self) -> bool:
+        """Whether it has any precision besides float."""
+        return self.selectable or bool(self.forms)
+
+    @property
     def moves_data(self) -> bool:
         """Whether it only moves data (Reshape, MaxPool, …)."""
         return self.rule is not None and self.rule.moves_data
@@ -224,4 +229,4 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
 
 def rejection_counts(units: Collection[Unit]) -> Counter[str]:
     """How many units stay float, by reason."""
-    return Counter(u.rejection for u in units if u.rejection)
+    return Counter(u.rejection for u in units if not u.quantizable)

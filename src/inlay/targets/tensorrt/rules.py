@@ -8,6 +8,10 @@ commutes with them, and fuses what is left into the weighted operators.
 
 from __future__ import annotations
 
+from typing import Any
+
+from inlay.model.normalize import FloatRewrite
+from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Condition, Needs, OpRule, Rules
 from inlay.targets.conditions import constant_weight, moves_activation, one_output
 from inlay.types import QType
@@ -50,3 +54,19 @@ RULES = Rules(
     unfold_cost=0.0,  # a Relu is part of the Conv's kernel whatever the type's limits are
 )
 """Biases stay in float: DQ of 32-bit integers is not taken in. Nothing goes between Conv, BatchNormalization, Relu."""
+
+
+class ExplicitQuantization:
+    """What every way of running TensorRT takes: plain Q/DQ nodes, by one table."""
+
+    def rules(self) -> Rules:
+        """What explicit Q/DQ nodes make TensorRT run in INT8."""
+        return RULES
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """None."""
+        return ()
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None."""
+        return ()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, TargetError
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.model_file import ModelFile
 from inlay.targets.tensorrt.bindings import tensorrt
@@ -26,10 +22,10 @@ from inlay.targets.tensorrt.engine import (
 from inlay.targets.tensorrt.layers import kernels_of
 from inlay.targets.tensorrt.reports import Clock, clock_of, read_layers
 from inlay.targets.tensorrt.reports import timing_cache as cache_file
-from inlay.targets.tensorrt.rules import REMARK, RULES
+from inlay.targets.tensorrt.rules import REMARK, ExplicitQuantization
 
 
-class TensorRtTarget:
+class TensorRtTarget(ExplicitQuantization):
     """TensorRT 11 on a GPU of this machine.
 
     Args:
@@ -62,18 +58,6 @@ class TensorRtTarget:
         facts = {"tensorrt": str(tensorrt().__version__), "clock": self.clock}
         facts |= {"device": device_name(self._device), "cuda": driver_version()}
         return Fingerprint(self.name, {**facts, "plugins": ", ".join(p.name for p in self._plugins)})
-
-    def rules(self) -> Rules:
-        """What explicit Q/DQ nodes make TensorRT run in INT8."""
-        return RULES
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None."""
-        return ()
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None."""
-        return ()
 
     def compile(self, model: Artifact) -> TensorRtExecutable:
         """Build an engine; one of dynamic shapes when the first inputs are known. Raises CompileFailed."""

@@ -11,21 +11,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, TargetError, UsageError
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
 from inlay.targets.model_file import ModelFile
 from inlay.targets.process import Process
 from inlay.targets.tensorrt import reports
 from inlay.targets.tensorrt.layers import kernels_of
 from inlay.targets.tensorrt.remote import Remote, remote_in, without_password
-from inlay.targets.tensorrt.rules import REMARK, RULES
+from inlay.targets.tensorrt.rules import REMARK, ExplicitQuantization
 
 _WARM_UP_MS = 50  # of each run of the tool: clocks of a device rise within milliseconds
 _QUICK_S = 60.0  # seconds for a question that needs no device
@@ -41,7 +37,7 @@ _OWN = frozenset(
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-class TrtexecTarget:
+class TrtexecTarget(ExplicitQuantization):
     """TensorRT on the device that ``trtexec`` chooses, or that its arguments name.
 
     Args:
@@ -125,18 +121,6 @@ class TrtexecTarget:
         if "accuracy" in self.lacks:
             facts["outputs"] = "of ONNX Runtime without fusions, as safe engines give none"
         return Fingerprint(self.name, {**facts, "plugins": ", ".join(plugins)})
-
-    def rules(self) -> Rules:
-        """What explicit Q/DQ nodes make TensorRT run in INT8."""
-        return RULES
-
-    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None."""
-        return ()
-
-    def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """None."""
-        return ()
 
     def compile(self, model: Artifact) -> TrtexecExecutable:
         """Build an engine; one of dynamic shapes when the first inputs are known. Raises CompileFailed."""
