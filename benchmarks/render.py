@@ -10,7 +10,7 @@ from typing import Any
 BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
 _MEANS = {
     "geometric_mean": "the best feasible anchor",
-    "geometric_mean_over_usual": "the best feasible one of the given file, quantize_static and quantize_dynamic",
+    "geometric_mean_over_usual": "the better feasible one of the given file and quantize_static",
 }
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parents[1] / "README.md"
