@@ -22,6 +22,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
         "hard swish": hard_swish(),
         "matmul and add": _dense(),
+        "residual": _residual(),
         "patches": _patches(),
         "few outputs": _few_outputs(),
         "short rows": _short_rows(),
@@ -94,6 +95,15 @@ def _dense() -> onnx.ModelProto:
     b = Builder()
     product = b.node("dense", "MatMul", [b.input("x", (3, 4)), b.constant("w", b.rng.standard_normal((4, 5)))])
     b.output(b.node("sum", "Add", [product, b.constant("row", b.rng.standard_normal(5))]))
+    return b.model()
+
+
+def _residual() -> onnx.ModelProto:
+    b = Builder()
+    x = b.input("x", (1, 6, 16))
+    parameters = [b.constant(name, b.rng.uniform(0.5, 2.0, 16)) for name in ("gamma", "beta")]
+    total = b.node("total", "Add", [x, b.node("act", "Tanh", [x])])
+    b.output(b.node("norm", "LayerNormalization", [total, *parameters], axis=-1))
     return b.model()
 
 

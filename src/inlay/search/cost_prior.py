@@ -196,10 +196,9 @@ class CostPrior:
         in_float, forms = np.fmin(cases[:, 0], cases[:, 1]), self._mean[self._parameters.first_form :].reshape(shape)
         found = np.full(shape[1], policy.LOW_OVER_FLOAT)
         for k in range(shape[1]):
-            ratios = forms[:, k] / in_float
-            seen = ratios[np.isfinite(ratios) & (ratios > 0.0)]
-            if seen.size:
-                found[k] = np.clip(np.median(seen), *policy.LOW_OVER_FLOAT_RANGE)
+            seen = (np.nan_to_num(forms[:, k], nan=0.0) > 0.0) & (np.nan_to_num(in_float, nan=0.0) > 0.0)
+            if seen.any():
+                found[k] = np.clip(np.median(forms[seen, k] / in_float[seen]), *policy.LOW_OVER_FLOAT_RANGE)
         return found
 
     def _from_float(self, at: int, ratios: np.ndarray) -> float:

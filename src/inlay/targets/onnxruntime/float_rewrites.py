@@ -13,6 +13,7 @@ from inlay.targets.onnxruntime.passes.broadcast_constants import write_out_const
 from inlay.targets.onnxruntime.passes.gemm import gather_gemm
 from inlay.targets.onnxruntime.passes.lrn import spell_out_lrn
 from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
+from inlay.targets.onnxruntime.passes.skip_normalization import keep_additions_apart
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
@@ -54,6 +55,12 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         gather_gemm,
         "a Gemm with a quantized bias has an integer kernel; the runtime would make a float Gemm of the pair",
         "optimized graphs",
+    ),
+    FloatRewrite(
+        "keep additions apart from normalizations",
+        keep_additions_apart,
+        "the kernel that the runtime makes of both, SkipLayerNormalization, is not vectorized",
+        "Add and LayerNormalization over 1x128x384: 368 us as one kernel, 99 apart",
     ),
     FloatRewrite(
         "fold the patches of an image into Conv",

@@ -10,4 +10,5 @@ __all__ = [
     "gemm",
     "lrn",
     "prelu",
+    "skip_normalization",
 ]
