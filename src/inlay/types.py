@@ -20,7 +20,8 @@ class QType(enum.Enum):
     """How the integers of a quantized tensor are stored; the value is ONNX's name for their type.
 
     In a *dynamic* type an activation is quantized by the range that it has in this very inference
-    (DynamicQuantizeLinear): it needs no calibration.
+    (DynamicQuantizeLinear): it needs no calibration. In a type of *blocks* a weight has one scale for so many
+    neighbors along the axis that products are summed over.
     """
 
     INT4 = "int4"
@@ -30,6 +31,10 @@ class QType(enum.Enum):
     UINT16 = "uint16"
     INT32 = "int32"  # biases only
     DYNAMIC = "dynamic uint8"  # activations only
+    INT4_32 = "int4/32"  # weights only, as all types of blocks
+    INT4_128 = "int4/128"
+    INT8_32 = "int8/32"
+    INT8_128 = "int8/128"
 
     @property
     def bits(self) -> int:
@@ -39,7 +44,12 @@ class QType(enum.Enum):
     @property
     def element(self) -> str:
         """ONNX's name for the type of one integer."""
-        return self.value.split()[-1]
+        return self.value.split()[-1].split("/")[0]
+
+    @property
+    def block(self) -> int:
+        """Elements that share a scale; 0 where that is not a matter of the type."""
+        return int(self.value.partition("/")[2] or 0)
 
     @property
     def dynamic(self) -> bool:
@@ -85,9 +95,11 @@ class QParams:
 
     Attributes:
         qtype: integer type.
-        scale: one number per tensor (length 1), or per channel. Exact float32 values.
+        scale: one number per tensor (length 1), per channel, or per block in the order of the tensor. Exact float32
+            values.
         zero_point: as many as ``scale``.
-        axis: channel axis, or None for per-tensor qparams (written as ONNX scalars).
+        axis: channel axis, that of the blocks for a type of blocks, or None for per-tensor qparams (written as ONNX
+            scalars).
     """
 
     qtype: QType

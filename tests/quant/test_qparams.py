@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -11,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from inlay.errors import ModelError
+from inlay.model.store import packed, tensor_proto, unpacked
+from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.observers import Range
-from inlay.quant.qparams import activation_params, dequantize, quantize, weight_params
+from inlay.quant.qparams import activation_params, block_params, dequantize, quantize, scale_shape, weight_params
 from inlay.targets.onnxruntime.rules import rules_for
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, run_reference, sqnr
@@ -248,3 +251,34 @@ def _runtime_qdq(x: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     q, y = session.run(None, {"x": x})
     return q, y
+
+
+@pytest.mark.parametrize("qtype", [t for t in QType if t.block])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_blocks_are_what_the_operator_dequantizes(qtype: QType, axis: int) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_t(3, (256, 128) if axis == 0 else (128, 256)).astype(np.float32)
+    weight[:32, :32] = 0.0
+    params = block_params(weight, axis, qtype)
+    integers = quantize(weight, params)
+    found = dequantize(integers, params)
+    grid = [np.asarray(params.scale, np.float32).reshape(scale_shape(weight.shape, params))]
+    node = helper.make_node("DequantizeLinear", ["q", "s"], ["y"], axis=axis, block_size=qtype.block)
+    tensors = [tensor_proto("q", integers, ONNX_TYPE[qtype]), numpy_helper.from_array(grid[0], "s")]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, weight.shape)
+    graph = helper.make_graph([node], "g", [], [output], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (want,) = check_and_load(model).run(None, {})
+    assert np.array_equal(found, want)
+    error = np.abs(found - weight).max() / np.abs(weight).max()
+    assert error < (0.21 if qtype.bits == 4 else 0.005)
+    whole = weight_params(weight, 1 - axis, qtype.qmax)
+    assert np.square(found - weight).sum() < np.square(dequantize(quantize(weight, whole), whole) - weight).sum()
+
+
+def test_four_bits_share_a_byte() -> None:
+    odd = np.arange(-7, 8).astype(ml_dtypes.int4).reshape(3, 5)
+    assert len(packed(odd)) == 8
+    assert (unpacked(packed(odd), odd.shape) == odd).all()
+    stored = onnx.TensorProto(name="t", data_type=TensorProto.INT4, dims=odd.shape, raw_data=packed(odd))
+    assert (numpy_helper.to_array(stored) == odd).all()

@@ -187,6 +187,31 @@ def test_builtin_recipes_are_the_usual_placements(family: str) -> None:
     assert weighted == placement_from_labels(graph, units, RULES, lambda u: u.op_type in ("Conv", "MatMul"))
 
 
+def test_each_precision_is_a_rule_of_one_line() -> None:
+    """Weights alone are quantized in one form, and by all others as well: a recipe must tell them apart."""
+    b = GraphBuilder()
+    precisions = {"p": "weight-only", "q": "dynamic", "r": STATIC, "s": "weight-only int4/32"}
+    x = b.input((1, 8, 64))
+    for name in precisions:
+        x = b.node("MatMul", [x, b.const((64, 64))], (1, 8, 64), name=name)
+    graph = b.graph()
+    units = find_units(graph, RULES)
+    placement = placement_from_precisions(graph, units, RULES, precisions)
+    recipe = recipe_of(placement, graph, units, RULES)
+    assert [str(r) for r in recipe.rules[1:]] == [
+        "set_name('p', weight-only)",
+        "set_name('q', dynamic)",
+        "set_name('r', uint8)",
+        "set_name('s', weight-only int4/32)",
+    ]
+    assert recipe_file.to_data(recipe)["rules"][-1] == {"name": "s", "config": {"weight": "int4", "block": 32}}
+    again = recipe_file.from_data(recipe_file.to_data(recipe))
+    assert resolve(again, graph, units, RULES).placement == placement
+    digests = {placement_from_precisions(graph, units, RULES, {"p": f}).digest for f in units[0].forms}
+    assert len(digests) == len(units[0].forms) == 4, "blocks of 128 are larger than its sums"
+    assert Placement.from_json(placement.as_json()) == placement
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recipe_of_any_placement_gives_it_back(family: str) -> None:
     graph = FAMILIES[family](30)
@@ -258,6 +283,22 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
         ("inlay-recipe: 1\nrules: [{global: int9}]", "'int9' is no type"),
         ("inlay-recipe: 1\nrules: [{name: a, config: float, per_chanel: 1}]", "unknown entry 'per_chanel'"),
         ("inlay-recipe: 1\nrules: [{name: a, config: {off_zero: 1.5}}]", "off_zero is 1.5; a rewrite is selected by"),
+        (
+            "inlay-recipe: 1\nrules: [{name: a, config: {weight: int4}}]",
+            "weights are no 'int4'; give int8 alone, int4 with",
+        ),
+        (
+            "inlay-recipe: 1\nrules: [{name: a, config: {weight: int8, block: 48}}]",
+            "weights are no 'int8' with block 48",
+        ),
+        (
+            "inlay-recipe: 1\nrules: [{name: a, config: {weight: int8, activation: int}}]",
+            "activation says nothing beside",
+        ),
+        (
+            "inlay-recipe: 1\nrules: [{name: a, config: {weight: [1], block: x}}]",
+            r"weights are no \[1\] with block 'x'",
+        ),
         ("inlay-recipe: 1\nrule: []", "unknown entry 'rule'"),
         ("inlay-recipe: 1\nrules: [{port: conv1, config: int}]", "not a port"),
         ("rules: [", "not YAML"),
@@ -272,7 +313,8 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match=r"none\.yaml: no such file"):
         recipe_file.find_recipe(tmp_path / "none.yaml")
-    with pytest.raises(UsageError, match="no such recipe; give full-int8, conv-matmul, dynamic, or a file"):
+    known = "full-int8, conv-matmul, dynamic, weight-only, or a file"
+    with pytest.raises(UsageError, match=f"no such recipe; give {known}"):
         recipe_file.find_recipe("int9")
 
 

@@ -49,7 +49,7 @@ class WeightStore:
         """Shape of the array called ``key``; ``make`` is called only the first time."""
         if key not in self._shapes:
             array = make()
-            self.put(key, np.ascontiguousarray(array).tobytes)
+            self.put(key, lambda: packed(array))
             self._shapes[key] = array.shape
         return self._shapes[key]
 
@@ -135,9 +135,23 @@ def save_external_data(proto: onnx.ModelProto, store: WeightStore, data_file: Pa
     return moved
 
 
+def packed(array: np.ndarray) -> bytes:
+    """The data of a tensor; of 4-bit integers two share a byte, the first one in its lower half."""
+    if array.dtype != ml_dtypes.int4:
+        return np.ascontiguousarray(array).tobytes()
+    flat = array.astype(np.int8).ravel().view(np.uint8) & 0xF
+    flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
+    return (flat[0::2] | flat[1::2] << 4).tobytes()
+
+
+def unpacked(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """The 4-bit integers that :func:`packed` gave ``data`` for."""
+    pairs = np.frombuffer(data, np.uint8)
+    flat = np.stack([pairs & 0xF, pairs >> 4], axis=1).ravel()[: int(np.prod(shape))].astype(np.int8)
+    return np.where(flat > 7, flat - 16, flat).astype(ml_dtypes.int4).reshape(shape)
+
+
 def tensor_proto(name: str, array: np.ndarray, dtype: int) -> onnx.TensorProto:
     """``array`` as an inline tensor with ONNX element type ``dtype`` (4-bit types are packed)."""
-    if dtype == onnx.TensorProto.INT4:
-        return onnx.helper.make_tensor(name, dtype, array.shape, array.astype(ml_dtypes.int4).ravel())
-    data = np.ascontiguousarray(array).tobytes()
+    data = packed(array.astype(ml_dtypes.int4) if dtype == onnx.TensorProto.INT4 else array)
     return onnx.TensorProto(name=name, data_type=dtype, dims=array.shape, raw_data=data)

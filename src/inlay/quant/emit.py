@@ -22,12 +22,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from inlay.errors import ModelError
+from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph
 from inlay.model.passes.names import free_name
-from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, tensor_proto
+from inlay.model.passes.opset import BLOCKS_IR, BLOCKS_OPSET, raise_opset
+from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, packed, tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
-from inlay.quant.qparams import STORAGE, QParamsTable, quantize
+from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
 from inlay.quant.rewrite import Rewrite
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
@@ -91,6 +92,7 @@ class Emitter:
         self._graph = graph
         self._store = store
         self._targets_rewrites, self._fixed = rewrites, shapes or graph
+        self._model = model
         self.base = externalize_weights(model, store) if base is None else base
         # keyed by the identity of the qparams too: the tuple keeps them alive
         self._parts: dict[tuple[str, bool, bool, int], tuple[QParams | None, _Parts]] = {}
@@ -103,6 +105,22 @@ class Emitter:
             (rewrite, {n.name: form for n in fixed.nodes if (form := rewrite.applies(fixed, n)) is not None})
             for rewrite in self._targets_rewrites
         ]
+
+    @cached_property
+    def _raised(self) -> onnx.ModelProto:
+        """``base`` in the first opset that has blocks: only models with blocks are written in it."""
+        try:
+            model, changed = raise_opset(self._model, BLOCKS_OPSET)
+        except TargetError as error:
+            raise ModelError(f"blocks of weights need opset {BLOCKS_OPSET}: {error}") from error
+        base = externalize_weights(model, self._store) if changed else self.base
+        left = {(n.name, *n.output) for n in base.graph.node}
+        lost = next((n for n in self.base.graph.node if (n.name, *n.output) not in left), None)
+        if lost is not None:
+            raise ModelError(
+                f"blocks of weights need opset {BLOCKS_OPSET}, in which {lost.op_type} {lost.name} is gone"
+            )
+        return base
 
     @cached_property
     def _values(self) -> set[str]:
@@ -133,13 +151,16 @@ class Emitter:
             metadata: entries for the model's metadata properties.
 
         Raises:
-            ModelError: a port that the model does not have, or whose value cannot be quantized.
+            ModelError: a port that the model does not have, or whose value cannot be quantized; or blocks of weights
+            in a model whose opset cannot be raised.
         """
         sites = self._sites(placement, table)
-        proto, base = onnx.ModelProto(), self.base
+        blocks = any(site.qtype.block for site in sites)
+        proto, base = onnx.ModelProto(), self._raised if blocks else self.base
         for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
             if base.HasField(field):
                 setattr(proto, field, getattr(base, field))
+        proto.ir_version = max(proto.ir_version, BLOCKS_IR if blocks else 0)
         proto.opset_import.extend(base.opset_import)
         proto.metadata_props.extend(base.metadata_props)
         proto.functions.extend(base.functions)
@@ -150,7 +171,7 @@ class Emitter:
             )  # so that extract knows that no activation was dropped for a Q
         for key, text in facts.items():
             proto.metadata_props.add(key=key, value=text)
-        self._write_graph(proto.graph, sites)
+        self._write_graph(proto.graph, base.graph, sites)
         if sites:
             self._rewrite(proto.graph, placement)
         known = {opset.domain for opset in proto.opset_import} | {"ai.onnx", ""}
@@ -187,7 +208,7 @@ class Emitter:
             known = not self._graph.is_constant(value) if qtype.dynamic else table.knows(value)
             if not self._graph.is_float(value) or not known:
                 raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
-            prefix = value if types[value] == 1 else f"{value}_{qtype.value.replace(' ', '_')}"
+            prefix = value if types[value] == 1 else f"{value}_{qtype.value.replace(' ', '_').replace('/', '_')}"
             params = None if qtype.dynamic else table.params(value, qtype)
             site = _Site(value, qtype, params, tuple(ports), prefix, value in moved)
             owned = value not in self._graph.captured and self._graph.producer(value) is not None
@@ -196,8 +217,7 @@ class Emitter:
             sites.append(site)
         return sites
 
-    def _write_graph(self, graph: onnx.GraphProto, sites: Iterable[_Site]) -> None:
-        base = self.base.graph
+    def _write_graph(self, graph: onnx.GraphProto, base: onnx.GraphProto, sites: Iterable[_Site]) -> None:
         redirect: defaultdict[str, dict[int, str]] = defaultdict(dict)
         renamed: dict[str, str] = {}
         at_start: list[onnx.NodeProto] = []
@@ -259,17 +279,24 @@ class Emitter:
         params = site.params
         if params is None:
             return self._dynamic_parts(site)
-        scale = np.asarray(params.scale, np.float32)
-        zero = np.asarray(params.zero_point, STORAGE[params.qtype])
-        if params.axis is None:
-            scale, zero = scale.reshape(()), zero.reshape(())  # runtimes fuse scalars; shape [1] breaks some kernels
+        shape = scale_shape(
+            self._graph.shape(site.value) or (), params
+        )  # runtimes fuse scalars; [1] breaks some kernels
+        scale = np.asarray(params.scale, np.float32).reshape(shape)
+        zero = np.asarray(params.zero_point, STORAGE[params.qtype]).reshape(shape)
         axis: dict[str, int] = {} if params.axis is None else {"axis": params.axis}
+        if params.qtype.block:
+            axis["block_size"] = params.qtype.block
         names = [self._free(f"{site.prefix}_{suffix}") for suffix in ("scale", "zero_point", "quantized")]
         scale_name, zero_name, quantized = names
         read = site.value if site.at_output else self._free(f"{site.prefix}_{DEQUANTIZE}")
         tensors = [tensor_proto(scale_name, scale, onnx.TensorProto.FLOAT)]
-        tensors.append(tensor_proto(zero_name, zero, ONNX_TYPE[params.qtype]))
-        nodes = [_node(DEQUANTIZE, [quantized, scale_name, zero_name], read, self._free_node(site, DEQUANTIZE), axis)]
+        grid = [scale_name, zero_name]
+        if params.qtype.block and not zero.any():
+            grid.pop()  # one for each block would be read, and kept in the file
+        else:
+            tensors.append(tensor_proto(zero_name, zero, ONNX_TYPE[params.qtype]))
+        nodes = [_node(DEQUANTIZE, [quantized, *grid], read, self._free_node(site, DEQUANTIZE), axis)]
         if self._graph.is_constant(site.value):
             tensors.append(self._constant(site, quantized))
         else:
@@ -293,12 +320,12 @@ class Emitter:
         assert site.params is not None
         params = site.params
         dtype = ONNX_TYPE[site.qtype]
-        if array.size * site.qtype.bits // 8 < INLINE_BYTES or site.qtype is QType.INT4:
+        if array.size * site.qtype.bits // 8 < INLINE_BYTES:
             return tensor_proto(name, quantize(array, params), dtype)
         key = f"{site.qtype.value}:{site.prefix}:{hash(params)}"
         if site.array is not None:
             key += f":{hashlib.sha256(array.tobytes()).hexdigest()}"
-        self._store.put(key, lambda: quantize(array, params).tobytes())
+        self._store.put(key, lambda: packed(quantize(array, params).astype(STORED[params.qtype])))
         return self._store.reference(key, name, dtype, tuple(array.shape))
 
     def _float_name(self, value: str) -> str:

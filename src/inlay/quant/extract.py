@@ -20,14 +20,14 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
-from inlay.quant.qparams import dequantize
+from inlay.quant.qparams import dequantize, scale_shape
 from inlay.quant.rewrite import Rewrite
 from inlay.quant.saturation import Form, Saturation, Saturations, settle
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 
 _DEPTH_TO_SPACE = "DepthToSpace"
 
-_TYPES = {ir.DataType[t.name]: t for t in QType if not t.dynamic}
+_TYPES = {(ir.DataType[t.element.upper()], t.block): t for t in QType if not t.dynamic}
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,7 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams | None] | s
 
 
 def _params(node: ir.Node) -> QParams | str:
-    if "block_size" in node.attributes and node.attributes["block_size"].value:
-        return "it is quantized in blocks"
+    block = int(node.attributes["block_size"].value or 0) if "block_size" in node.attributes else 0
     scale, zero = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
     if scale is None or scale.const_value is None or (zero is not None and zero.const_value is None):
         return "its scale or zero point is computed at run time"
@@ -200,14 +199,21 @@ def _params(node: ir.Node) -> QParams | str:
         zeros = np.asarray(zero.const_value.numpy()).astype(np.int64)
     else:
         dtype, zeros = _stated_type(node), np.zeros(scales.shape, np.int64)
-    if dtype not in _TYPES:
-        return f"it is quantized to {dtype.name.lower()}"
+    if (dtype, block) not in _TYPES:
+        return f"it is quantized to {dtype.name.lower()}{f' in blocks of {block}' if block else ''}"
     axis = None
-    if scales.size > 1 or (scales.ndim == 1 and "axis" in node.attributes):
+    if scales.size > 1 or block or (scales.ndim == 1 and "axis" in node.attributes):
         axis = int(node.attributes["axis"].value) if "axis" in node.attributes else 1
         shape = node.inputs[0].shape if node.inputs[0] is not None else None
         axis = axis % len(shape) if axis < 0 and shape is not None else axis
-    return QParams(_TYPES[dtype], tuple(scales.reshape(-1).tolist()), tuple(int(z) for z in zeros.reshape(-1)), axis)
+    numbers = tuple(scales.reshape(-1).tolist()), tuple(int(z) for z in zeros.reshape(-1))
+    params = QParams(_TYPES[dtype, block], *numbers, axis)
+    if block:
+        value = node.inputs[0]
+        of = tuple(value.const_value.shape.numpy()) if value is not None and value.const_value is not None else ()
+        if axis is None or axis not in range(len(of)) or of[axis] % block or scale_shape(of, params) != scales.shape:
+            return f"its blocks of {block} do not divide it"
+    return params
 
 
 def _stated_type(node: ir.Node) -> ir.DataType:

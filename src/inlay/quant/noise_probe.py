@@ -21,7 +21,7 @@ from inlay.model.reference import Session
 from inlay.model.store import WeightStore, tensor_proto
 from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE
-from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize
+from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize, scale_shape
 from inlay.space.rules import Rules
 from inlay.space.units import Unit
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
@@ -83,12 +83,15 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
 
 def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tuple[int, QType]]) -> Iterator[Switch]:
     """A switch for each port of a form that no other switch quantizes in its type."""
-    sites = dict.fromkeys(site for u in units for sites in u.forms.values() for site in sites)
+    sites = dict.fromkeys(site for u in units for sites in u.searched.values() for site in sites)
+    left = _CONSTANT_BYTES
     for port, qtype in sites:
         if port not in owners or owners[port][1] is not qtype:
             value = graph.value_of(port)
             array = graph.constant(value)
-            if array is None or array.nbytes <= _CONSTANT_BYTES:
+            held = 0 if array is None else array.size if qtype.block else array.nbytes
+            if held <= left:
+                left -= held
                 yield Switch(value, (port,), qtype, array is not None)
 
 
@@ -143,6 +146,8 @@ def _switched(
         rounded = f"{prefix}/rounded"
         if switch.qtype is QType.INT32:
             made = _constant(proto, table.bias(switch.ports[0]), prefix)
+        elif switch.qtype.block:
+            made = _blocks(proto, graph.constant(value), table.params(value, switch.qtype), prefix)
         elif switch.constant:
             array, params = graph.constant(value), table.params(value, switch.qtype)
             made = _constant(proto, None if array is None else dequantize(quantize(array, params), params), prefix)
@@ -174,6 +179,30 @@ def _constant(proto: onnx.GraphProto, rounded: np.ndarray | None, prefix: str) -
     assert rounded is not None, "only constants have such a switch"
     proto.initializer.append(tensor_proto(f"{prefix}/constant", rounded.astype(np.float32), TensorProto.FLOAT))
     return [helper.make_node("Identity", [f"{prefix}/constant"], [f"{prefix}/rounded"])]
+
+
+def _blocks(proto: onnx.GraphProto, array: np.ndarray | None, params: QParams, prefix: str) -> list[onnx.NodeProto]:
+    """Nodes that compute ``<prefix>/rounded`` from integers in blocks, in any opset: they take a byte for each element.
+
+    Several types of one weight would exceed what a model may hold as floats.
+    """
+    assert array is not None, "only weights are quantized in blocks"
+    axis, shape = params.axis or 0, array.shape
+    integers = quantize(array, params).reshape(*shape[:axis], -1, params.qtype.block, *shape[axis + 1 :])
+    scale = np.expand_dims(np.asarray(params.scale, np.float32).reshape(scale_shape(shape, params)), axis + 1)
+    names = [f"{prefix}/{what}" for what in ("integers", "scale", "shape", "steps", "scaled")]
+    proto.initializer.extend(
+        [
+            tensor_proto(names[0], integers, TensorProto.INT8),
+            tensor_proto(names[1], scale, TensorProto.FLOAT),
+            tensor_proto(names[2], np.array(shape, np.int64), TensorProto.INT64),
+        ]
+    )
+    return [
+        helper.make_node("Cast", names[:1], [names[3]], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [names[3], names[1]], [names[4]]),
+        helper.make_node("Reshape", [names[4], names[2]], [f"{prefix}/rounded"]),
+    ]
 
 
 def _rounding(proto: onnx.GraphProto, source: str, prefix: str, params: QParams) -> list[onnx.NodeProto]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 import onnx
 
-from inlay.model.store import WeightStore, tensor_proto
+from inlay.model.store import WeightStore, tensor_proto, unpacked
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
@@ -45,6 +45,8 @@ class QDQGraph:
         tensor = self._tensors[name]
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             return np.asarray(onnx.numpy_helper.to_array(tensor))
+        if tensor.data_type == onnx.TensorProto.INT4:
+            return unpacked(self._store.read(tensor), tuple(tensor.dims))
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.frombuffer(self._store.read(tensor), dtype).reshape(tuple(tensor.dims))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from inlay.errors import ModelError
@@ -65,6 +66,41 @@ def weight_params(weight: np.ndarray, axis: int | None, limit: int, floor: np.nd
     return QParams(QType.INT8, tuple(scale.tolist()), (0,) * scale.size, None if axis is None else axis % weight.ndim)
 
 
+_CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8)
+"""Shares of a block's largest magnitude that its integers may reach: of 4 bits, a large one costs all others."""
+
+
+def block_params(weight: np.ndarray, axis: int, qtype: QType) -> QParams:
+    """Symmetric qparams of blocks: of :data:`_CLIPPED`, each block gets the scale of least squared error.
+
+    Args:
+        weight: float array; its size along ``axis`` is a multiple of the block.
+        axis: that of the blocks.
+        qtype: a type of blocks.
+    """
+    shape = weight.shape
+    blocks = np.where(np.isfinite(weight), weight, 0.0).astype(np.float32)
+    blocks = blocks.reshape(*shape[:axis], -1, qtype.block, *shape[axis + 1 :])
+    top = np.abs(blocks).max(axis=axis + 1, initial=0.0) / qtype.qmax
+    best, least = top, np.full(top.shape, np.inf)
+    for share in _CLIPPED if qtype.bits < 8 else _CLIPPED[:1]:
+        scale = np.where(top > 0.0, np.maximum(share * top, _TINY), 1.0).astype(np.float32)
+        wide = np.expand_dims(scale, axis + 1)
+        error = np.square(np.clip(np.rint(blocks / wide), qtype.qmin, qtype.qmax) * wide - blocks).sum(axis=axis + 1)
+        best, least = np.where(error < least, scale, best), np.minimum(error, least)
+    flat = best.astype(np.float32).reshape(-1)
+    return QParams(qtype, tuple(flat.tolist()), (0,) * flat.size, axis)
+
+
+def scale_shape(shape: Sequence[int | None], params: QParams) -> tuple[int, ...]:
+    """Shape of scale and zero point, as DequantizeLinear takes them, of a tensor of this ``shape``."""
+    if params.axis is None:
+        return ()
+    if not params.qtype.block:
+        return (len(params.scale),)
+    return tuple((n or 0) // (params.qtype.block if i == params.axis else 1) for i, n in enumerate(shape))
+
+
 def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
     """``clip(round_half_even(x / scale) + zero_point)`` as QuantizeLinear does, in float32 (biases: float64)."""
     scale, zero = _aligned(array, params)
@@ -82,9 +118,19 @@ def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
 STORAGE = {t: np.dtype(t.element.replace("int4", "int8")) for t in QType}
 """The numpy type that holds each integer type."""
 
+STORED = {t: np.dtype(ml_dtypes.int4) if t.element == "int4" else STORAGE[t] for t in QType}
+"""The numpy type of each as a model stores it."""
+
 
 def _aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray]:
     """Scale and zero point shaped to broadcast over ``array``."""
+    if params.qtype.block:
+        numbers = np.asarray(params.scale, np.float32), np.asarray(params.zero_point, np.int64)
+        scale, zero = (np.reshape(n, scale_shape(array.shape, params)) for n in numbers)
+        return (
+            np.repeat(scale, params.qtype.block, params.axis),
+            np.repeat(zero, params.qtype.block, params.axis) if zero.any() else np.zeros((), np.int64),
+        )
     shape = [1] * array.ndim
     if params.axis is not None:
         shape[params.axis] = -1
@@ -199,6 +245,9 @@ class QParamsTable:
             return activation_params(self._ranges[value], qtype, self._rules.symmetric_activations)
         array = self._graph.constant(value)
         assert array is not None
+        channels = self._weights[value][0] if qtype.block and value in self._weights else None
+        if channels is not None:
+            return block_params(array, 1 - channels, qtype)
         if value not in self._weights or qtype is not self._rules.weight:
             found = self._ranges.get(value) or constant_range(array)
             return activation_params(found, qtype, self._rules.symmetric_activations)

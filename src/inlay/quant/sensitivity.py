@@ -156,13 +156,13 @@ def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]
     by_site: dict[tuple[Port, QType], Switch] = {}
     for switch in switches:
         by_site.update(((port, switch.qtype), switch) for port in switch.ports)
-        if switch.constant and switch.ports[0] in owner:
+        if switch.constant and not switch.qtype.block and switch.ports[0] in owner:
             constants[owner[switch.ports[0]]].append(switch)
         elif not switch.constant and not switch.qtype.dynamic:
             values[switch.value].append(switch)
     found = [_Source(VALUE, value, tuple(mine)) for value, mine in values.items()]
     found += [_Source(UNIT, u.name, tuple(constants[u.name])) for u in units if u.name in constants]
-    for form in dict.fromkeys(form for u in units for form in u.forms):
+    for form in dict.fromkeys(form for u in units for form in u.searched):
         for unit in units:
             own = dict.fromkeys(by_site[site] for site in unit.forms.get(form, ()) if site in by_site)
             if own:

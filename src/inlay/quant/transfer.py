@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from inlay.model.graph import Graph
 from inlay.quant.extract import Extraction, Leftover
 from inlay.quant.matching import distance, match_nodes
+from inlay.quant.qparams import scale_shape
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 
 _DEPTH_TO_SPACE = "DepthToSpace"
@@ -145,7 +148,11 @@ def _suits(params: QParams, source: Graph, given: str, target: Graph, value: str
     shape = target.shape(value)
     if params.axis is None:
         return True
-    return shape is not None and params.axis < len(shape) and shape[params.axis] == len(params.scale)
+    if shape is None or params.axis >= len(shape):
+        return False
+    if params.qtype.block:
+        return bool(np.prod(scale_shape(shape, params)) == len(params.scale))
+    return shape[params.axis] == len(params.scale)
 
 
 def _incomplete_biases(sites: Mapping[Port, QType]) -> Iterator[Port]:

@@ -43,11 +43,11 @@ class Anchors(Scripted):
 def anchor_units(units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
     """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
 
-    Besides the static ones there is an anchor for each form that enough units have, by its name.
+    Besides the static ones there is an anchor for each form to search that enough units have, by its name.
     """
     selectable = [u.name for u in units if u.selectable]
     weighted = [u.name for u in units if u.selectable and u.op_type in WEIGHTED]
-    having = Counter(form for u in units for form in u.forms)
+    having = Counter(form for u in units for form in u.searched)
     forms = [form for form, count in having.items() if count >= policy.FORM_SHARE * len(weighted)]
     return {
         FLOAT: {},

@@ -35,7 +35,7 @@ class UnitGraph:
         edges: every value that some selectable unit computes or reads as an activation.
         activations: number of different values that each unit reads as activations, constants among them.
         signatures: operator, attributes and shapes of each unit; units with equal signatures have equal costs.
-        forms: names of the forms that some unit has; the ``k``-th has the label ``FIRST_FORM + k``.
+        forms: names of the forms to search that some unit has; the ``k``-th has the label ``FIRST_FORM + k``.
         layout_source: index of the unit whose output layout each unit gets, or -1: the one that computes its first
             activation, looking through elementwise operators. An integer kernel may emit NHWC, a float one a blocked
             layout or NCHW, and the time of what follows depends on it. Shape (units,).
@@ -81,7 +81,7 @@ class UnitGraph:
         labels = np.zeros(len(self.units), np.int8)
         for i, unit in enumerate(self.units):
             precision = given.get(unit.name, "")
-            if precision in unit.forms:
+            if precision in unit.searched:
                 labels[i] = FIRST_FORM + self.forms.index(precision)
             elif precision == STATIC and self.selectable[i]:
                 labels[i] = LOW
@@ -150,7 +150,7 @@ def build_unit_graph(graph: Graph, units: Sequence[Unit]) -> UnitGraph:
         tuple(len({graph.value_of(p) for p in u.activations}) for u in units),
         tuple(_unit_signature(graph, u) for u in units),
         np.array([sources[u.name] for u in units], np.int64),
-        tuple(dict.fromkeys(form for u in units for form in u.forms)),
+        tuple(dict.fromkeys(form for u in units for form in u.searched)),
     )
 
 

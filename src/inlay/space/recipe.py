@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph, Node
+from inlay.space.rules import WEIGHT_ONLY
 from inlay.types import GRAPH_OUTPUT, Port, QType
 
 
@@ -27,7 +28,8 @@ class OpConfig:
         activation: type of its activations; None for the target's default type.
         per_channel: one weight scale for each output channel, or one for all; None for the target's habit.
         rewrites: names of selectable rewrites of the target to apply to the weight (``off zero``, say).
-        form: name of another precision of the target than the static one (``dynamic``); empty for static.
+        form: name of another precision of the target than the static one (``dynamic``, ``weight-only``); empty for
+            static.
     """
 
     activation: QType | None = None
@@ -156,6 +158,7 @@ BUILTIN: Mapping[str, Recipe] = {
         )
     ),
     "dynamic": Recipe().set_global(OpConfig(form="dynamic")),
+    WEIGHT_ONLY: Recipe().set_global(OpConfig(form=WEIGHT_ONLY)),
 }
 """Recipes that are known by name."""
 

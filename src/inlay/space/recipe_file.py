@@ -9,6 +9,8 @@
       - {name: "head*", config: {activation: int8, per_channel: false}}
       - {module: backbone/, config: int}
       - {op_type: MatMul, config: dynamic}    # a precision of the target: ranges found in each inference
+      - {op_type: Gemm, config: weight-only}    # the same: weights of 8 bits, activations in float
+      - {name: "fc*", config: {weight: int4, block: 32}}    # the same, with a scale for each 32 weights
       - {name: conv7, config: {activation: int, off_zero: true}}    # a rewrite of the target: nonzero zero points
       - {io: float}
 """
@@ -23,11 +25,13 @@ import yaml
 
 from inlay.errors import UsageError
 from inlay.space.recipe import BUILTIN, OpConfig, Recipe, RecipeRule, Scope, parse_port
+from inlay.space.rules import weight_only
 from inlay.types import QType
 from inlay.yaml_file import read_yaml
 
 FORMAT, VERSION = "inlay-recipe", 1
 _TYPES = {t.value: t for t in QType}
+_BLOCKS = {weight_only(t): t for t in QType if t.block}
 
 
 def find_recipe(source: str | Path | Recipe) -> Recipe:
@@ -94,7 +98,8 @@ def _config_data(config: OpConfig | None) -> Any:
     if config is None:
         return "float"
     if config.form:
-        return config.form
+        qtype = _BLOCKS.get(config.form)
+        return config.form if qtype is None else {"weight": qtype.element, "block": qtype.block}
     activation = "int" if config.activation is None else config.activation.value
     data: dict[str, Any] = {"activation": activation}
     if config.per_channel is not None:
@@ -127,6 +132,8 @@ def _rule(number: int, data: object) -> RecipeRule:
 def _config(number: int, data: object) -> OpConfig | None:
     if data is None or data == "float":
         return None
+    if isinstance(data, Mapping) and ("weight" in data or "block" in data):
+        return OpConfig(form=_weight_only(number, data))
     if isinstance(data, Mapping):
         rewrites = {str(k): v for k, v in data.items() if k not in ("activation", "per_channel")}
         for key, wanted in rewrites.items():
@@ -140,6 +147,21 @@ def _config(number: int, data: object) -> OpConfig | None:
     if isinstance(data, str) and not data.startswith(("int", "uint")) and data not in _TYPES:
         return OpConfig(form=data)  # of the target, which is not known yet
     return OpConfig(_qtype(number, data))
+
+
+def _weight_only(number: int, data: Mapping[str, object]) -> str:
+    """The form of ``{weight: int4, block: 32}``: weights of that type, activations in float."""
+    extra = [str(k) for k in data if k not in ("weight", "block")]
+    if extra:
+        raise ValueError(f"rule {number}: {extra[0]} says nothing beside weight and block")
+    weight, block = data.get("weight"), data.get("block", 0)
+    found = (t for t in (QType.INT8, *_BLOCKS.values()) if t.element == weight and t.block == block)
+    qtype = next(found, None)
+    if qtype is None:
+        known = ", ".join(f"{t.element} with block {t.block}" for t in _BLOCKS.values())
+        asked = f"{weight!r} with block {block!r}" if block else repr(weight)
+        raise ValueError(f"rule {number}: weights are no {asked}; give int8 alone, {known}")
+    return weight_only(qtype)
 
 
 def _qtype(number: int, data: object) -> QType | None:

@@ -134,19 +134,19 @@ def recipe_of(
     recipe = Recipe().set_name("*", None)  # unlike a global rule, it leaves no cluster to its neighbours
     rewrites = _rewrites_by_port(placement)
     for unit in units:
-        form = next((f for f, own in unit.forms.items() if all(placement.qtype(p) is t for p, t in own)), "")
-        if form:
-            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(form=form))
-            continue
         types = {placement.qtype(p) for p in unit.activations}
-        complete = all(p in placement for p in (*unit.weights, *unit.biases))
-        if not unit.selectable or not complete or len(types) != 1:
-            continue
-        qtype = types.pop()
+        complete = unit.selectable and all(p in placement for p in (*unit.weights, *unit.biases))
+        qtype = types.pop() if complete and len(types) == 1 else None
         if qtype is not None and qtype in _known_types(rules):
             uniform = any(graph.value_of(p) in per_tensor for p in unit.weights)
             names = frozenset(name for p in unit.weights for name in rewrites.get(p, ()))
             recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None, names))
+            continue
+        # a form that quantizes activations, too, has those ports besides the others'
+        forms = [f for f, own in unit.forms.items() if all(placement.qtype(p) is t for p, t in own)]
+        if forms:
+            form = max(forms, key=lambda f: len(unit.forms[f]))
+            recipe = recipe.set_name(glob.escape(unit.name), OpConfig(form=form))
     reached = resolve(recipe, graph, units, rules).placement
     applied = _rewrites_by_port(reached)
     for port, _ in reached:
@@ -174,7 +174,7 @@ def _check_type(rule: RecipeRule, graph: Graph, rules: Rules) -> None:
     form = "" if rule.config is None else rule.config.form
     forms = [f.name for f in rules.forms]
     if form and form not in forms:
-        words = ", ".join(["float", "int", *(t.value for t in QType if not t.dynamic), *forms])
+        words = ", ".join(["float", "int", *(t.value for t in QType if not t.dynamic and not t.block), *forms])
         raise UsageError(f"recipe: {rule}: the target has no precision {form!r}; give {words}")
     unknown = set() if rule.config is None else rule.config.rewrites - rules.rewrites
     if unknown:

@@ -53,6 +53,15 @@ class OpRule:
     source: str = ""
 
 
+WEIGHT_ONLY = "weight-only"
+"""Name of the form in which weights have 8 bits, one scale for each channel, and activations stay float."""
+
+
+def weight_only(qtype: QType) -> str:
+    """Name of the form in which weights have this type, and activations stay float."""
+    return WEIGHT_ONLY if qtype is QType.INT8 else f"{WEIGHT_ONLY} {qtype.value}"
+
+
 @dataclass(frozen=True)
 class FormRow:
     """One operator type of a :class:`Form`.
@@ -81,12 +90,14 @@ class Form:
         ops: what has this form, by operator type.
         weight: type of its weights.
         activation: type of its activations, or None where they stay float.
+        searched: a search tries it; others are for who asks for them in a recipe.
     """
 
     name: str
     ops: Mapping[str, FormRow]
     weight: QType = QType.INT8
     activation: QType | None = None
+    searched: bool = True
 
     def sites(self, graph: Graph, node: Node) -> tuple[tuple[Port, QType], ...]:
         """The ports that the form quantizes at ``node``, with their types; empty where it does not have it."""

@@ -34,6 +34,7 @@ class Unit:
         biases: port of the bias; at most one.
         outputs: values that it computes for other units.
         forms: by the name of each further precision that it has, the ports that this quantizes, with their types.
+        unsearched: those of them that a search does not try.
     """
 
     name: str
@@ -46,6 +47,12 @@ class Unit:
     biases: tuple[Port, ...] = ()
     outputs: tuple[str, ...] = ()
     forms: Mapping[str, tuple[tuple[Port, QType], ...]] = field(default_factory=dict)
+    unsearched: frozenset[str] = frozenset()
+
+    @property
+    def searched(self) -> Mapping[str, tuple[tuple[Port, QType], ...]]:
+        """The ``forms`` that a search tries."""
+        return {name: sites for name, sites in self.forms.items() if name not in self.unsearched}
 
     @property
     def selectable(self) -> bool:
@@ -68,6 +75,7 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
     """Partition the nodes of ``graph`` into units, in topological order of their anchors. Linear time."""
     fused: set[str] = set()
     units = []
+    unsearched = frozenset(form.name for form in rules.forms if not form.searched)
     for node in graph.nodes:
         if node.name in fused:
             continue
@@ -76,7 +84,7 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
         if activation is not None:
             fused.add(activation.name)
         forms = {form.name: sites for form in rules.forms if (sites := form.sites(graph, node))}
-        units.append(replace(_unit(graph, rules, node, activation), forms=forms))
+        units.append(replace(_unit(graph, rules, node, activation), forms=forms, unsearched=unsearched))
     return tuple(units)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from inlay.model.graph import Graph, Node
+from inlay.space.rules import Condition, Form, FormRow, weight_only
+from inlay.types import QType
 
 
 def constant_weight(graph: Graph, node: Node) -> str | None:
@@ -17,6 +19,31 @@ def constant_bias(graph: Graph, node: Node) -> str | None:
     return "its bias is computed at run time" if given and not graph.is_constant(node.inputs[2]) else None
 
 
+def plain_product(graph: Graph, node: Node) -> str | None:
+    """A MatMul or Gemm is the product of its data and a matrix that nothing else reads, with nothing scaled."""
+    if len(graph.shape(node.inputs[1]) or ()) != 2:
+        return "its weight is no matrix"
+    if node.op_type == "Gemm":
+        if node.attributes.get("transA", 0):
+            return "its data are transposed"
+        if node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("beta", 1.0) != 1.0:
+            return "its product or its bias is scaled"
+    if len(graph.consumers(node.inputs[1])) > 1:
+        return "its weight has other readers"
+    return None
+
+
+def whole_blocks(block: int) -> Condition:
+    """The sums of a plain product consist of whole blocks of so many elements."""
+
+    def condition(graph: Graph, node: Node) -> str | None:
+        shape = graph.shape(node.inputs[1]) or (1, 1)
+        length = shape[1 if node.op_type == "Gemm" and node.attributes.get("transB", 0) else 0]
+        return f"its sums of {length} are no multiple of {block}" if (length or 1) % block else None
+
+    return condition
+
+
 def moves_activation(graph: Graph, node: Node) -> str | None:
     """The elements that the operator moves are no constant's."""
     return "it only moves a constant" if node.inputs and graph.is_constant(node.inputs[0]) else None
@@ -25,3 +52,27 @@ def moves_activation(graph: Graph, node: Node) -> str | None:
 def one_output(graph: Graph, node: Node) -> str | None:
     """Nothing but the first output is asked for."""
     return "its index output needs the float values" if len([v for v in node.outputs if v]) > 1 else None
+
+
+def weight_only_forms(searched: frozenset[QType], source: str) -> tuple[Form, ...]:
+    """Forms of plain products whose weights alone are quantized: per channel in 8 bits, and in each type of blocks.
+
+    Args:
+        searched: types of weights that a search tries.
+        source: where it is known from that the target has kernels for them.
+    """
+    types = [QType.INT8, *(t for t in QType if t.block)]
+    return tuple(
+        Form(
+            weight_only(t),
+            {
+                op: FormRow(
+                    op, conditions=(plain_product, *([whole_blocks(t.block)] if t.block else [])), source=source
+                )
+                for op in ("MatMul", "Gemm")
+            },
+            weight=t,
+            searched=t in searched,
+        )
+        for t in types
+    )

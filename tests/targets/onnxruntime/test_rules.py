@@ -17,7 +17,7 @@ import pytest
 
 from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
-from inlay.targets.onnxruntime.rewrites.dynamic_product import dynamic_form
+from inlay.targets.conditions import plain_product
 from inlay.targets.onnxruntime.rules import OPS, rules_for
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, random_feed
@@ -66,11 +66,12 @@ def _transposed(bias: bool, relu: bool = False, **attributes: Any) -> Case:
     return build
 
 
-def _gemm(bias: bool, **attributes: Any) -> Case:
+def _gemm(bias: bool, length: int = 8, **attributes: Any) -> Case:
     def build(b: Builder) -> None:
+        shape = (8, length) if attributes.get("transB") else (length, 8)
         inputs = [
-            b.input("x", (8, 2) if attributes.get("transA") else (2, 8)),
-            b.constant("w", b.rng.standard_normal((8, 8)).astype(np.float32)),
+            b.input("x", (length, 2) if attributes.get("transA") else (2, length)),
+            b.constant("w", b.rng.standard_normal(shape).astype(np.float32)),
         ]
         inputs += [b.constant("b", b.rng.standard_normal(8).astype(np.float32))] if bias else []
         b.output(b.node("op", "Gemm", inputs, **attributes))
@@ -89,12 +90,11 @@ def _lstm(direction: str, **attributes: Any) -> Case:
     return build
 
 
-def _matmul(constant: bool, then_float: bool = False) -> Case:
+def _matmul(constant: bool, then_float: bool = False, length: int = 8) -> Case:
     def build(b: Builder) -> None:
-        x = b.input("x", (1, 3, 8))
-        other = (
-            b.constant("w", b.rng.standard_normal((8, 5)).astype(np.float32)) if constant else b.input("o", (1, 8, 5))
-        )
+        x = b.input("x", (1, 3, length))
+        weight = b.rng.standard_normal((length, 5)).astype(np.float32)
+        other = b.constant("w", weight) if constant else b.input("o", (1, length, 5))
         y = b.node("op", "MatMul", [x, other])
         b.output(b.node("after", "Tanh", [y]) if then_float else y)
 
@@ -260,11 +260,26 @@ def test_every_row_has_a_case() -> None:
     assert CASES.keys() == OPS.keys()
 
 
+_WEIGHTS = ("weight-only", *(f"weight-only int{bits}/{block}" for bits in (4, 8) for block in (32, 128)))
+_PRODUCTS = ("plain", "without bias", "transposed weight")
 FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
     ("dynamic", "MatMul"): {"weight": CASES["MatMul"]["weight"]},
     ("dynamic", "LSTM"): {"one way": _lstm("forward"), "both ways": _lstm("bidirectional")},
-    ("dynamic", "Gemm"): {v: CASES["Gemm"][v] for v in ("plain", "without bias", "transposed weight")},
+    ("dynamic", "Gemm"): {v: CASES["Gemm"][v] for v in _PRODUCTS},
+    **{(form, "MatMul"): {"weight": _matmul(True, length=256)} for form in _WEIGHTS},
+    **{
+        (form, "Gemm"): {
+            "plain": _gemm(True, 256),
+            "without bias": _gemm(False, 256),
+            "transposed weight": _gemm(True, 256, transB=1),
+        }
+        for form in _WEIGHTS
+    },
 }
+KERNELS = {("dynamic", "LSTM"): "DynamicQuantizeLSTM", ("dynamic", ""): "DynamicQuantizeMatMul"}
+OWED = {("dynamic", "LSTM", v) for v in ("one way", "both ways")} | {("dynamic", "Gemm", v) for v in _PRODUCTS}
+OWED |= {(form, "Gemm", "transposed weight") for form in _WEIGHTS}
+"""What the runtime has a kernel for only as a rewrite writes it."""
 
 
 @pytest.mark.parametrize(
@@ -275,15 +290,17 @@ def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, tmp_pa
     placement = space.prepared.label({"op": form})
     emitted = space.emit(placement)
     kernels = [n.op_type for n in optimized(emitted, tmp_path).graph.node]
-    kernel = {"LSTM": "DynamicQuantizeLSTM"}.get(op_type, "DynamicQuantizeMatMul")
+    kernel = KERNELS.get((form, op_type)) or KERNELS.get((form, ""), "MatMulNBits")
     assert kernel in kernels, kernels
     assert not {op_type, "DequantizeLinear"} & set(kernels), kernels
     plain = Emitter(space.prepared.normalized.model, space.graph, space.prepared.store).emit(placement, space.table)
     kernels = [n.op_type for n in optimized(embed_weights(plain, space.prepared.store), tmp_path).graph.node]
-    assert (kernel in kernels) == (op_type == "MatMul"), "with a bias, and for LSTM, it is owed to the rewrite"
+    assert (kernel in kernels) == ((form, op_type, variant) not in OWED)
     found = space.extract(emitted)
     assert found.placement == placement
     assert not found.leftovers
+    onnx.checker.check_model(plain if form == "dynamic" else emitted, full_check=True)
+    assert all(o.version == (21 if "/" in form else 17) for o in emitted.opset_import if o.domain == "")
 
 
 def test_every_row_of_a_form_has_a_case() -> None:
@@ -299,12 +316,12 @@ def test_every_row_of_a_form_has_a_case() -> None:
     ],
     ids=["transposed data", "scaled bias", "two activations"],
 )
-def test_other_products_have_no_dynamic_form(case: Case, reason: str, tmp_path: Path) -> None:
+def test_other_products_have_no_further_form(case: Case, reason: str, tmp_path: Path) -> None:
     space = Workspace(build(case), tmp_path)
     unit = next(u for u in space.prepared.units if u.name == "op")
     assert not unit.forms
     if reason:
-        assert reason in (dynamic_form(space.graph, space.graph.node("op")) or "")
+        assert reason in (plain_product(space.graph, space.graph.node("op")) or "")
 
 
 REASONS = {"MaxPool with indices": "index output", "Gemm with beta": "scaled by beta"}

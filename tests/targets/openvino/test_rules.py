@@ -193,6 +193,27 @@ def test_every_row_has_a_case() -> None:
     assert CASES.keys() == OPS.keys()
 
 
+FORMS = [(form.name, op, variant) for form in rules_for().forms for op in form.ops for variant in CASES[op]]
+
+
+@pytest.mark.parametrize(("form", "op_type", "variant"), FORMS)
+def test_weights_of_a_form_are_still_integers_when_they_are_read(
+    form: str, op_type: str, variant: str, tmp_path: Path
+) -> None:
+    proto = model(CASES[op_type][variant])
+    space = Workspace(proto, tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    emitted = space.emit(space.prepared.label({"op": form}))
+    found = kernel_of(emitted, "op")
+    assert found.op_type == "FullyConnected"
+    assert found.inputs[:2] == ("f32", found.precision), found
+    assert found.precision == ("i4" if "int4" in form else "i8")
+    assert found.output == "f32"
+    assert {k.precision for k in executed(proto)[0] if not k.constant} == {"f32"}, "the float model shows floats"
+    extracted = space.extract(emitted)
+    assert extracted.placement == space.prepared.label({"op": form})
+    assert not extracted.leftovers
+
+
 @pytest.mark.parametrize("op_type", ["Conv", "MatMul", "Gemm", "AveragePool", "GlobalAveragePool", "MaxPool"])
 def test_a_row_writes_floats_where_its_readers_want_them(op_type: str, tmp_path: Path) -> None:
     space = Workspace(model(next(iter(CASES[op_type].values()))), tmp_path, Capabilities.of(OpenVinoCpuTarget()))

@@ -75,7 +75,7 @@ def _largest(shapes: Sequence[Mapping[str, Sequence[int]]], op_type: str) -> str
     computes in its 8-bit input's type, and 64-bit integers count only where there is nothing else.
     """
     sized = [(int(np.prod(dims, dtype=np.int64)), dtype) for entry in shapes for dtype, dims in entry.items()]
-    integer = op_type.startswith(("QLinear", "QGemm", "MatMulInteger", "QAttention"))
+    integer = op_type.startswith(("QLinear", "QGemm", "MatMulInteger", "MatMulNBits", "QAttention"))
 
     def rank(found: tuple[int, str]) -> tuple[bool, bool, int]:
         return integer and found[1] in ("uint8", "int8"), found[1] != "int64", found[0]

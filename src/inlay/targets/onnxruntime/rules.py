@@ -13,10 +13,16 @@ from collections.abc import Iterable
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Form, FormRow, Needs, OpRule, Rules
-from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
+from inlay.targets.conditions import (
+    constant_bias,
+    constant_weight,
+    moves_activation,
+    one_output,
+    plain_product,
+    weight_only_forms,
+)
 from inlay.targets.machine import cpu_flags
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
-from inlay.targets.onnxruntime.rewrites.dynamic_product import dynamic_form
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
 
@@ -97,13 +103,17 @@ _DYNAMIC = Form(
     "dynamic",
     {
         **{
-            op: FormRow(op, conditions=(dynamic_form,), source="DynamicQuantizeMatMul in optimized graphs of 1.31.1")
+            op: FormRow(op, conditions=(plain_product,), source="DynamicQuantizeMatMul in optimized graphs of 1.31.1")
             for op in ("MatMul", "Gemm")
         },
         LSTM: FormRow(LSTM, (1, 2), conditions=(lstm_form,), source="DynamicQuantizeLSTM of 1.31.1"),
     },
     activation=QType.DYNAMIC,
 )
+
+# MatMulNBits reads the integers, and rounds its data to 8 bits in blocks of each row; per channel it takes blocks of 32
+# with equal scales
+_WEIGHT_ONLY = weight_only_forms(frozenset({QType.INT8, QType.INT4_32}), "MatMulNBits in optimized graphs of 1.31.1")
 
 # Prices in nanoseconds (one thread, AVX512-VNNI; only ratios count). QLinearConcat copies an input that has its
 # output's qparams, and maps every element of any other through a table: 80 against 15 us for 1x128x55x55 of uint8.
@@ -131,6 +141,6 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         requantize_cost=_TABLE_NS,
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
-        forms=(_DYNAMIC,),
+        forms=(_DYNAMIC, *_WEIGHT_ONLY),
         other_activations=frozenset({QType.UINT8, QType.INT8}),
     )

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
-from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
+from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output, weight_only_forms
 from inlay.targets.machine import cpu_flags
 from inlay.types import QType
 
@@ -70,6 +70,9 @@ _ROWS: Iterable[OpRule] = (
 
 OPS = {row.op_type: row for row in _ROWS}
 
+# FullyConnected reads the integers, and rounds its data to 8 bits in blocks of each row
+_WEIGHT_ONLY = weight_only_forms(frozenset({QType.INT8, QType.INT4_32}), _SOURCE)
+
 
 def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
     """The rules on a CPU: 7-bit weights on x86 without VNNI, where sums of two products saturate.
@@ -90,4 +93,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         share=frozenset({"Concat"}),
         unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
         other_activations=frozenset({QType.INT8}),
+        forms=_WEIGHT_ONLY,
     )

@@ -15,6 +15,7 @@ from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoi
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
+from inlay.targets.onnxruntime.rewrites.upright_weight import UprightWeight
 
 __all__ = [
     "DynamicLstm",
@@ -24,6 +25,7 @@ __all__ = [
     "RowTiling",
     "SpaceToDepth",
     "TransposedConv",
+    "UprightWeight",
     "rewrites_for",
 ]
 
@@ -45,4 +47,5 @@ def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
         blocked,
         DynamicProduct(),
         DynamicLstm(),
+        UprightWeight(),
     )

@@ -20,25 +20,12 @@ from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import add_constant
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.conditions import plain_product
 from inlay.targets.onnxruntime.rewrites._undo import producer_of, set_constant
 from inlay.types import Port
 
 PRODUCT = "MatMulInteger"
 _TURNED = "_turned"  # ends the name of a product whose weight was transposed
-
-
-def dynamic_form(graph: Graph, node: Node) -> str | None:
-    """Why ``node``, a MatMul or Gemm, has no dynamic form, or None."""
-    if len(graph.shape(node.inputs[1]) or ()) != 2:
-        return "its weight is no matrix"
-    if node.op_type == "Gemm":
-        if node.attributes.get("transA", 0):
-            return "its data are transposed"
-        if node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("beta", 1.0) != 1.0:
-            return "its product or its bias is scaled"
-    if len(graph.consumers(node.inputs[1])) > 1:
-        return "its weight has other readers"
-    return None
 
 
 @dataclass(frozen=True)
@@ -52,7 +39,7 @@ class DynamicProduct(Rewrite[bool]):
 
     def applies(self, graph: Graph, node: Node) -> bool | None:
         """Whether ``node`` is such a product once it is quantized; the value says whether its weight is transposed."""
-        if node.op_type not in ("MatMul", "Gemm") or dynamic_form(graph, node) is not None:
+        if node.op_type not in ("MatMul", "Gemm") or plain_product(graph, node) is not None:
             return None
         return bool(node.op_type == "Gemm" and node.attributes.get("transB", 0))
 
