@@ -27,6 +27,17 @@ def test_version_and_help(run: RunCommand) -> None:
         assert "Usage" in out
 
 
+def test_regions_load_no_package_of_the_search(save: SaveModel) -> None:
+    code = (
+        "import sys; from inlay.cli.commands import app, run\n"
+        "code = run(lambda: app(sys.argv[1:], standalone_mode=False)); print(*sys.modules); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", code, "regions", str(save(residual_model()))]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "onnx_ir" in loaded
+    assert "scipy" not in loaded
+
+
 def test_targets(run: RunCommand) -> None:
     code, out, _ = run("targets")
     assert code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -306,6 +307,30 @@ def test_closing_ends_the_process(tmp_path: Path) -> None:
     assert child is not None
     worker.close()
     assert not child.alive
+
+
+def test_a_worker_measures_without_the_packages_that_take_longest_to_load(
+    artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    """Every run waits for its workers to start, and so does one that is refused for want of time."""
+    model = artifact("model")
+    works = [
+        {"do": "target", "with": {"name": "ort-cpu", "options": {}}},
+        {"do": "load", "with": {"key": "k", "path": str(model.path), "digest": model.digest, "identify": True}},
+        {"do": "run", "with": {"key": "k", "feeds": [str(feed)], "out": str(feed.parent / "out.npz")}},
+        {"do": "time", "with": {"keys": ["k"], "feed": str(feed), "slot_ns": 1000, "seed": 0}},
+        {"do": "profile", "with": {"key": "k", "feed": str(feed), "repeats": 1}},
+    ]
+    code = (
+        "import json, sys; from inlay.measure.worker import Service; service = Service()\n"
+        "print(json.dumps([[service.handle(work) for work in json.loads(sys.argv[1])], [*sys.modules]]))"
+    )
+    command = [sys.executable, "-c", code, json.dumps(works)]
+    answers, loaded = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert [a for a in answers if "error" in a] == []
+    assert answers[-1]["kernels"]
+    assert "onnxruntime" in loaded
+    assert not {"onnx_ir", "sympy", "scipy"} & {*loaded}
 
 
 @pytest.mark.parametrize("name", ["random", "ml_dtypes", "json"])

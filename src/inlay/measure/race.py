@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from inlay.measure import policy
 from inlay.measure.client import Worker
@@ -177,10 +177,10 @@ def predictive_power(found: Interval, level: float, blocks: int, most: int) -> f
     """
     if not 0.0 < found.low <= found.high < math.inf or blocks >= most:
         return 1.0
-    z = float(ndtri(0.5 + level / 2.0))
+    z = NormalDist().inv_cdf(0.5 + level / 2.0)
     now = max(math.log(found.high / found.low) / (2.0 * z), 1e-12)
     final = now * math.sqrt(blocks / most)
-    return float(ndtr((math.log(found.value) - z * final) / math.sqrt(now**2 - final**2)))
+    return NormalDist().cdf((math.log(found.value) - z * final) / math.sqrt(now**2 - final**2))
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 from inlay.trial import Interval
 
@@ -84,7 +84,7 @@ def _rank(n: int, level: float) -> int:
     tail = (1.0 - level) / 2.0
     if n > _MAX_EXACT_PAIRS:
         mean, sd = n * (n + 1) / 4.0, np.sqrt(n * (n + 1) * (2 * n + 1) / 24.0)
-        return max(0, int(np.floor(mean + 0.5 + ndtri(tail) * sd)))
+        return max(0, int(np.floor(mean + 0.5 + NormalDist().inv_cdf(tail) * sd)))
     counts = np.zeros(n * (n + 1) // 2 + 1)
     counts[0] = 1.0
     for rank in range(1, n + 1):

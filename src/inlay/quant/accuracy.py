@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from inlay.data import Samples, load_function
 from inlay.errors import DataError, UsageError
@@ -213,5 +212,7 @@ def _margin(each: np.ndarray) -> float:
     least = MIN_MARGIN_DB / np.sqrt(max(n, 1))
     if n < 3:
         return float(least)
+    from scipy.special import stdtrit  # takes long to load: what is refused or fails before is so at once
+
     bound = stdtrit(n - 1, 0.95) * each.std(ddof=1) * np.sqrt(2.0 / n)
     return float(np.clip(bound, least, MAX_MARGIN_DB))

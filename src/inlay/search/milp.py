@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from inlay.model.silence import silence
 from inlay.search.edges import FIRST_FORM, FLOAT, LOW
 from inlay.search.labeling import LEAST_LIMIT, LabelingProblem, Limit
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
 
 _Row = tuple[list[int], list[float], float, float]  # columns, coefficients, lower and upper bound
 
@@ -52,6 +54,9 @@ class _Program:
         return both
 
     def constraints(self) -> LinearConstraint:
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array
+
         row_index = np.array([r for r, row in enumerate(self.rows) for _ in row[0]], np.int64)
         column_index = np.array([c for row in self.rows for c in row[0]], np.int64)
         coefficients = np.array([w for row in self.rows for w in row[1]], np.float64)
@@ -68,6 +73,8 @@ def solve(
     It is the best one found within ``seconds``, or the first within a relative optimality ``gap``. None when none was
     found in time or none exists.
     """
+    from scipy.optimize import Bounds, milp  # takes long to load: what is refused or fails before is so at once
+
     n = len(problem.float_cost)
     program = _Program(np.stack([problem.float_cost, problem.low_cost], axis=1).ravel().tolist())
     program.rows += [([2 * i, 2 * i + 1], [1.0, 1.0], 1.0, 1.0) for i in range(n)]

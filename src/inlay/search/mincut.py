@@ -9,8 +9,6 @@ cuts?* (2004), for terms that are the minimum or maximum of labels.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from inlay.search.labeling import LabelingProblem
 
@@ -63,6 +61,9 @@ class Network:
             loss: what each unit costs more in low precision than in float, shape (n,).
             boundary_costs: as :attr:`LabelingProblem.boundary_costs`; negative ones count as zero.
         """
+        from scipy.sparse import csr_array  # takes long to load: what is refused or fails before is so at once
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
         low = np.zeros(self._nodes, bool)
         from_source = float(np.maximum(-loss, 0.0).sum())
         if not from_source > 0.0:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from inlay.search import policy
 from inlay.search.edges import FIRST_FORM, FLOAT, LOW
@@ -94,6 +93,8 @@ def expected_improvement(mean: np.ndarray, stddev: np.ndarray, best: float) -> n
 
     With ``z = (best - mean) / s`` (Jones, Schonlau and Welch, *Efficient global optimization*, 1998).
     """
+    from scipy.special import ndtr  # takes long to load: what is refused or fails before is so at once
+
     stddev = np.maximum(stddev, 1e-9)
     z = (best - mean) / stddev
     return np.asarray(stddev * (z * ndtr(z) + np.exp(-z * z / 2.0) / np.sqrt(2.0 * np.pi)))

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from scipy.cluster.hierarchy import DisjointSet
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Rules
@@ -30,6 +29,8 @@ def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -
     belong to the domain if nothing else reads them. Nodes of ``rules.share`` that ``requantize`` names are left out:
     their inputs keep qparams of their own.
     """
+    from scipy.cluster.hierarchy import DisjointSet  # takes long to load: what is refused or fails before is so at once
+
     sets: DisjointSet[str] = DisjointSet()
     for node in graph.nodes:
         if not is_shared(rules, node) or node.name in requantize:

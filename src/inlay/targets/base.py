@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
+if TYPE_CHECKING:  # a worker, which runs models and changes none, starts without the graph library behind these
+    from inlay.model.normalize import FloatRewrite
+    from inlay.quant.rewrite import Rewrite
+    from inlay.space.rules import Rules
 
 Feed = Mapping[str, np.ndarray]
 """Input arrays by input name, for one inference."""

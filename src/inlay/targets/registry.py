@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inlay.errors import TargetError, UsageError
-from inlay.quant.rewrite import Rewrite
 from inlay.targets.base import OptionValue, Target, TargetSpec
+
+if TYPE_CHECKING:
+    from inlay.quant.rewrite import Rewrite
 
 GROUP = "inlay.targets"
 DEFAULT_TARGET = "ort-cpu"

@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -16,23 +16,27 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.model.native import runtime_message
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
 from inlay.targets.machine import cpu_flags, cpu_name
-from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
-from inlay.targets.onnxruntime.rewrites import rewrites_for
-from inlay.targets.onnxruntime.rules import rules_for
+
+if TYPE_CHECKING:
+    from inlay.model.normalize import FloatRewrite
+    from inlay.quant.rewrite import Rewrite
+    from inlay.space.rules import Rules
 
 _WARM_UP = 2
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
 
 
 def capabilities_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Capabilities:
-    """What the runtime runs on a CPU, and its rewrites; arguments as of :func:`rules_for`."""
+    """What the runtime runs on a CPU, and its rewrites; arguments as of ``rules_for`` in :mod:`.rules`."""
+    # A worker never asks: it starts without these, and without the graph library behind them.
+    from inlay.targets.onnxruntime.float_rewrites import FLOAT_REWRITES
+    from inlay.targets.onnxruntime.rewrites import rewrites_for
+    from inlay.targets.onnxruntime.rules import rules_for
+
     rules = rules_for(machine, flags)
     return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed))
 
@@ -69,15 +73,15 @@ class OrtCpuTarget:
 
     def rules(self) -> Rules:
         """What this CPU runs in 8 bits."""
-        return rules_for()
+        return capabilities_for().rules
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
         """All of :data:`~inlay.targets.onnxruntime.float_rewrites.FLOAT_REWRITES`."""
-        return FLOAT_REWRITES
+        return capabilities_for().float_rewrites
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """Nonzero weight zero points, transposed convolutions, row tiling, space to depth."""
-        return rewrites_for(self.rules().absorbed)
+        return capabilities_for().rewrites
 
     def compile(self, model: Artifact) -> OrtExecutable:
         """Build a session. Raises CompileFailed."""

@@ -16,11 +16,10 @@ import onnx_ir as ir
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
+from inlay.targets.openvino.profile import TAKEN_OVER
 from inlay.types import Port
 
 _ALL_INPUTS = "Concat"  # moves what all of its inputs hold, and other operators their first input
-TAKEN_OVER = f"_{DEQUANTIZE}"
-"""Ends the names of what DQ nodes write."""
 
 
 @dataclass(frozen=True)

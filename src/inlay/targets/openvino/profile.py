@@ -15,8 +15,9 @@ import numpy as np
 import onnx
 
 from inlay.targets.base import KernelKind, KernelTime
-from inlay.targets.openvino.idle_pairs import TAKEN_OVER
 
+TAKEN_OVER = "_DequantizeLinear"
+"""Ends the names of what DQ nodes write."""
 _STEP_NS = 1000.0  # averages are cut off to whole microseconds
 _PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8", "i8": "int8", "i4": "int4"}
 _NO_KERNEL = frozenset({"Const", "Input", "Output"})

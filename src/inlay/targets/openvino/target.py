@@ -7,22 +7,21 @@ import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.model.normalize import FloatRewrite
-from inlay.quant.rewrite import Rewrite
-from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
 from inlay.targets.machine import cpu_flags, cpu_name
-from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
-from inlay.targets.openvino.idle_pairs import IdlePairs
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
-from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.runtime import core, message, openvino
+
+if TYPE_CHECKING:
+    from inlay.model.normalize import FloatRewrite
+    from inlay.quant.rewrite import Rewrite
+    from inlay.space.rules import Rules
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
 IR = ".xml"
@@ -31,11 +30,19 @@ _WARM_UP = 1
 _MOST_SHAPES = 4
 """Sets of input shapes that a model with dynamic dimensions stays compiled for."""
 
-REWRITES: tuple[Rewrite[Any], ...] = (
-    IdlePairs(frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})),
-)
 PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
+
+
+def capabilities() -> Capabilities:
+    """What the runtime runs on this machine's CPU, and its rewrites."""
+    # A worker never asks: it starts without these, and without the graph library behind them.
+    from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
+    from inlay.targets.openvino.idle_pairs import IdlePairs
+    from inlay.targets.openvino.rules import OPS, rules_for
+
+    moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
+    return Capabilities(rules_for(), FLOAT_REWRITES, (IdlePairs(moving),))
 
 
 class OpenVinoCpuTarget:
@@ -86,15 +93,15 @@ class OpenVinoCpuTarget:
 
     def rules(self) -> Rules:
         """What this CPU runs in 8 bits."""
-        return rules_for()
+        return capabilities().rules
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
         """All of :data:`~inlay.targets.openvino.float_rewrites.FLOAT_REWRITES`."""
-        return FLOAT_REWRITES
+        return capabilities().float_rewrites
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """Pairs that change nothing are left out."""
-        return REWRITES
+        return capabilities().rewrites
 
     def compile(self, model: Artifact) -> OpenVinoExecutable:
         """Read and compile a model. Raises CompileFailed."""
