@@ -52,6 +52,19 @@ def test_the_two_are_not_fused(in_pieces: bool, rewritten: RewriteModel, tmp_pat
     assert "LayerNormalization" in written
 
 
+def test_positions_are_added_apart_too(rewritten: RewriteModel, tmp_path: Path) -> None:
+    """A constant of the values' own shape, as embeddings of positions are."""
+    b = Builder()
+    total = b.node("total", "Add", [b.input("x", (1, 6, 16)), b.constant("places", b.rng.standard_normal((1, 6, 16)))])
+    parameters = [b.constant(n, b.rng.uniform(0.5, 2.0, 16)) for n in ("gamma", "beta")]
+    b.output(b.node("norm", "LayerNormalization", [total, *parameters], axis=-1))
+    model = b.model()
+    assert SKIP in kernels(model, tmp_path)
+    done = rewritten(model, keep_additions_apart, random_feed(model))
+    assert SKIP not in kernels(ir.to_proto(done.model), tmp_path)
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_what_the_runtime_keeps_apart_stays(in_pieces: bool, rewritten: RewriteModel, tmp_path: Path) -> None:
     model = residual(in_pieces, later=True)

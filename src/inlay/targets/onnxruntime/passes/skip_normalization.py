@@ -14,17 +14,22 @@ from inlay.model.passes.steps import constant_of, ints, is_standard
 
 
 def keep_additions_apart(model: ir.Model) -> tuple[ir.Model, int]:
-    """Make a ``Sum`` of each ``Add`` of two computed values that only a normalization reads, of rows of the last axis.
+    """Make a ``Sum`` of each ``Add`` that only a normalization reads, of rows of the last axis.
 
     Normalizations that exporters write in pieces count too: the runtime puts the pieces together before it fuses.
     """
     done = 0
     for node in model.graph:
-        is_bias = any(constant_of(value) is not None for value in node.inputs)  # it belongs to the product before it
-        if is_standard(node, "Add") and not is_bias and _is_normalized(node.outputs[0]):
+        if is_standard(node, "Add") and not any(map(_is_row, node.inputs)) and _is_normalized(node.outputs[0]):
             node.op_type = "Sum"
             done += 1
     return model, done
+
+
+def _is_row(value: ir.Value | None) -> bool:
+    """Whether ``value`` is a bias, which belongs to the product before it."""
+    array = constant_of(value)
+    return array is not None and array.size == (array.shape or (1,))[-1]
 
 
 def _is_normalized(value: ir.Value) -> bool:
