@@ -6,13 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
+import onnx
 import pytest
 
-from inlay.run.confirm import Confirmed, Rejected
+from inlay.run.confirm import Confirmed, Rejected, best_of
+from inlay.run.contenders import Entry
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort
 from inlay.run.result import Best
 from inlay.targets.base import Artifact
+from inlay.testing import Builder
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port, QType
 
@@ -52,3 +56,30 @@ def test_a_failure_on_unseen_samples_is_no_amount_of_noise() -> None:
 def test_float_is_told_from_quantized_models() -> None:
     assert rejected(outside(17.0), placement=Placement()).is_float
     assert not rejected(outside(17.0)).is_float
+
+
+@pytest.mark.parametrize(
+    ("placement", "pairs", "is_float"),
+    [
+        (Placement(), False, True),
+        (None, False, True),  # the given model
+        (None, True, False),
+        (Placement([(Port("act", 0), QType.DYNAMIC)]), False, False),  # its kernels leave no Q/DQ nodes in the file
+        (QUANTIZED, True, False),
+    ],
+)
+def test_what_is_delivered_is_called_float_where_nothing_is_quantized(
+    placement: Placement | None, pairs: bool, is_float: bool, tmp_path: Path
+) -> None:
+    b = Builder()
+    x = b.input("x", (1, 4))
+    scale = [b.constant("scale", np.array(0.5)), b.constant("zero", np.array(3, np.uint8))]
+    given = b.node("dq", "DequantizeLinear", [b.node("q", "QuantizeLinear", [x, *scale]), *scale]) if pairs else x
+    b.output(b.node("act", "Relu", [given]))
+    onnx.save(b.model(), tmp_path / "model.onnx")
+    file, gain = Artifact(tmp_path / "model.onnx", "digest"), Interval(1.2, 1.1, 1.3)
+    outcome = Measured(Latency(1e6, gain, 9), Accuracy(True, 30.0))
+    trial = Trial(Proposal(placement or Placement(), "cut 1"), outcome)
+    best = best_of(Entry(Candidate("key", trial, lambda: file, placement), file, np.ones(3)), gain, gain, None)
+    assert best.is_float is is_float
+    assert best.qdq_pairs == pairs

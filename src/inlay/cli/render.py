@@ -8,7 +8,7 @@ from rich.table import Table
 
 from inlay.api import BenchRow, TargetRow
 from inlay.run.quantize import Quantized
-from inlay.run.result import AnchorResult, TuneResult
+from inlay.run.result import AnchorResult, Best, TuneResult
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.space.resolve import Decision
@@ -34,7 +34,7 @@ def verdict(result: TuneResult) -> Iterator[str]:
         what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
         yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); {what} is measurably faster."
     else:
-        what = "float, normalized" if best.is_float else f"{best.origin}, {best.qdq_pairs} Q/DQ pairs"
+        what = "float, normalized" if best.is_float else _what(best)
         yield (
             f"{verdict_word}: {_ratio(best.speedup)} over the given model "
             f"({result.baseline_ms:.3f} ms -> {best.latency_ms:.3f} ms): {what}."
@@ -51,6 +51,11 @@ def verdict(result: TuneResult) -> Iterator[str]:
     for note in result.notes:
         yield f"  Note: {note}."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
+
+
+def _what(best: Best) -> str:
+    pairs = f", {best.qdq_pairs} Q/DQ pairs" if best.qdq_pairs else ""  # what is quantized at run time has none
+    return f"{best.origin}{pairs}"
 
 
 def _facts(result: TuneResult) -> str:

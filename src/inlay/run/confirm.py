@@ -391,6 +391,6 @@ def best_of(champion: Entry, over_given: Interval, over_float: Interval, verifie
         selection=outcome.accuracy,
         verification=verified,
         qdq_pairs=types.count("QuantizeLinear"),
-        is_float=not {"QuantizeLinear", "DequantizeLinear"} & set(types),
+        is_float=not champion.candidate.placement and not {"QuantizeLinear", "DequantizeLinear"} & set(types),
         output_sha256=file_sha256(champion.file.path),
     )

@@ -60,7 +60,7 @@ class Best:
         selection: accuracy on the samples that the search looked at.
         verification: accuracy on samples that nothing has seen, or None when there were too few.
         qdq_pairs: QuantizeLinear nodes in the file.
-        is_float: it holds no Q/DQ nodes.
+        is_float: nothing of it is quantized: no placement was applied, and the file holds no Q/DQ nodes.
         output_sha256: of the delivered file, which is the measured file.
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
     """
