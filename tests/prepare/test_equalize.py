@@ -70,6 +70,7 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
     (found,) = scales.values()
     assert int(np.argmax(found)) == 3
     even = equalized(plain, scales, ORT, feeds()[0])
+    assert all(v.uses() for v in even.normalized.model.graph.initializers.values()), "no weight is kept twice"
     written = [n.name for n in even.graph.nodes if n.op_type == "Mul" and n.name not in ("small",)]
     assert bool(written) == twice, "a Mul is written only where something else reads the value"
     unseen = feeds(9)[6:]

@@ -275,14 +275,13 @@ def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales:
         assert weight is not None
         assert weight.const_value is not None
         array = weight.const_value.numpy() * (scales if turned else scales[:, None])
-        node.replace_input_with(1, add_constant(graph, f"{weight.name}_equalized", array.astype(np.float32)))
+        _replace(graph, node, 1, weight, array)
     if given.normalization:
         node = nodes[given.normalization]
         for slot in range(1, len(node.inputs)):
             value = node.inputs[slot]
             if value is not None and value.const_value is not None:
-                array = value.const_value.numpy() / scales
-                node.replace_input_with(slot, add_constant(graph, f"{value.name}_equalized", array.astype(np.float32)))
+                _replace(graph, node, slot, value, value.const_value.numpy() / scales)
         return
     first = given.readers[0]
     value = nodes[first.node].inputs[first.slot]
@@ -297,3 +296,10 @@ def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales:
         graph.insert_after(producer, mul)
     for port in given.readers:
         nodes[port.node].replace_input_with(port.slot, mul.outputs[0])
+
+
+def _replace(graph: ir.Graph, node: ir.Node, slot: int, value: ir.Value, array: np.ndarray) -> None:
+    """Let ``node`` read ``array`` in place of the constant ``value``, which goes where nothing else needs it."""
+    node.replace_input_with(slot, add_constant(graph, f"{value.name}_equalized", array.astype(np.float32)))
+    if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+        del graph.initializers[str(value.name)]
