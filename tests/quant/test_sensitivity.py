@@ -61,18 +61,18 @@ def test_the_probe_computes_what_the_written_model_does(tmp_path: Path, low: tup
 def _dense(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]], QParamsTable]:
     """Two products that read one value, and a third behind them."""
     rng = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (64, 64)).astype(np.float32), f"w{i}") for i in range(3)]
+    weights = [numpy_helper.from_array(rng.normal(0, 0.3, (128, 128)).astype(np.float32), f"w{i}") for i in range(3)]
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"], "p0"),
         helper.make_node("MatMul", ["x", "w1"], ["b"], "p1"),
         helper.make_node("Mul", ["a", "b"], ["v"], "mul"),
         helper.make_node("MatMul", ["v", "w2"], ["y"], "p2"),
     ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 6, 64]) for n in ("x", "y")]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 6, 128]) for n in ("x", "y")]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "m.onnx")
-    feeds = [{"x": rng.normal(0, 1, (1, 6, 64)).astype(np.float32)} for _ in range(4)]
+    feeds = [{"x": rng.normal(0, 1, (1, 6, 128)).astype(np.float32)} for _ in range(4)]
     prepared = prepare(load(folder / "m.onnx"), capabilities_for(), feeds[0], folder)
     table = CalibrationChoice("minmax").table(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")))
     return prepared, feeds, table
@@ -84,8 +84,9 @@ def _dense(folder: Path) -> tuple[PreparedModel, list[dict[str, np.ndarray]], QP
         {"p0": "dynamic"},
         {"p0": "dynamic", "p1": "static"},
         {"p0": "dynamic", "p1": "dynamic", "mul": "static", "p2": "dynamic"},
-        {"p0": "weight-only", "p1": "dynamic", "p2": "weight-only int4/32"},
-        {"p0": "weight-only int4/32", "p1": "weight-only int4/32", "mul": "static", "p2": "weight-only int4/32"},
+        {"p0": "weight-only int8/128", "p1": "dynamic", "p2": "weight-only int4/128"},
+        {"p0": "weight-only int8/128", "p1": "weight-only int8/128", "p2": "weight-only int8/128"},
+        {"p0": "weight-only int4/128", "p1": "weight-only int4/128", "mul": "static", "p2": "weight-only int4/128"},
     ],
 )
 def test_the_probe_computes_products_as_they_are_written(tmp_path: Path, precisions: dict[str, str]) -> None:
@@ -94,7 +95,7 @@ def test_the_probe_computes_products_as_they_are_written(tmp_path: Path, precisi
     probe.use(feeds)
     placement = prepared.label(precisions)
     exact, written = (
-        [Session(prepared.emitter.emit(p, table), prepared.store).run(f)["y"] for f in feeds]
+        [Session(prepared.emitter.emit(p, table), prepared.store, optimize=True).run(f)["y"] for f in feeds]
         for p in (Placement(), placement)
     )
     error = np.stack(written).astype(np.float64) - np.stack(exact)
@@ -109,11 +110,11 @@ def test_each_form_has_a_noise_of_its_own(tmp_path: Path) -> None:
     probe.use(feeds)
     for most in (3, 100):  # grouped, and each alone
         found = sensitivity(probe.switches, prepared.units, probe.noise, most)
-        assert found.forms.keys() == {"dynamic", "weight-only", "weight-only int4/32"}
+        assert found.forms.keys() == {"dynamic", "weight-only int8/128", "weight-only int4/128"}
         assert found.forms["dynamic"].keys() == {"p0", "p1", "p2"}
     alone = probe.noise(prepared.label({"p2": "dynamic"}))
     assert found.forms["dynamic"]["p2"] == pytest.approx(alone)
-    bits8, bits4 = (found.forms[f]["p2"][0] for f in ("weight-only", "weight-only int4/32"))
+    bits8, bits4 = (found.forms[f]["p2"][0] for f in ("weight-only int8/128", "weight-only int4/128"))
     assert 50 * bits8 < bits4 < 1000 * bits8
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ from inlay.space.units import Unit
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
 SWITCHES = "inlay.switches"
+_AXES_AS_INPUT = 18  # first opset in which ReduceMax takes its axes as an input
 _CONSTANT_BYTES = 256_000_000  # dequantized constants inside a probe model: well below the 2 GiB limit of protobuf
 
 
@@ -34,13 +36,32 @@ _CONSTANT_BYTES = 256_000_000  # dequantized constants inside a probe model: wel
 class Switch:
     """Ports that read a value and are quantized together, in one type, by every labelling of the units.
 
-    A port may have several, for several types; the placement's type says which is on.
+    A port may have several, for several types; the placement's type says which is on. The data of a product whose
+    kernel rounds them although the placement says nothing of them are rounded by one that is on with the ``weight``.
+
+    Attributes:
+        value: what is read.
+        ports: that read it.
+        qtype: the type in which they do.
+        constant: the value is a constant.
+        weight: port whose type decides in place of the ports' own, which are bare then; None for most switches.
+        types: of that port, with which it is on.
+        block: elements of a row that are rounded with one scale there.
     """
 
     value: str
     ports: tuple[Port, ...]
     qtype: QType
     constant: bool = False
+    weight: Port | None = None
+    types: frozenset[QType] = frozenset()
+    block: int = 0
+
+    def is_on(self, placement: Placement) -> bool:
+        """Whether ``placement`` quantizes its ports so."""
+        if self.weight is None:
+            return placement.qtype(self.ports[0]) is self.qtype
+        return placement.qtype(self.weight) in self.types and self.ports[0] not in placement
 
 
 def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QParamsTable) -> tuple[Switch, ...]:
@@ -78,7 +99,7 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
     for unit in units:
         if unit.selectable and table.corrects(unit.name):
             found += [Switch(graph.value_of(port), (port,), QType.INT32, True) for port in unit.biases]
-    return (*found, *_form_switches(graph, units, owners))
+    return (*found, *_form_switches(graph, units, owners), *_kernel_switches(graph, units, rules))
 
 
 def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tuple[int, QType]]) -> Iterator[Switch]:
@@ -93,6 +114,22 @@ def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tu
             if held <= left:
                 left -= held
                 yield Switch(value, (port,), qtype, array is not None)
+
+
+def _kernel_switches(graph: Graph, units: Sequence[Unit], rules: Rules) -> Iterator[Switch]:
+    """A switch for the data of each product that some forms' kernels round in blocks of one size."""
+    rounding = {form.name: form.rounds_data for form in rules.forms if form.activation is None}
+    for unit in units:
+        found: defaultdict[tuple[Port, int], set[QType]] = defaultdict(set)
+        for name, sites in unit.searched.items():
+            for port, qtype in sites if rounding.get(name) else ():
+                found[port, rounding[name]].add(qtype)
+        data = Port(unit.name, 0)
+        for (weight, block), types in found.items():
+            length = (graph.shape(graph.value_of(data)) or (None,))[-1]
+            if length:
+                block = block if length % block == 0 else length
+                yield Switch(graph.value_of(data), (data,), QType.INT8, False, weight, frozenset(types), block)
 
 
 def probe_model(
@@ -146,6 +183,8 @@ def _switched(
         rounded = f"{prefix}/rounded"
         if switch.qtype is QType.INT32:
             made = _constant(proto, table.bias(switch.ports[0]), prefix)
+        elif switch.weight is not None:
+            made = _rounded_rows(proto, graph, switch, source, prefix)
         elif switch.qtype.block:
             made = _blocks(proto, graph.constant(value), table.params(value, switch.qtype), prefix)
         elif switch.constant:
@@ -202,6 +241,41 @@ def _blocks(proto: onnx.GraphProto, array: np.ndarray | None, params: QParams, p
         helper.make_node("Cast", names[:1], [names[3]], to=TensorProto.FLOAT),
         helper.make_node("Mul", [names[3], names[1]], [names[4]]),
         helper.make_node("Reshape", [names[4], names[2]], [f"{prefix}/rounded"]),
+    ]
+
+
+def _rounded_rows(
+    proto: onnx.GraphProto, graph: Graph, switch: Switch, source: str, prefix: str
+) -> list[onnx.NodeProto]:
+    """Nodes that compute ``<prefix>/rounded``: each block of a row is rounded by its own largest magnitude."""
+    length = (graph.shape(switch.value) or (switch.block,))[-1] or switch.block
+    constants: dict[str, np.ndarray] = {
+        "blocks": np.array([-1, length // switch.block, switch.block], np.int64),
+        "steps": np.array(1.0 / switch.qtype.qmax, np.float32),
+        "least": np.array(np.finfo(np.float32).tiny, np.float32),
+        "last": np.array([-1], np.int64),
+    }
+    for name, array in constants.items():
+        dtype = TensorProto.INT64 if array.dtype == np.int64 else TensorProto.FLOAT
+        proto.initializer.append(tensor_proto(f"{prefix}/{name}", array, dtype))
+    input_axes = graph.opset >= _AXES_AS_INPUT
+    axes = {} if input_axes else {"axes": [-1]}
+    largest = ["magnitudes", "last"] if input_axes else ["magnitudes"]
+    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
+        ("Reshape", ["", "blocks"], "rows", {}),
+        ("Abs", ["rows"], "magnitudes", {}),
+        ("ReduceMax", largest, "largest", {**axes, "keepdims": 1}),
+        ("Mul", ["largest", "steps"], "step", {}),
+        ("Max", ["step", "least"], "scale", {}),
+        ("Div", ["rows", "scale"], "quotients", {}),
+        ("Round", ["quotients"], "integers", {}),
+        ("Mul", ["integers", "scale"], "scaled", {}),
+        ("Shape", [""], "shape", {}),
+        ("Reshape", ["scaled", "shape"], "rounded", {}),
+    ]
+    return [
+        helper.make_node(op, [f"{prefix}/{v}" if v else source for v in inputs], [f"{prefix}/{output}"], **attributes)
+        for op, inputs, output, attributes in steps
     ]
 
 
@@ -296,7 +370,7 @@ class NoiseProbe:
         Raises:
             RunFailed: the model does not run.
         """
-        on = np.array([placement.qtype(switch.ports[0]) is switch.qtype for switch in self.switches], bool)
+        on = np.array([switch.is_on(placement) for switch in self.switches], bool)
         count = len(self._feeds) if samples is None else min(samples, len(self._feeds))
         share = np.maximum(self._shares[:count].sum(axis=0), _TINY) if count < len(self._feeds) else 1.0
         noise = self._energies(on, count).sum(axis=0) / share / np.maximum(self._signal, _TINY)

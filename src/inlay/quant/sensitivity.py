@@ -113,7 +113,9 @@ def probe_budget(
         RunFailed: the model does not run.
     """
     probe.use(feeds[:1])
-    everything = Placement({port: s.qtype for s in reversed(probe.switches) for port in s.ports}.items())
+    everything = Placement(
+        {port: s.qtype for s in reversed(probe.switches) if s.weight is None for port in s.ports}.items()
+    )
     begun = clock()
     probe.noise(everything)
     once = max(clock() - begun, 1e-6)
@@ -155,6 +157,8 @@ def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]
     constants: defaultdict[str, list[Switch]] = defaultdict(list)
     by_site: dict[tuple[Port, QType], Switch] = {}
     for switch in switches:
+        if switch.weight is not None:
+            continue  # it follows from another
         by_site.update(((port, switch.qtype), switch) for port in switch.ports)
         if switch.constant and not switch.qtype.block and switch.ports[0] in owner:
             constants[owner[switch.ports[0]]].append(switch)

@@ -91,6 +91,8 @@ class Form:
         weight: type of its weights.
         activation: type of its activations, or None where they stay float.
         searched: a search tries it; others are for who asks for them in a recipe.
+        rounds_data: elements of a row of its data that its kernel rounds to 8 bits with one scale, although they are
+            floats in the model; 0 where it does not.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Form:
     weight: QType = QType.INT8
     activation: QType | None = None
     searched: bool = True
+    rounds_data: int = 0
 
     def sites(self, graph: Graph, node: Node) -> tuple[tuple[Port, QType], ...]:
         """The ports that the form quantizes at ``node``, with their types; empty where it does not have it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, Form, FormRow, weight_only
 from inlay.types import QType
@@ -54,12 +56,15 @@ def one_output(graph: Graph, node: Node) -> str | None:
     return "its index output needs the float values" if len([v for v in node.outputs if v]) > 1 else None
 
 
-def weight_only_forms(searched: frozenset[QType], source: str) -> tuple[Form, ...]:
+def weight_only_forms(
+    searched: Collection[QType], source: str, rounds_data: Callable[[QType], int]
+) -> tuple[Form, ...]:
     """Forms of plain products whose weights alone are quantized: per channel in 8 bits, and in each type of blocks.
 
     Args:
         searched: types of weights that a search tries.
         source: where it is known from that the target has kernels for them.
+        rounds_data: of each type, as of :class:`Form`.
     """
     types = [QType.INT8, *(t for t in QType if t.block)]
     return tuple(
@@ -73,6 +78,7 @@ def weight_only_forms(searched: frozenset[QType], source: str) -> tuple[Form, ..
             },
             weight=t,
             searched=t in searched,
+            rounds_data=rounds_data(t),
         )
         for t in types
     )

@@ -14,11 +14,13 @@ import numpy as np
 import onnx
 import pytest
 
+from inlay.quant.noise_probe import NoiseProbe
 from inlay.targets.base import Capabilities
 from inlay.targets.openvino.profile import Attribution, Kernel, executed_graph
 from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.testing import Builder
+from inlay.types import Placement
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 from tests.support.workspace import Workspace
 
@@ -187,6 +189,29 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
     assert found.precision in BYTES
     graph, _ = executed(proto)
     assert {k.precision for k in graph if not k.constant} == {"f32"}, "the float model shows floats"
+
+
+@pytest.mark.parametrize("form", ["weight-only", "weight-only int8/128"])
+@pytest.mark.parametrize("length", [256, 384])
+def test_the_noise_of_a_form_is_that_of_its_kernel(form: str, length: int, tmp_path: Path) -> None:
+    """Which rounds its data, too: without that, there would be half of it."""
+    b = Builder(opset=17)
+    weight = b.constant("w", b.rng.standard_normal((length, 48)).astype(np.float32))
+    b.output(b.node("op", "MatMul", [b.input("x", (1, 64, length)), weight]))
+    space = Workspace(b.model(), tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    prepared, placement = space.prepared, space.prepared.label({"op": form})
+    probe = NoiseProbe(
+        prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, space.table
+    )
+    probe.use([dict(feed) for feed in space.feeds])
+    outputs = []
+    for proto in (space.emit(Placement()), space.emit(placement)):
+        compiled = core().compile_model(
+            core().read_model(proto.SerializeToString()), "CPU", {"INFERENCE_NUM_THREADS": 1}
+        )
+        outputs.append(np.stack([compiled(feed)[compiled.outputs[0]].astype(np.float64) for feed in space.feeds]))
+    noise = float(np.square(outputs[1] - outputs[0]).sum() / np.square(outputs[0]).sum())
+    assert probe.noise(placement)[0] == pytest.approx(noise, rel=0.05)
 
 
 def test_every_row_has_a_case() -> None:

@@ -70,8 +70,10 @@ _ROWS: Iterable[OpRule] = (
 
 OPS = {row.op_type: row for row in _ROWS}
 
-# FullyConnected reads the integers, and rounds its data to 8 bits in blocks of each row
-_WEIGHT_ONLY = weight_only_forms(frozenset({QType.INT8, QType.INT4_32}), _SOURCE)
+# FullyConnected reads the integers, and with VNNI it rounds its data to 8 bits in blocks of 32. On BERT 6x384 (float
+# 46.6 ms): per channel 30.4 ms and 24.8 dB; in blocks of 128 31.3 ms and 27.0 dB; 4 bits gain size, and no time.
+_DATA_BLOCK = 32
+_WEIGHTS = (QType.INT8, QType.INT8_128, QType.INT4_128)
 
 
 def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -> Rules:
@@ -93,5 +95,5 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         share=frozenset({"Concat"}),
         unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
         other_activations=frozenset({QType.INT8}),
-        forms=_WEIGHT_ONLY,
+        forms=weight_only_forms(_WEIGHTS, _SOURCE, lambda _: _DATA_BLOCK if x86 and wide else 0),
     )
