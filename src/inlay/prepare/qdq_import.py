@@ -13,8 +13,9 @@ from inlay.model.load import ModelFile, load
 from inlay.model.normalize import FloatRewrite, normalize
 from inlay.model.reference import ConstantEvaluator
 from inlay.prepare.model import PreparedModel
-from inlay.prepare.take_apart import take_apart
-from inlay.quant.extract import Extraction, Leftover, is_quantized
+from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.quant.extract import Extraction
+from inlay.quant.plain_graph import Leftover
 from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact, Feed
 from inlay.types import Placement, QParams, QType
@@ -82,8 +83,8 @@ def read_baseline(path: Path, model: ModelFile) -> ModelFile:
         UsageError: it holds no Q/DQ nodes, or its inputs and outputs are not ``model``'s.
     """
     file = load(path)
-    if not is_quantized(file.model):
-        raise UsageError(f"--qdq-baseline {path}: it holds no QuantizeLinear or DequantizeLinear nodes")
+    if not holds_quantized(file):
+        raise UsageError(f"--qdq-baseline {path}: it holds no Q/DQ nodes, and no other operator on integers")
     here, there = input_specs(model.model), input_specs(file.model)
     if not _alike(here, there):
         raise UsageError(f"--qdq-baseline {path}: its inputs are {_listed(there)}, the model's {_listed(here)}")

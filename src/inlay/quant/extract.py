@@ -2,9 +2,10 @@
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
 becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites (:mod:`inlay.quant.rewrite`) are
-undone first. What remains is the float model. Whatever does not have one of these forms (a Q whose result is read by an
-integer operator, an integer graph input) is left in place and listed with its reason. In a model of other origin a pair
-leaves its saturation behind (:mod:`inlay.quant.saturation`).
+undone first; then operators on integers are written in their plain form (:mod:`inlay.quant.plain_form`). What remains
+is the float model. Whatever does not have one of these forms (a Q whose result is read by an unknown operator, an
+integer graph input) is left in place and listed with its reason. In a model of other origin a pair leaves its
+saturation behind (:mod:`inlay.quant.saturation`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
+from inlay.quant.plain_form import write_plain
+from inlay.quant.plain_graph import IntegerOperator, Leftover
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape
 from inlay.quant.rewrite import Rewrite
@@ -30,14 +33,6 @@ _DEPTH_TO_SPACE = "DepthToSpace"
 _TYPES = {(ir.DataType[t.element.upper()], t.block): t for t in QType if not t.dynamic}
 
 
-@dataclass(frozen=True)
-class Leftover:
-    """A Q or DQ node that stands for no port, and why."""
-
-    node: str
-    reason: str
-
-
 @dataclass(frozen=True, eq=False)
 class Extraction:
     """A Q/DQ model taken apart.
@@ -46,8 +41,9 @@ class Extraction:
         model: the float model that is left.
         placement: the ports that read quantized values, by the model's node names.
         qparams: by value name (of the float model) and type; biases have none, theirs follow from the others.
-        leftovers: Q and DQ nodes that could not be taken out.
+        leftovers: Q and DQ nodes, and operators on integers, that could not be taken out.
         saturations: what of the pairs is still in ``model``.
+        anew: those ports of ``placement`` whose scales no DequantizeLinear can state: quantized anew.
     """
 
     model: ir.Model
@@ -55,6 +51,7 @@ class Extraction:
     qparams: Mapping[tuple[str, QType], QParams]
     leftovers: tuple[Leftover, ...]
     saturations: tuple[Saturation, ...] = ()
+    anew: frozenset[Port] = frozenset()
 
     def settled(self, forms: Mapping[str, Form]) -> Extraction:
         """With the saturations in ``forms``, by node, and without the others; changes ``model``."""
@@ -68,26 +65,26 @@ class Extraction:
         return replace(self, qparams=qparams, saturations=tuple(kept))
 
 
-def is_quantized(model: ir.Model) -> bool:
-    """Whether the main graph holds Q or DQ nodes."""
-    return any(n.op_type in (QUANTIZE, DEQUANTIZE) for n in model.graph)
-
-
-def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extraction:
+def extract(
+    model: ir.Model, rewrites: Sequence[Rewrite[Any]] = (), operators: Sequence[IntegerOperator] = ()
+) -> Extraction:
     """Take Q/DQ pairs out of a copy of ``model``; see the module's text. Never fails on a valid model.
 
     Args:
         model: of any origin.
         rewrites: those to undo where ``emit`` wrote the model.
+        operators: of the targets' runtimes, on integers.
     """
     copy, _ = fix_names(model.clone())
     copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
     ours = _is_ours(model)
     selected = _undo(graph, rewrites) if ours else frozenset()
-    sites: dict[Port, QType] = {}
+    RemoveUnusedNodesPass()(copy)
+    plain = write_plain(copy, operators)
+    sites: dict[Port, QType] = dict(plain.anew)
     qparams: dict[tuple[str, QType], QParams] = {}
-    leftovers: list[Leftover] = []
+    leftovers = list(plain.leftovers)
     outputs = {id(v): i for i, v in enumerate(graph.outputs)}
     saturations = Saturations(graph)
     for node in list(graph):
@@ -132,7 +129,7 @@ def extract(model: ir.Model, rewrites: Sequence[Rewrite[Any]] = ()) -> Extractio
         if n.op_type in (QUANTIZE, DEQUANTIZE) and str(n.name) not in left
     ]
     placement = Placement(sites.items(), (r for r in selected if r.port in sites))
-    return Extraction(copy, placement, qparams, tuple(leftovers), saturations.made)
+    return Extraction(copy, placement, qparams, tuple(leftovers), saturations.made, frozenset(plain.anew))
 
 
 def without_rewrites(model: ir.Model, rewrites: Sequence[Rewrite[Any]]) -> ir.Model:

@@ -19,6 +19,8 @@ from inlay.types import GRAPH_OUTPUT
 CLAMPS = frozenset({"Relu", "Clip"})
 """Operators that one of the graphs may have alone: quantizers drop them, and a saturation may bring one back."""
 
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+
 FARTHEST = 0.5
 """Relative L2 distance above which constants cannot be two forms of one: rounding to 4 bits makes about 0.1; two layers
 that have nothing in common differ by about 1.4."""
@@ -139,11 +141,14 @@ class _Matching:
             extra = self._source, node.inputs[len(candidate.inputs) :]
         if any(v and not extra[0].is_constant(v) for v in extra[1]):
             return np.inf  # a bias may be an operator of its own in the other graph
-        for value, there in zip(node.inputs, candidate.inputs, strict=False):
+        for slot, (value, there) in enumerate(zip(node.inputs, candidate.inputs, strict=False)):
             if self._source.is_constant(value) != self._target.is_constant(there):
                 return np.inf
             if self._source.is_constant(value):
-                worst = max(worst, distance(self._source.constant(value), self._target.constant(there)))
+                given = self._source.constant(value)
+                if given is not None and turned(node, candidate, slot):
+                    given = given.T
+                worst = max(worst, distance(given, self._target.constant(there)))
             elif value in self._values and there and not self._same(self._values[value], there):
                 return np.inf
         return worst
@@ -154,11 +159,12 @@ class _Matching:
 
 
 def _weights(graph: Graph, node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Kind of ``node`` and shape of its first large constant."""
+    """Kind of ``node`` and shape of its first large constant, whichever way round a matrix is."""
     for value in node.inputs:
         array = graph.constant(value)
         if array is not None and array.size >= WEIGHT_ELEMENTS and array.dtype.kind == "f":
-            yield node.op_type, array.shape
+            product = node.op_type in _PRODUCTS
+            yield ("MatMul", tuple(sorted(array.shape))) if product else (node.op_type, array.shape)
             return
 
 
@@ -169,7 +175,17 @@ def _unclamped(graph: Graph, value: str) -> str:
 
 def _alike(node: Node, other: Node) -> bool:
     """Whether the operators are of one kind."""
-    return node.domain == other.domain and (node.op_type == other.op_type or {node.op_type, other.op_type} <= CLAMPS)
+    if node.domain != other.domain:
+        return False
+    kinds = {node.op_type, other.op_type}
+    return len(kinds) == 1 or kinds <= CLAMPS or (kinds <= _PRODUCTS and len(node.inputs) == len(other.inputs))
+
+
+def turned(node: Node, other: Node, slot: int) -> bool:
+    """Whether input ``slot`` of two products of one kind is a weight that only one of them has transposed."""
+    if slot != 1 or not {node.op_type, other.op_type} <= _PRODUCTS:
+        return False
+    return bool(node.attributes.get("transB", 0)) != bool(other.attributes.get("transB", 0))
 
 
 def distance(first: np.ndarray | None, second: np.ndarray | None) -> float:

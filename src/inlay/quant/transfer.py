@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from inlay.model.graph import Graph
-from inlay.quant.extract import Extraction, Leftover
-from inlay.quant.matching import distance, match_nodes
+from inlay.quant.extract import Extraction
+from inlay.quant.matching import distance, match_nodes, turned
+from inlay.quant.plain_graph import Leftover
 from inlay.quant.qparams import scale_shape
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 
-_DEPTH_TO_SPACE = "DepthToSpace"
+_DEPTH_TO_SPACE, _RESHAPE = "DepthToSpace", "Reshape"
 
 SAME_WEIGHT = 0.1
 """Relative L2 distance of a weight from its dequantized form up to which its qparams still suit it: 8 bits round to
@@ -62,15 +63,20 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
         if isinstance(there, str):
             missing.append(Leftover(str(port), there))
             continue
-        value = target.value_of(there[0])
-        if not target.is_float(value):
+        value = next((v for v in map(target.value_of, there) if not target.is_float(v)), "")
+        if value:
             missing.append(Leftover(str(port), f"{value} is not float32"))
             continue
+        if qtype.dynamic:  # the product itself must read it, which behind a Reshape has the same range
+            there = [p for p in there if p.node == GRAPH_OUTPUT or target.node(p.node).op_type != _RESHAPE] or there
         sites.update(dict.fromkeys(there, qtype))
         rewrites += [PortRewrite(there[0], name) for name in selected.get(port, ())]
-        params = found.qparams.get((source.value_of(port), qtype))
-        if params is not None and _suits(params, source, source.value_of(port), target, value):
-            qparams.setdefault((value, qtype), params)
+        params, given = found.qparams.get((source.value_of(port), qtype)), source.constant(source.value_of(port))
+        if given is not None and turned(source.node(port.node), target.node(there[0].node), port.slot):
+            params, given = None if params is None else _transposed(params, given.shape), given.T
+        for value in map(target.value_of, there):
+            if params is not None and _suits(params, given, target, value):
+                qparams.setdefault((value, qtype), params)
     for (value, qtype), params in list(qparams.items()):
         move = target.producer(value)
         if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
@@ -118,14 +124,21 @@ class _Ports:
             if port.slot < len(inputs) and inputs[port.slot]:
                 return [Port(name, port.slot)]
             return "normalization folds that input into another"
+        fused = [p for p in self._normalized.consumers(value) if p.node and p.node not in self._survivors]
         if self._source.is_constant(value):
-            return f"normalization folds its {node.op_type} into another operator"
-        fused = [
-            p
-            for p in self._normalized.consumers(value)
-            if p.node != GRAPH_OUTPUT and p.node not in self._survivors and not self._normalized.is_constant(value)
+            same = distance(self._source.constant(value), self._normalized.constant(value)) == 0.0
+            return fused if fused and same else f"normalization folds its {node.op_type} into another operator"
+        behind = [
+            q
+            for p in fused
+            if (node := self._normalized.node(p.node)).op_type == _RESHAPE and p.slot == 0
+            for q in self._normalized.consumers(node.outputs[0])
+            if q.node
         ]
-        return fused or f"the value is inside an operator that normalization makes of its {node.op_type} and others"
+        return [
+            *behind,
+            *fused,
+        ] or f"the value is inside an operator that normalization makes of its {node.op_type} and others"
 
     def _survivor(self, name: str) -> str:
         """The node of the normalized graph that ``name`` still is: by its first output, else by its name."""
@@ -141,9 +154,21 @@ def _writes(graph: Graph, op_type: str, value: str) -> bool:
     return node is not None and node.op_type == op_type
 
 
-def _suits(params: QParams, source: Graph, given: str, target: Graph, value: str) -> bool:
-    """Whether ``params`` of the value ``given`` of ``source`` fit ``value`` of ``target``."""
-    if target.is_constant(value) and distance(source.constant(given), target.constant(value)) > SAME_WEIGHT:
+def _transposed(params: QParams, shape: tuple[int, ...]) -> QParams:
+    """``params`` of a matrix of ``shape`` as those of its transpose."""
+    if params.axis is None:
+        return params
+    scale, zero = params.scale, params.zero_point
+    if params.qtype.block:
+        grid = scale_shape(shape, params)
+        scale = tuple(np.reshape(scale, grid).T.reshape(-1).tolist())
+        zero = tuple(np.reshape(zero, grid).T.reshape(-1).tolist())
+    return replace(params, scale=scale, zero_point=zero, axis=1 - params.axis)
+
+
+def _suits(params: QParams, given: np.ndarray | None, target: Graph, value: str) -> bool:
+    """Whether ``params`` of a value, which is ``given`` where it is constant, fit ``value`` of ``target``."""
+    if target.is_constant(value) and distance(given, target.constant(value)) > SAME_WEIGHT:
         return False
     shape = target.shape(value)
     if params.axis is None:

@@ -14,8 +14,8 @@ from inlay.files import refuse_overwriting
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
+from inlay.prepare.take_apart import holds_quantized
 from inlay.quant.accuracy import Metric
-from inlay.quant.extract import is_quantized
 from inlay.version import __version__
 
 RANDOM_SAMPLES = 8
@@ -69,7 +69,7 @@ class RunInputs:
         """
         specs = input_specs(file.model)
         baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
-        if config.keep_qparams and baseline is None and not is_quantized(file.model):
+        if config.keep_qparams and baseline is None and not holds_quantized(file):
             raise UsageError("--keep-qparams: there is no Q/DQ model to keep them from")
         if samples is None:
             samples = random_samples(bound(specs, config.bind), rng, RANDOM_SAMPLES)

@@ -118,6 +118,9 @@ class Target(Protocol):
     :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
     that were computed elsewhere. It may have a text ``remark`` for the list of targets.
 
+    It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain_graph.IntegerOperator`) for operators
+    of its runtime that work on integers, by which quantized models of other origin are read.
+
     A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
     with a digest of what the runtime made of the model. Models with the same digest are then measured once.
 

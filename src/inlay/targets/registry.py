@@ -15,6 +15,7 @@ from inlay.errors import TargetError, UsageError
 from inlay.targets.base import OptionValue, Target, TargetSpec
 
 if TYPE_CHECKING:
+    from inlay.quant.plain_graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
 
 GROUP = "inlay.targets"
@@ -40,6 +41,17 @@ def known_rewrites() -> tuple[Rewrite[Any], ...]:
     for name in available():
         with contextlib.suppress(Exception):  # a target that cannot be loaded here must not stop the run of another
             found.update((r.digest, r) for r in create(TargetSpec(name)).rewrites())
+    return tuple(found.values())
+
+
+@lru_cache(maxsize=1)
+def known_operators() -> tuple[IntegerOperator, ...]:
+    """The operators on integers of every installed target's runtime, as rows."""
+    found: dict[tuple[str, str], IntegerOperator] = {}
+    for name in available():
+        with contextlib.suppress(Exception):  # as in known_rewrites
+            rows = getattr(create(TargetSpec(name)), "integer_operators", tuple)
+            found.update(((r.domain, r.op_type), r) for r in rows())
     return tuple(found.values())
 
 

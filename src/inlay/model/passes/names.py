@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import onnx_ir as ir
 
 
@@ -27,7 +29,7 @@ def fix_names(model: ir.Model) -> tuple[ir.Model, int]:
     return model, renamed
 
 
-def free_name(wish: str, taken: set[str]) -> str:
+def free_name(wish: str, taken: Container[str]) -> str:
     """``wish``, with a number appended where it is taken."""
     name, n = wish, 1
     while name in taken:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.onnx_library import infer_shapes
+from inlay.model.passes.names import free_name
 
 
 def is_standard(node: ir.Node, *op_types: str) -> bool:
@@ -33,7 +34,8 @@ def sole_use(value: ir.Value | None) -> tuple[ir.Node, int] | None:
 
 
 def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """A new initializer."""
+    """A new initializer, called ``name`` or, where another one is, something like it."""
+    name = free_name(name, graph.initializers)
     value = ir.val(name, const_value=ir.tensor(array, name=name))
     graph.register_initializer(value)
     return value

@@ -23,6 +23,7 @@ from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 
 if TYPE_CHECKING:
     from inlay.model.normalize import FloatRewrite
+    from inlay.quant.plain_graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
     from inlay.space.rules import Rules
 
@@ -82,6 +83,12 @@ class OrtCpuTarget:
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """Nonzero weight zero points, transposed convolutions, row tiling, space to depth."""
         return capabilities_for().rewrites
+
+    def integer_operators(self) -> tuple[IntegerOperator, ...]:
+        """All of :data:`~inlay.targets.onnxruntime.integer_operators.OPERATORS`."""
+        from inlay.targets.onnxruntime.integer_operators import OPERATORS
+
+        return OPERATORS
 
     def compile(self, model: Artifact) -> OrtExecutable:
         """Build a session. Raises CompileFailed."""

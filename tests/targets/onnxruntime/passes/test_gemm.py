@@ -52,3 +52,12 @@ def test_two_unknown_dimensions_are_left_alone(rewritten: RewriteModel) -> None:
 def test_other_sums_of_products_stay(other: Builder, rewritten: RewriteModel) -> None:
     done = rewritten(other.model(), gather_gemm)
     assert "MatMul" in done.operators
+
+
+def test_a_name_that_the_model_uses_is_no_obstacle(rewritten: RewriteModel) -> None:
+    """Exporters call a bias after its operator, as the pass would."""
+    b = dense()
+    b.output(b.node("other", "Mul", ["sum_out", b.constant("dense_bias", np.float32(2.0))]))
+    done = rewritten(b.model(), gather_gemm)
+    assert "Gemm" in done.operators
+    done.assert_close(rtol=1e-5, atol=1e-6)

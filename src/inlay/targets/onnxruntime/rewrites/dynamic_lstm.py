@@ -6,6 +6,7 @@ range. The plain form, an LSTM that reads dequantized values, runs in float.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QDQGraph
+from inlay.model.passes.steps import constant_of
+from inlay.quant.plain_graph import NotPlain, PlainGraph
+from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import set_constant
-from inlay.types import Port
+from inlay.types import Port, QType
 
 LSTM, DYNAMIC_LSTM, DOMAIN = "LSTM", "DynamicQuantizeLSTM", "com.microsoft"
 _OPERANDS = 8  # of LSTM; in the other operator scales and zero points come behind them
@@ -65,8 +67,10 @@ class DynamicLstm(Rewrite[bool]):
             for slot, dq in enumerate(weights, 1):
                 count = qdq.constant(dq.input[0]).shape[0]
                 qdq.set_constant(dq.input[0], partial(_turned, qdq, dq.input[0]), DYNAMIC_LSTM)
+                axis = next((a.i for a in dq.attribute if a.name == "axis"), _AXIS)
                 for name in dq.input[1:3]:
-                    qdq.set_constant(name, partial(_by_direction, qdq.constant(name), count), DYNAMIC_LSTM)
+                    values = partial(_by_direction, qdq.constant(name), count, axis)
+                    qdq.set_constant(name, values, DYNAMIC_LSTM)
                 node.input[slot] = dq.input[0]
                 node.input.extend(dq.input[1:3])
                 unused.add(dq.name)
@@ -80,8 +84,10 @@ class DynamicLstm(Rewrite[bool]):
 
     def undo(self, graph: ir.Graph) -> Iterable[Port]:
         """Write such LSTMs with dequantized operands again."""
+        plain = PlainGraph(graph, ())
         for node in [n for n in graph if n.op_type == DYNAMIC_LSTM and n.domain == DOMAIN]:
-            _undo(node, graph)
+            with contextlib.suppress(NotPlain):
+                write_lstm(node, plain)
         return ()
 
 
@@ -89,59 +95,61 @@ def _turned(qdq: QDQGraph, name: str) -> np.ndarray:
     return np.ascontiguousarray(qdq.constant(name).swapaxes(1, 2))
 
 
-def _by_direction(values: np.ndarray, directions: int) -> np.ndarray:
-    """One row for each direction."""
-    return np.tile(values.reshape(1, -1), (directions, 1)) if values.ndim else np.full(directions, values)
+def _by_direction(values: np.ndarray, directions: int, axis: int) -> np.ndarray:
+    """One row, or one number, for each direction."""
+    if values.ndim and axis == _AXIS:
+        return np.tile(values.reshape(1, -1), (directions, 1))
+    return np.broadcast_to(values, (directions,)).copy()
 
 
-def _undo(node: ir.Node, graph: ir.Graph) -> None:
-    given = list(node.inputs)
-    parts = [(given[slot], given[_OPERANDS + 2 * slot - 2], given[_OPERANDS + 2 * slot - 1]) for slot in (1, 2)]
-    if any(v is None or v.const_value is None or len(v.uses()) > 1 for part in parts for v in part):
-        return
-    if any(
-        len(np.unique(v.const_value.numpy(), axis=0)) > 1 for _, *rest in parts for v in rest if v and v.const_value
-    ):
-        return  # other tools give each direction scales of its own, which no one axis can say
-    data = given[0]
-    assert data is not None
-    shared = (use.node for use in data.uses() if use.node.op_type == DYNAMIC_QUANTIZE)
-    source = next(shared, None)
-    if source is None:
-        source = ir.node(DYNAMIC_QUANTIZE, [data], num_outputs=3, name=f"{node.name}_{DYNAMIC_QUANTIZE}")
-        for value, what in zip(source.outputs, ("quantized", "scale", "zero_point"), strict=True):
-            value.name = f"{node.name}_{what}"
-        graph.insert_before(node, source)
-    operands: list[ir.Value | None] = [_dequantized(graph, node, source.outputs, f"{node.name}_data")]
-    for slot, (weight, scale, zero) in enumerate(parts, 1):
-        assert weight is not None
-        assert weight.const_value is not None
-        set_constant(weight, weight.const_value.numpy().swapaxes(1, 2))
-        for number in (scale, zero):
-            assert number is not None
-            assert number.const_value is not None
-            array = number.const_value.numpy()
-            set_constant(number, array[0] if array.ndim == 2 else array[:1].reshape(()))
-        operands.append(_dequantized(graph, node, [weight, scale, zero], f"{node.name}_weight_{slot}"))
-    rest = given[3:_OPERANDS]
-    while rest and rest[-1] is None:
-        rest.pop()
-    new = ir.Node(
-        "", LSTM, [*operands, *rest], attributes=node.attributes.values(), num_outputs=len(node.outputs), name=node.name
-    )
-    for old, fresh in zip(node.outputs, new.outputs, strict=True):
-        fresh.name, fresh.type, fresh.shape = old.name, old.type, old.shape
-    graph.insert_before(node, new)
-    for old, fresh in zip(node.outputs, new.outputs, strict=True):
-        old.replace_all_uses_with(fresh, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
+def write_lstm(node: ir.Node, plain: PlainGraph) -> None:
+    """Put an LSTM of dequantized operands in the place of ``node``, whoever wrote it.
+
+    Where each direction has scales of its own for all gates, which no one axis can state, the weights become floats, to
+    be quantized anew.
+
+    Raises:
+        NotPlain: its weights or their scales are computed at run time.
+    """
+    given = [*node.inputs, *[None] * (_OPERANDS + 4 - len(node.inputs))]
+    weights = [_Weight.of(given[slot], *given[_OPERANDS + 2 * slot - 2 :][:2]) for slot in (1, 2)]
+    operands: list[ir.Value | None] = [plain.dynamic(node, given[0])]
+    for weight in weights:
+        turned = weight.integers.swapaxes(1, 2)
+        if weight.axis is None:
+            array = (turned.astype(np.int64) - weight.zero[..., None]).astype(np.float32) * weight.scale[..., None]
+            operands.append(plain.constant(str(weight.value.name).removesuffix("_quantized"), array))
+            continue
+        scale, zero = (plain.constant(f"{weight.value.name}_{n}", getattr(weight, n)) for n in ("scale", "zero"))
+        integers = plain.changed(weight.value, turned)
+        operands.append(plain.dequantized(node, integers, scale, zero, weight.axis))
+    operands += given[3:_OPERANDS]
+    while operands[-1] is None:
+        operands.pop()
+    new = plain.replace(node, LSTM, operands, node.attributes.values())
+    for slot, weight in enumerate(weights, 1):
+        if weight.axis is None:
+            plain.anew[Port(str(new.name), slot)] = QType(str(weight.integers.dtype))
 
 
-def _dequantized(graph: ir.Graph, before: ir.Node, values: Iterable[ir.Value | None], name: str) -> ir.Value:
-    inputs = list(values)
-    scale = inputs[1]
-    per_channel = scale is not None and scale.const_value is not None and scale.const_value.numpy().ndim == 1
-    dq = ir.node(DEQUANTIZE, inputs, {"axis": _AXIS} if per_channel else {}, name=name)
-    dq.outputs[0].name, dq.outputs[0].type = f"{name}_dequantized", ir.TensorType(ir.DataType.FLOAT)
-    graph.insert_before(before, dq)
-    return dq.outputs[0]
+@dataclass(frozen=True, eq=False)
+class _Weight:
+    """A weight of the runtime's operator; ``axis``: of its scales, as LSTM has it, or None where there are two."""
+
+    value: ir.Value
+    integers: np.ndarray
+    scale: np.ndarray
+    zero: np.ndarray
+    axis: int | None
+
+    @classmethod
+    def of(cls, value: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None) -> _Weight:
+        integers, scales, zeros = constant_of(value), constant_of(scale), constant_of(zero)
+        if value is None or integers is None or scales is None:
+            raise NotPlain("its weights or their scales are computed at run time")
+        zeros = np.zeros_like(scales, integers.dtype) if zeros is None else zeros
+        if all(np.all(a == a[:1]) for a in (scales, zeros)):  # one for all directions
+            return cls(value, integers, scales[0], zeros[0], _AXIS)
+        if scales.ndim == 1:
+            return cls(value, integers, scales, zeros, 0)
+        return cls(value, integers, scales, zeros, None)

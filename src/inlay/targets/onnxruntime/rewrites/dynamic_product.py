@@ -8,6 +8,7 @@ value. The integers are the same; the scales are multiplied behind the sum rathe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +18,12 @@ import onnx
 import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
-from inlay.model.passes.steps import add_constant
-from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QDQGraph
+from inlay.model.passes.steps import constant_of, sole_use
+from inlay.quant.plain_graph import NotPlain, PlainGraph, input_of
+from inlay.quant.plain_operators import scaled
+from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.conditions import plain_product
-from inlay.targets.onnxruntime.rewrites._undo import producer_of, set_constant
 from inlay.types import Port
 
 PRODUCT = "MatMulInteger"
@@ -68,9 +70,10 @@ class DynamicProduct(Rewrite[bool]):
 
     def undo(self, graph: ir.Graph) -> Iterable[Port]:
         """Write such products with dequantized operands again."""
-        dequantized: dict[ir.Value, ir.Value] = {}
+        plain = PlainGraph(graph, ())
         for product in [n for n in graph if n.op_type == PRODUCT]:
-            _undo(product, graph, dequantized)
+            with contextlib.suppress(NotPlain):
+                _undo(product, plain)
         return ()
 
 
@@ -101,55 +104,22 @@ def _integer(
     return [*made, make("Add", [product, bias], [node.output[0]], node.name)] if bias else made
 
 
-def _undo(product: ir.Node, graph: ir.Graph, dequantized: dict[ir.Value, ir.Value]) -> None:
-    """Undo one product, where its neighbors have the form that ``apply`` gives them, or other tools do."""
-    source = producer_of(product.inputs[0], DYNAMIC_QUANTIZE)
-    cast = _only_reader(product.outputs[0], "Cast")
-    scaled = None if cast is None else _only_reader(cast.outputs[0], "Mul")
-    weight = product.inputs[1]
-    if source is None or cast is None or scaled is None or weight is None or weight.const_value is None:
-        return
-    scale = next((producer_of(v, "Mul") for v in scaled.inputs if v is not cast.outputs[0]), None)
-    given = [] if scale is None else [v for v in scale.inputs if v is not source.outputs[1]]
-    if scale is None or len(given) != 1 or given[0] is None or given[0].const_value is None:
-        return
-    scales, zero = given[0], product.inputs[3] if len(product.inputs) > 3 else None
+def _undo(product: ir.Node, plain: PlainGraph) -> None:
+    """Undo one product that ``apply`` wrote: a Gemm where its names say that it was one."""
+    end, weight = scaled(product, plain), product.inputs[1]
+    integers = constant_of(weight)
+    if weight is None or integers is None:
+        raise NotPlain("its weight is computed at run time")
     turned = str(product.name).endswith(_TURNED)
     if turned:
-        set_constant(weight, weight.const_value.numpy().T)
-    if source.outputs[0] not in dequantized:
-        read = ir.node(DEQUANTIZE, source.outputs, name=f"{source.name}_{DEQUANTIZE}")
-        read.outputs[0].name, read.outputs[0].type = f"{source.outputs[0].name}_dequantized", scaled.outputs[0].type
-        graph.insert_after(source, read)
-        dequantized[source.outputs[0]] = read.outputs[0]
-    if zero is None:
-        zero = add_constant(
-            graph, f"{weight.name}_zero_point", np.zeros(_shape(scales), weight.const_value.dtype.numpy())
-        )
-    axis = {"axis": 0 if turned else 1} if len(_shape(scales)) == 1 else {}
-    values = ir.node(DEQUANTIZE, [weight, scales, zero], axis, name=f"{product.name}_weight")
-    values.outputs[0].name, values.outputs[0].type = f"{weight.name}_dequantized", scaled.outputs[0].type
-    end, inputs, op_type, attributes = scaled, [dequantized[source.outputs[0]], values.outputs[0]], "MatMul", {}
-    add = _only_reader(scaled.outputs[0], "Add")
-    if add is not None and str(scaled.name).startswith(f"{add.name}_Mul"):
-        end, op_type, attributes = add, "Gemm", {"transB": 1} if turned else {}
-        inputs.append(next(v for v in add.inputs if v is not None and v is not scaled.outputs[0]))
-    new = ir.node(op_type, inputs, attributes, name=end.name)
-    old = end.outputs[0]
-    new.outputs[0].name, new.outputs[0].type, new.outputs[0].shape = old.name, old.type, old.shape
-    graph.insert_before(end, [values, new])
-    old.replace_all_uses_with(new.outputs[0], replace_graph_outputs=True)
-    gone = [end] if end is scaled else [add, scaled]
-    graph.remove([n for n in (*gone, scale, cast, product) if n is not None], safe=True)
-
-
-def _shape(value: ir.Value) -> tuple[int, ...]:
-    assert value.const_value is not None
-    return tuple(value.const_value.shape.numpy())
-
-
-def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
-    """The only node that reads ``value``, if it is an ``op_type``."""
-    users = [use.node for use in value.uses()]
-    alone = len(users) == 1 and not value.is_graph_output() and users[0].op_type == op_type
-    return users[0] if alone else None
+        weight = plain.changed(weight, integers.T)
+    data = plain.dequantized(product, product.inputs[0], end.scales[0], input_of(product, 2))
+    inputs = [data, plain.dequantized(product, weight, end.scales[1], input_of(product, 3), 0 if turned else 1)]
+    last, op_type, attributes = end.end, "MatMul", []
+    use = sole_use(last.outputs[0])
+    if use is not None and use[0].op_type == "Add" and str(last.name).startswith(f"{use[0].name}_Mul"):
+        inputs.append(next(v for v in use[0].inputs if v is not None and v is not last.outputs[0]))
+        last, op_type, attributes = use[0], "Gemm", [ir.AttrInt64("transB", 1)] if turned else []
+    elif turned:
+        op_type, attributes = "Gemm", [ir.AttrInt64("transB", 1)]
+    plain.replace(product, op_type, inputs, attributes, end=last).name = last.name
