@@ -6,6 +6,7 @@ from :mod:`inlay.prepare.options`.
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.client import Worker, joined
 from inlay.measure.stats import LEVEL, speedup
+from inlay.model.collector import collector_paused
 from inlay.model.load import ModelFile, load
 from inlay.prepare import options
 from inlay.prepare.config import TuneConfig
@@ -47,7 +49,7 @@ from inlay.prepare.options import (
 from inlay.quant.accuracy import Bound, find_metric
 from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
-from inlay.regions.search_space import SearchSpace
+from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
@@ -315,16 +317,19 @@ def regions(
         InlayError: the model cannot be used.
     """
     spec = _spec(target, target_options)
-    given = _Given.read(model, data, bind)
-    samples = given.samples_or_random(np.random.default_rng(0), 1)
-    with tempfile.TemporaryDirectory() as folder:
+    with collector_paused(), tempfile.TemporaryDirectory() as folder:  # each step would end with a collection
+        given = _Given.read(model, data, bind)
+        samples = given.samples_or_random(np.random.default_rng(0), 1)
         prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
-        return prepared.space(
-            Config(
-                maximum_sequence_region_size=maximum_sequence_region_size,
-                minimum_topdown_search_size=minimum_topdown_search_size,
-            )
+        graph, rules, allowed = prepared.graph, prepared.rules, prepared.allowed
+        units = prepared.units if allowed is None else None
+        del given, prepared
+        gc.collect()  # of a large model, its nodes take as much memory as its regions and patterns will
+        config = Config(
+            maximum_sequence_region_size=maximum_sequence_region_size,
+            minimum_topdown_search_size=minimum_topdown_search_size,
         )
+        return find_search_space(graph, rules, None, allowed, config, units=units)
 
 
 def _spec(target: str | TargetSpec, given: GivenOptions, threads: int | None = None) -> TargetSpec:

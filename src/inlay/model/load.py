@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -88,35 +89,37 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
         raise ModelError(f"{path} is not an ONNX model: it has neither operators nor outputs")
     if not model.graph.outputs:
         raise ModelError(f"{path}: the model has no outputs")
-    _refuse_references(path, model)
-    _refuse_unknown_values(path, model)
+    main = _with_bodies(model.graph)
+    graphs = (*main, *(g for function in model.functions.values() for g in _with_bodies(function.graph)))
+    _refuse_references(path, main)
+    _refuse_unknown_values(path, main, graphs)
     _sort(path, model)
     for key in [k for k in model.metadata_props if not isinstance(k, str)]:
         del model.metadata_props[key]  # not UTF-8: nobody can ask for it
-    _free_negative_dimensions(model)
-    external = tuple(_external_files(path, model))
-    _refuse_unreadable(path, model)
-    _read_in(model)
+    _free_negative_dimensions(graphs)
+    external = tuple(_external_files(path, graphs))
+    _refuse_unreadable(path, model, main, graphs)
+    _read_in(model, graphs)
     return ModelFile(
         path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
     )
 
 
-def _refuse_references(path: Path, model: ir.Model) -> None:
+def _refuse_references(path: Path, main: Sequence[ir.Graph]) -> None:
     """An attribute that stands for one of a function has a value within functions only."""
-    for node in model.graph.all_nodes():
+    for node in chain.from_iterable(main):
         for name, attribute in node.attributes.items():
             if attribute.is_ref():
                 of = f"attribute {name} of node {node.name or node.op_type}"
                 raise ModelError(f"{path}: {of} refers to {attribute.ref_attr_name}, but stands in no function")
 
 
-def _refuse_unreadable(path: Path, model: ir.Model) -> None:
+def _refuse_unreadable(path: Path, model: ir.Model, main: Sequence[ir.Graph], graphs: Sequence[ir.Graph]) -> None:
     """Attributes have the types that their operators say, and tensors in the file as many elements as their shapes."""
-    main = {id(graph) for graph in (model.graph, *model.graph.subgraphs())}  # functions have opsets of their own
-    for graph in _graphs(model):
+    for number, graph in enumerate(graphs):
         for node in graph:
-            version = model.opset_imports.get(node.domain, 0) if id(graph) in main else 0
+            in_main = number < len(main)  # functions have opsets of their own
+            version = model.opset_imports.get(node.domain, 0) if in_main else 0
             wanted = _attribute_types(node.domain, node.op_type, version)
             for name, attribute in node.attributes.items():
                 kind = attribute.type
@@ -124,7 +127,7 @@ def _refuse_unreadable(path: Path, model: ir.Model) -> None:
                     of = f"attribute {name} of node {node.name or node.op_type}"
                     wrong = f"the wrong type {kind.name}" if kind.value else "no type"
                     raise ModelError(f"{path}: {of} has {wrong}")
-    for name, tensor in _tensors(model):
+    for name, tensor in _tensors(graphs):
         if not isinstance(tensor, ir.ExternalTensor):
             try:
                 tensor.numpy()
@@ -142,14 +145,14 @@ def _attribute_types(domain: str, op_type: str, version: int) -> Mapping[str, in
     return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
-def _refuse_unknown_values(path: Path, model: ir.Model) -> None:
+def _refuse_unknown_values(path: Path, main: Sequence[ir.Graph], graphs: Sequence[ir.Graph]) -> None:
     """Every value that is read or handed out is an input, a constant or some operator's output."""
-    for node in model.graph.all_nodes():
+    for node in chain.from_iterable(main):
         for value in node.inputs:
             if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                 continue
             raise ModelError(f"{path}: {node.op_type} {node.name} reads {value.name}, which nothing computes")
-    for graph in _graphs(model):
+    for graph in graphs:
         for value in graph.outputs:
             if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
                 raise ModelError(f"{path}: {value.name} is an output of graph {graph.name}, and nothing computes it")
@@ -185,13 +188,13 @@ def _cycle(graph: ir.Graph) -> str:
     return "through a subgraph"
 
 
-def _read_in(model: ir.Model) -> None:
+def _read_in(model: ir.Model, graphs: Sequence[ir.Graph]) -> None:
     """Read external data in where it must be at hand.
 
     That is in small tensors, which shapes and axes depend on, and wherever it is no initializer of the main graph:
     these alone are kept in a file for all candidates.
     """
-    for graph in _graphs(model):
+    for graph in graphs:
         for value in graph.initializers.values():
             tensor = value.const_value
             if isinstance(tensor, ir.ExternalTensor) and (graph is not model.graph or tensor.nbytes < INLINE_BYTES):
@@ -210,19 +213,19 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(np.array(tensor.numpy()), tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name)
 
 
-def _free_negative_dimensions(model: ir.Model) -> None:
+def _free_negative_dimensions(graphs: Sequence[ir.Graph]) -> None:
     """Replace negative dimensions: older exporters write an unknown dimension as -1, and runtimes accept it."""
-    for graph in _graphs(model):
+    for graph in graphs:
         computed = (v for node in graph for v in node.outputs)
         for value in (*graph.inputs, *computed):
             if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
                 value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
 
 
-def _external_files(path: Path, model: ir.Model) -> Iterator[Path]:
+def _external_files(path: Path, graphs: Sequence[ir.Graph]) -> Iterator[Path]:
     folder = path.parent.resolve()
     seen: set[Path] = set()
-    for name, tensor in _tensors(model):
+    for name, tensor in _tensors(graphs):
         if not isinstance(tensor, ir.ExternalTensor):
             continue
         try:
@@ -246,8 +249,8 @@ def _external_files(path: Path, model: ir.Model) -> Iterator[Path]:
             yield file
 
 
-def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    for graph in _graphs(model):
+def _tensors(graphs: Sequence[ir.Graph]) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    for graph in graphs:
         for name, value in graph.initializers.items():
             if value.const_value is not None:
                 yield name, value.const_value
@@ -258,11 +261,9 @@ def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
                         yield f"{node.op_type}.{attr.name}", tensor
 
 
-def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Every graph of ``model``: the main one, the bodies of functions, and the subgraphs of both."""
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        yield graph
-        yield from graph.subgraphs()
+def _with_bodies(graph: ir.Graph) -> tuple[ir.Graph, ...]:
+    """``graph`` and the bodies in it, which takes a look at every attribute."""
+    return (graph, *graph.subgraphs())
 
 
 def _sha256(paths: list[Path]) -> str:

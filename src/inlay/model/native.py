@@ -6,8 +6,8 @@ package that it brings, would take twice as long as all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -100,9 +100,9 @@ def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
     found.update(values)
 
 
-def note_shapes(shapes: dict[str, tuple[int | None, ...]], values: Values) -> None:
-    """Keep the shapes of those that are arrays."""
-    shapes.update((v, tuple(a.shape)) for v, a in values.items() if isinstance(a, np.ndarray))
+def note_shapes(whole: Collection[str], found: dict[str, Any], values: Values) -> None:
+    """Keep the shapes of those that are arrays, and the ``whole`` values themselves."""
+    found.update((v, a if v in whole else tuple(a.shape)) for v, a in values.items() if isinstance(a, np.ndarray))
 
 
 def run_whole(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

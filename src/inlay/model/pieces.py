@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from inlay.errors import CompileFailed
-from inlay.model.native import Values, gathered, note_arrays
+from inlay.model.collector import collector_paused
+from inlay.model.native import Values, gathered, note_arrays, note_shapes
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 
 T = TypeVar("T")
+_TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
 
 PIECE_NODES = 2048
 """Nodes of a piece: with all of their values as outputs a session of so many takes 1.1 times as long as with one."""
@@ -107,7 +111,7 @@ class PiecewiseSession:
     def _session(self, piece: onnx.ModelProto) -> Session:
         if self._quick:
             with contextlib.suppress(CompileFailed):  # optimizations remove some operators that have no kernel
-                return Session(piece, self._store, optimize=None)
+                return Session(piece, self._store, optimize=None, threads=1)  # a pool of threads takes long to make
         return Session(piece, self._store)
 
     def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -153,13 +157,53 @@ class _Piece:
 def run_model(model: ir.Model, store: WeightStore, feed: Values) -> dict[str, np.ndarray]:
     """Outputs of ``model`` on ``feed``. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
     proto = externalize_weights(model, store)
-    if len(proto.graph.node) <= PIECE_NODES:
+    outputs = _outputs(proto)
+    if len(proto.graph.node) <= PIECE_NODES or not {*outputs}.issubset(_computed(proto)):
         return Session(proto, store).run(feed)
-    computed = {v for n in proto.graph.node for v in n.output}
-    outputs = list(dict.fromkeys(o.name for o in proto.graph.output))
-    if not computed.issuperset(outputs):  # an output that is an input or a constant, which no piece computes
-        return Session(proto, store).run(feed)
-    return PiecewiseSession(proto, store, outputs).run(feed)
+    return PiecewiseSession(proto, store, outputs, quick=True).run(feed)
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """What one inference shows of a model.
+
+    This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
+
+    Attributes:
+        proto: the model; its weights are in ``store``.
+        outputs: by name.
+        shapes: of each array that an operator of the main graph computes, by name.
+        dtypes: element types of the same.
+    """
+
+    proto: onnx.ModelProto
+    store: WeightStore
+    outputs: Mapping[str, np.ndarray]
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, ir.DataType]
+
+
+@collector_paused()
+def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
+    """Run ``model`` on ``feed`` with all of its values in sight. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+    proto = externalize_weights(model, store)
+    values, outputs = _computed(proto), _outputs(proto)
+    session = PiecewiseSession(proto, store, values, quick=True)
+    found = session.gather([feed], partial(note_shapes, {*outputs}), dict[str, Any]())
+    whole = {v: found[v] for v in outputs if v in found}
+    if not {*outputs}.issubset(values):  # one is an input or a constant
+        whole = Session(proto, store).run(feed)
+    shapes = {v: a.shape if isinstance(a, np.ndarray) else a for v, a in found.items()}
+    dtypes = {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
+    return Inference(proto, store, whole, shapes, dtypes)
+
+
+def _computed(proto: onnx.ModelProto) -> list[str]:
+    return [v for n in proto.graph.node for v in n.output if v]
+
+
+def _outputs(proto: onnx.ModelProto) -> list[str]:
+    return list(dict.fromkeys(o.name for o in proto.graph.output))
 
 
 def _cut(graph: onnx.GraphProto, wanted: set[str], size: int) -> list[_Piece]:

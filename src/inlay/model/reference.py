@@ -37,6 +37,7 @@ class Session:
         optimize: enable all graph optimizations of the runtime; otherwise only the basic ones; None disables these too.
         fuse_qdq: fuse operators between Q and DQ nodes into integer kernels; otherwise these nodes only round values
             and all kernels are float.
+        threads: of one inference; by default as many as there are cores.
 
     Attributes:
         outputs: names of the outputs.
@@ -48,7 +49,12 @@ class Session:
     """
 
     def __init__(
-        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool | None = False, fuse_qdq: bool = True
+        self,
+        proto: onnx.ModelProto,
+        store: WeightStore,
+        optimize: bool | None = False,
+        fuse_qdq: bool = True,
+        threads: int | None = None,
     ) -> None:
         data = proto.SerializeToString()
         path = store.folder.resolve() / f"reference-{uuid.uuid4().hex}.onnx"
@@ -56,7 +62,7 @@ class Session:
         weakref.finalize(self, path.unlink, missing_ok=True)
         size = len(data) + (store.path.stat().st_size if store.path.exists() else 0)
         self._limits = limits_for(size, len(proto.graph.node))
-        self._native = Resident(NativeSession, str(path), optimize, fuse_qdq, _usable_cores())
+        self._native = Resident(NativeSession, str(path), optimize, fuse_qdq, threads or _usable_cores())
         self.outputs, self.types = call("building the model", signature, self._native, limits=self._limits)
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

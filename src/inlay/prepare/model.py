@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from inlay.errors import Late, ModelError, TargetError, UsageError
 from inlay.model.collector import collector_paused
@@ -16,11 +16,10 @@ from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
 from inlay.model.passes.opset import FIRST_QDQ_OPSET
-from inlay.model.pieces import run_model
+from inlay.model.pieces import Inference, run_model, run_visibly
 from inlay.model.reference import ConstantEvaluator
-from inlay.model.store import WeightStore, externalize_weights
+from inlay.model.store import WeightStore
 from inlay.prepare.take_apart import take_apart
-from inlay.quant.calibrator import observe_shapes
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
@@ -66,7 +65,8 @@ class PreparedModel:
 
     def space(self, config: Config | None = None) -> SearchSpace:
         """The region-pattern search space."""
-        return find_search_space(self.graph, self.rules, None, self.allowed, config)
+        whole = self.units if self.allowed is None else None
+        return find_search_space(self.graph, self.rules, None, self.allowed, config, units=whole)
 
     @property
     def selectable(self) -> tuple[Unit, ...]:
@@ -118,17 +118,39 @@ def prepare(
     """
     extraction = extraction or take_apart(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
-    scratch = WeightStore(_fresh(folder, "normalize"))
+    runs = _Runs(model, feed, folder)
     try:
-        normalized = normalize(
-            model, ConstantEvaluator(folder), lambda m: run_model(m, scratch, feed), rewrites=target.float_rewrites
-        )
+        normalized = normalize(model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites)
     except Late:
         raise
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
-    scratch.path.unlink()
-    return index(file, normalized, extraction, target, feed, folder, nodes, recipe)
+    seen = runs.last if runs.shown is normalized.model else None
+    return index(file, normalized, extraction, target, feed, folder, nodes, recipe, seen)
+
+
+class _Runs:
+    """Runs models on one feed, and remembers what the last one showed: it is what normalization ends with.
+
+    Args:
+        given: the model before normalization; of this one only the outputs are of interest.
+        feed: inputs.
+        folder: for the weights of the model that was run last.
+    """
+
+    def __init__(self, given: ir.Model, feed: Mapping[str, np.ndarray], folder: Path) -> None:
+        self._given, self._feed, self._folder = given, feed, folder
+        self.shown: ir.Model | None = None
+        self.last: Inference | None = None
+
+    def outputs(self, model: ir.Model) -> Mapping[str, np.ndarray]:
+        """Outputs of ``model``. Raises TargetError."""
+        self.shown = self.last = None
+        store = WeightStore(self._folder)  # anew: two models may call different weights the same
+        if model is self._given:
+            return run_model(model, store, self._feed)
+        self.last, self.shown = run_visibly(model, store, self._feed), model
+        return self.last.outputs
 
 
 def index(
@@ -140,14 +162,17 @@ def index(
     folder: Path,
     nodes: Sequence[str] = (),
     recipe: Recipe | None = None,
+    seen: Inference | None = None,
 ) -> PreparedModel:
-    """The analysis of a model that is normalized already; arguments and errors as of :func:`prepare`."""
-    graph = build_graph(normalized.model)
-    fixed = graph  # rewrites decide by the sizes that the model fixes, not by those of the samples
-    store = WeightStore(folder)
-    base = externalize_weights(normalized.model, store)
-    graph = _with_shapes(graph, base, store, feed)
-    emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, base)
+    """The analysis of a model that is normalized already; other arguments and errors as of :func:`prepare`.
+
+    ``seen`` is what an inference on ``feed`` showed of the normalized model, where there was one.
+    """
+    fixed = build_graph(normalized.model)  # rewrites decide by the sizes that the model fixes, not those of the samples
+    seen = seen or run_visibly(normalized.model, WeightStore(folder), feed)
+    store = seen.store
+    graph = _with_shapes(fixed, seen, feed)
+    emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, seen.proto)
     rules = _usable(target.rules, graph, normalized)
     units = find_units(graph, rules)
     allowed = None
@@ -197,22 +222,14 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
 
 
 @collector_paused()
-def _with_shapes(graph: Graph, proto: onnx.ModelProto, store: WeightStore, feed: Mapping[str, np.ndarray]) -> Graph:
-    values = [v for n in graph.nodes for v in n.outputs if v]
-    shapes, dtypes = observe_shapes(proto, store, values, feed)
-    shapes.update({name: tuple(a.shape) for name, a in feed.items()})
+def _with_shapes(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> Graph:
+    fed = {name: tuple(a.shape) for name, a in feed.items()}
     return Graph(
         graph.nodes,
         graph.inputs,
         graph.outputs,
         graph.initializers,
-        {**graph.dtypes, **dtypes},
-        {**graph.shapes, **shapes},
+        {**graph.dtypes, **seen.dtypes},
+        {**graph.shapes, **seen.shapes, **fed},
         graph.opset,
     )
-
-
-def _fresh(folder: Path, name: str) -> Path:
-    inner = folder / name
-    inner.mkdir(exist_ok=True)
-    return inner

@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from inlay.deadline import NEVER, Deadline
-from inlay.model.graph import Graph, Shape
-from inlay.model.native import note_shapes
+from inlay.model.graph import Graph
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
@@ -148,19 +146,3 @@ def _parts(feeds: Sequence[Mapping[str, np.ndarray]]) -> Iterator[Sequence[Mappi
     sizes = {str(i): sum(array.nbytes for array in feed.values()) for i, feed in enumerate(feeds)}
     for part in in_batches(list(sizes), sizes, FEEDS_BYTES):
         yield [feeds[int(i)] for i in part]
-
-
-_TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
-"""Element types by the runtime's names for them."""
-
-
-def observe_shapes(
-    proto: onnx.ModelProto, store: WeightStore, values: Sequence[str], feed: Mapping[str, np.ndarray]
-) -> tuple[dict[str, Shape], dict[str, ir.DataType]]:
-    """Shapes and element types of ``values`` as the reference session finds them on one feed.
-
-    This is exact where shape inference gives up: dynamic dimensions, data-dependent shapes, operators of other domains.
-    """
-    session = PiecewiseSession(proto, store, values, quick=True)
-    shapes = session.gather([feed], note_shapes, dict[str, Shape]())
-    return shapes, {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}

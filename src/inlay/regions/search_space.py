@@ -119,6 +119,7 @@ def find_search_space(
     allowed: frozenset[str] | None = None,
     config: Config | None = None,
     groups: Iterable[RegionGroup] | None = None,
+    units: tuple[Unit, ...] | None = None,
 ) -> SearchSpace:
     """Regions, patterns and insertion points of ``graph``.
 
@@ -129,6 +130,7 @@ def find_search_space(
         allowed: names of nodes, as a further restriction; None means all.
         config: sizes of regions.
         groups: the regions; None to find them.
+        units: all units of ``graph``; None to find them.
 
     Raises:
         UsageError: a glob matches no node, or ``groups`` are no partition of nodes.
@@ -137,7 +139,7 @@ def find_search_space(
         chosen = select_nodes(graph, nodes)
         allowed = chosen if allowed is None else chosen & allowed
     with collector_paused():
-        return _find(graph, rules, allowed, config or Config(), groups)
+        return _find(graph, rules, allowed, config or Config(), groups, units or find_units(graph, rules))
 
 
 def _find(
@@ -146,8 +148,8 @@ def _find(
     allowed: frozenset[str] | None,
     config: Config,
     groups: Iterable[RegionGroup] | None,
+    units: tuple[Unit, ...],
 ) -> SearchSpace:
-    units = find_units(graph, rules)
     rejections = find_rejections(FilterContext(graph, rules, units, allowed))
     tree = find_regions(graph, units, rules, config) if groups is None else regions_of_groups(graph, groups, config)
     finder = PatternFinder(graph, tree.live_ranges, NodeDescriber(graph, rejections))

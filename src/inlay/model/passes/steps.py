@@ -36,7 +36,7 @@ def sole_use(value: ir.Value | None) -> tuple[ir.Node, int] | None:
 def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     """A new initializer, called ``name`` or, where another one is, something like it."""
     name = free_name(name, graph.initializers)
-    value = ir.val(name, const_value=ir.tensor(array, name=name))
+    value = ir.val(name, const_value=ir.Tensor(array, name=name))
     graph.register_initializer(value)
     return value
 
@@ -62,6 +62,13 @@ def replace_each(
     return model, done
 
 
+def _integers(name: str, given: Any) -> Any:
+    """An attribute that lists integers, with its type: the library finds out what it is by trying protocols first."""
+    if isinstance(given, (list, tuple)) and given and all(isinstance(n, int) for n in given):
+        return ir.AttrInt64s(name, given)
+    return given
+
+
 class Steps:
     """Adds operators before ``node``, and constants to its graph, all named after it."""
 
@@ -77,7 +84,8 @@ class Steps:
         """
         name = f"{self._node.name}_{what}" if what else str(self._node.name)
         value = ir.Value(name=f"{name}_value", type=self._like.type, shape=self._like.shape)
-        self._graph.insert_before(self._node, ir.node(op_type, inputs, attributes, outputs=[value], name=name))
+        typed = {key: _integers(key, given) for key, given in (attributes or {}).items()}
+        self._graph.insert_before(self._node, ir.node(op_type, inputs, typed, outputs=[value], name=name))
         return value
 
     def constant(self, what: str, array: np.ndarray) -> ir.Value:
