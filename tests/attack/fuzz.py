@@ -38,6 +38,8 @@ from tests.attack.seeds import Seeds
 
 _KEPT = 2  # reproducers of one finding by each process: the second one shows whether it is always the same
 _REPORT_S = 60.0
+_MEMORY = "/dev/shm"
+"""Where inputs lie, each for a moment: making and removing so many small files is a good part of the work on a disk."""
 _ALONE = 8  # every so many-th input runs in a process of its own from the start
 
 
@@ -57,7 +59,8 @@ def run(given: argparse.Namespace) -> int:
     if sys.platform != "linux":
         print("the processes under attack are watched through /proc: this needs Linux")
         return 2
-    with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as name:
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True, dir=memory) as name:
         seeds = trial.prepare(Path(name) / "seeds")
         if given.again:
             return _again(given.again, Path(name))
@@ -177,6 +180,8 @@ class Plan:
         pid = os.fork()
         if pid == 0:
             os.close(reader)
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[job % len(cores)]})  # no threads of the runtime that wait for one another
             code = 1
             try:
                 with os.fdopen(writer, "w") as told:

@@ -17,12 +17,13 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.attack import sandbox, warm
 from tests.attack.case import Case
 from tests.attack.sandbox import Ended
-from tests.attack.watch import POLL_S, Watch, everything, kill, tree
+from tests.attack.watch import POLL_S, Watch, children, family, kill
 
 MOST_CASES = 64
 
@@ -55,14 +56,14 @@ class Lane:
             watch.look()
             reason = watch.reason
         answer = [] if reason else self._wire.recv(64).split()
-        known = watch.look()
+        watch.look()
         guard = int(answer[1]) if answer else 0
-        orphans = sum(p.parent == self._pid and pid != guard for pid, p in known.items())
+        orphans = sum(bool(family(pid)) for pid in children(self._pid) if pid != guard)
         self._cpu_s += watch.cpu_s
         code = int(answer[0]) if answer else None
         if code is None:
             code = self._end(reason)
-        if any(p.parent == os.getpid() and pid not in self.pids for pid, p in known.items()):
+        if {*children(os.getpid())} - self.pids:
             orphans += sandbox.reap(POLL_S if reason else 2.0, self.pids)
         if orphans:
             self.close()
@@ -85,7 +86,7 @@ class Lane:
     def _end(self, reason: str) -> int | None:
         """End the process; its exit code where it had ended by itself."""
         if reason:
-            kill(tree(self._pid, everything()))
+            kill(family(self._pid))
         _, status = os.waitpid(self._pid, 0)
         assert self._wire is not None
         self._wire.close()
@@ -95,10 +96,13 @@ class Lane:
 
 def _serve(wire: int) -> None:
     sandbox.new_process((wire,))
+    import typer.main
+
     from inlay.cli import commands
     from inlay.model import guard
 
     vars(commands)["seconds_since_start"] = lambda: 0.0  # the lane's age is no part of a budget
+    typer.main.get_command = cache(typer.main.get_command)  # the commands are the same from case to case
     with os.fdopen(wire, "rb", buffering=0, closefd=False) as told:
         for line in iter(told.readline, b""):
             folder = Path(line.decode().rstrip("\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _PROGRESS = re.compile(r"\[ *\d+\.\d s\] ")
 _FRAME = re.compile(r'File "(?:[^"]*/)?((?:inlay|onnx_ir|onnx|numpy|yaml|typer|rich)/[^"]*)", line (\d+), in (\S+)')
 _OWN = ("stdout", "stderr", "case.json", "finding.txt", "stdout.txt", "stderr.txt", REPORT, TRACE)
+
+_ALLOWED = frozenset({"out", "cache", *_OWN})
 
 Snapshot = Mapping[str, str]
 
@@ -46,15 +49,21 @@ class Finding:
 
 def snapshot(folder: Path) -> Snapshot:
     """Everything that a command must leave alone, with digests."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if name.split("/")[0] in ("out", "cache", *_OWN) or name.startswith(_OTHERS):
-            continue
-        if path.is_symlink():
-            found[name] = f"-> {path.readlink()}"
-        else:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "other"
+    found: dict[str, str] = {}
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        for entry in os.scandir(folder / inner):
+            name = f"{inner}/{entry.name}" if inner else entry.name
+            if name in _ALLOWED or name.startswith(_OTHERS):
+                continue
+            if entry.is_symlink():
+                found[name] = f"-> {os.readlink(entry)}"
+            elif entry.is_file():
+                found[name] = hashlib.sha256(Path(entry).read_bytes()).hexdigest()
+            else:
+                found[name] = "other"
+                waiting += [name] if entry.is_dir() else []
     return found
 
 

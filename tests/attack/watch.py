@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,37 +17,45 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 @dataclass(frozen=True)
 class Process:
-    """One process: its parent, processor time with that of its ended children, and resident memory."""
+    """One process: processor time with that of its ended children, and resident memory."""
 
-    parent: int
     cpu_s: float
     rss_mb: float
 
 
-def everything() -> dict[int, Process]:
-    """Every process of the machine; reading them takes milliseconds."""
-    known: dict[int, Process] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue  # it has ended
-            cpu = sum(int(f) for f in fields[11:15]) / _TICKS
-            known[int(entry)] = Process(int(fields[1]), cpu, int(fields[21]) * _PAGE_MB)
-    return known
+def children(pid: int) -> list[int]:
+    """What a process started and has not waited for, and what it adopted; nothing where it has ended.
 
-
-def tree(root: int, known: Mapping[int, Process]) -> dict[int, Process]:
-    """A process of ``known`` and all its descendants."""
-    found = {root: known[root]} if root in known else {}
-    more = True
-    while more:
-        new = {pid: p for pid, p in known.items() if p.parent in found and pid not in found}
-        found.update(new)
-        more = bool(new)
+    The system tells this of each thread in microseconds. To look through all processes of a machine takes milliseconds,
+    which is as much as many an attack.
+    """
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     return found
+
+
+def family(root: int) -> dict[int, Process]:
+    """A process and all its descendants, as far as they have not ended: not those that nobody has waited for yet."""
+    found: dict[int, Process] = {}
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            if fields[0] == b"Z":
+                continue
+            cpu = sum(int(f) for f in fields[11:15]) / _TICKS
+            found[pid] = Process(cpu, int(fields[21]) * _PAGE_MB)
+            waiting += children(pid)
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -84,16 +92,15 @@ class Watch:
         return time.monotonic() - self.begun
 
     def look(self) -> dict[int, Process]:
-        """Read the figures of the tree; returns all processes."""
-        known = everything()
-        found = tree(self.root, known)
+        """Read the figures of the tree, and return them."""
+        found = family(self.root)
         self.cpu_s = max(self.cpu_s, sum(p.cpu_s for p in found.values()) - self.cpu_before_s)
         self.rss_mb = max(self.rss_mb, sum(p.rss_mb for p in found.values()))
         for pid in found:
             waited = _waited_s(pid)
             first, last = self._waited.get(pid, (waited if pid == self.root else 0.0, waited))
             self._waited[pid] = first, max(last, waited)
-        return known
+        return found
 
     @property
     def reason(self) -> str:
