@@ -1,7 +1,7 @@
 """Hostile inputs for as long as the budget lasts: models, samples, YAML, journals, results and command lines.
 
 Every input is a folder with a command line (:mod:`~tests.attack.case`), which follows from the seed and its number
-alone. Most run one after the other in a lane (:mod:`~tests.attack.lane`), which costs milliseconds. Every eighth, and
+alone. Most run one after the other in a lane (:mod:`~tests.attack.lane`), which costs milliseconds. One in 16, and
 whatever seemed to break a promise in a lane, runs in a fork of a process that has everything imported and has run
 nothing: crashes, hangs, memory and exit code are its own, with nothing left of the input before it. One in some
 hundreds runs in a fresh interpreter instead, as a user would start it. Several processes share the numbers.
@@ -40,7 +40,7 @@ _KEPT = 2  # reproducers of one finding by each process: the second one shows wh
 _REPORT_S = 60.0
 _MEMORY = "/dev/shm"
 """Where inputs lie, each for a moment: making and removing so many small files is a good part of the work on a disk."""
-_ALONE = 8  # every so many-th input runs in a process of its own from the start
+_ALONE = 16  # every so many-th input runs in a process of its own from the start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -115,6 +115,7 @@ def _serve(wire: int) -> None:
 def _as_before(folder: Path) -> Iterator[None]:
     """Undo what a case leaves in its process."""
     environment, path = dict(os.environ), list(sys.path)
+    gc.disable()  # one collection behind each case is enough, and finalizers are done before it is judged
     with warnings.catch_warnings():
         yield
     os.chdir("/")

@@ -67,7 +67,7 @@ def options(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     (given / "empty").write_bytes(b"")
     (given / "link.onnx").symlink_to("../model/model.onnx")
     (given / "folder").mkdir()
-    names, callback = choose.among(COMMANDS)
+    names, callback = choose.weighted(COMMANDS)
     argv = [*names]
     for parameter in inspect.signature(callback).parameters.values():
         argv += _given(parameter, choose)
@@ -95,7 +95,8 @@ def _commands(group: typer.Typer) -> Iterator[tuple[tuple[str, ...], Callable[..
             yield (str(inner.name), *words), callback
 
 
-COMMANDS = tuple(_commands(app))
+COMMANDS = tuple((1 + len(inspect.signature(c[1]).parameters), c) for c in _commands(app))
+"""Commands as often as they have options to go wrong with."""
 
 
 def _given(parameter: inspect.Parameter, choose: Choices) -> list[str]:
