@@ -15,17 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inlay.measure import policy, preemption
-from inlay.measure.blocks import preempted_share, reading, run_block, slot_repeats
+from inlay.measure.blocks import reading, run_block, slot, slot_repeats
 from inlay.measure.checked import Checked
-from inlay.measure.preemption import Moment, moment, preempted_ns
+from inlay.measure.preemption import Moment, Preempted, moment, preempted
 from inlay.targets.base import Feed, KernelTime
 
 
 class Slowing:
     """A model whose machine becomes slower with every inference: ``ns * exp(rate * inferences so far)``."""
 
-    preempted_ns = 0.0
+    preempted = Preempted()
     warms_up = False
+    one_by_one = False
 
     def __init__(self, ns: float, clock: list[int], rate: float, log: list[str] | None = None, name: str = "") -> None:
         self._ns, self._clock, self._rate = ns, clock, rate
@@ -82,13 +83,31 @@ def test_a_block_runs_every_model_twice_in_mirrored_order() -> None:
     assert len(orders) == 6, "any order may come"
 
 
-@given(st.integers(1, 9), st.floats(0.0, 0.9), st.integers(0, 10**6))
-def test_the_share_that_other_processes_took_is_what_the_reading_holds_of_it(n: int, busy: float, seed: int) -> None:
+class Waiting(Slowing):
+    """Inferences of 1 ms, some of which others hold up; the system tells of the last call."""
+
+    def __init__(self, waits: np.ndarray, one_by_one: bool, alone: bool) -> None:
+        super().__init__(1e6, [0], 0.0)
+        self.waits, self.one_by_one, self._alone = list(waits), one_by_one, alone
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        now, self.waits = np.array(self.waits[:repeats]), self.waits[repeats:]
+        self.preempted = Preempted(float(now.sum()) if self._alone else 0.0, float(now.sum()))
+        return 1e6 + now
+
+
+@given(st.integers(1, 12), st.floats(0.0, 0.9), st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_a_reading_without_what_other_processes_took(
+    n: int, busy: float, seed: int, one_by_one: bool, alone: bool
+) -> None:
     """Of inferences of known length, each with a wait of its own: only waits in the faster half are in the reading."""
     rng = np.random.default_rng(seed)
     waits = np.where(rng.random(n) < busy, rng.exponential(3e6, n), 0.0)
-    ns = 1e6 + waits
-    assert preempted_share(ns, float(waits.sum())) == pytest.approx(1.0 - 1e6 / reading(ns), abs=1e-9)
+    on_clock, certain, own = slot(Waiting(waits, one_by_one, alone), {}, n)
+    assert on_clock == pytest.approx(reading(1e6 + waits))
+    assert own == pytest.approx(1e6), "all of them take as long by themselves"
+    exact = alone and one_by_one and n <= policy.ONE_BY_ONE
+    assert certain == pytest.approx(1e6 if exact else on_clock)
 
 
 def test_a_thread_that_is_kept_from_running_knows_how_long() -> None:
@@ -110,17 +129,17 @@ def test_a_thread_that_is_kept_from_running_knows_how_long() -> None:
         for _ in range(5):  # what a hypervisor takes, the system does not tell
             estimate = Checked(Spinning(1.0, [0], 0.0), lambda: None, estimated=True)
             estimate.time({}, 1)
-            assert estimate.preempted_ns == 0.0, "nobody can take a part of an estimate"
+            assert estimate.preempted == Preempted(), "nobody can take a part of an estimate"
             checked = Checked(Spinning(1.0, [0], 0.0), lambda: None)
             (ns,) = checked.time({}, 1)
-            if ns - checked.preempted_ns == pytest.approx(200e6, rel=0.1):
+            if ns - checked.preempted.least == pytest.approx(200e6, rel=0.1):
                 break
     finally:
         rival.kill()
         rival.wait()
         os.sched_setaffinity(0, mine)
-    assert ns - checked.preempted_ns == pytest.approx(200e6, rel=0.1), "what is left is its own time"
-    assert preempted_share(np.array([ns]), checked.preempted_ns) > policy.MAX_PREEMPTED
+    assert ns - checked.preempted.least == pytest.approx(200e6, rel=0.1), "what is left is its own time"
+    assert checked.preempted.least > policy.MAX_PREEMPTED * ns
 
 
 def test_repeats_fill_a_slot() -> None:
@@ -153,7 +172,7 @@ def test_waits_of_a_pools_threads_count(tells: bool, monkeypatch: pytest.MonkeyP
         with ThreadPoolExecutor(1) as pool:
             begun, since = time.perf_counter_ns(), moment()
             pool.submit(_spin, 200e6).result()
-            wall, taken = time.perf_counter_ns() - begun, preempted_ns(since, moment())
+            wall, taken = time.perf_counter_ns() - begun, preempted(since, moment()).most
     finally:
         rival.kill()
         rival.wait()
@@ -166,12 +185,15 @@ def test_bounds_of_what_others_took_of_several_threads() -> None:
     """No more than all waits together, and no less is left than the busiest thread ran."""
     before = Moment(0, 0, {"a": (10, 0), "b": (0, 5)}, 0)
 
-    def taken(**threads: tuple[int, int]) -> float:
-        return preempted_ns(before, Moment(1000, 0, threads, 0))
+    def taken(**threads: tuple[int, int]) -> tuple[float, float]:
+        found = preempted(before, Moment(1000, 0, threads, 0))
+        return found.least, found.most
 
-    assert taken(a=(610, 0), b=(500, 5)) == 0.0
-    assert taken(a=(610, 100), b=(500, 205)) == 300.0
-    assert taken(a=(910, 90), b=(500, 505)) == 100.0, "the busiest thread ran for 900 of 1000"
-    assert taken(b=(0, 5), new=(700, 60)) == 60.0, "one thread began, another ended"
-    assert preempted_ns(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 3)) == 0.0, "no switch, nothing taken"
-    assert preempted_ns(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 4)) == 600.0
+    assert taken(a=(610, 0), b=(500, 5)) == (0.0, 0.0)
+    assert taken(a=(610, 100), b=(500, 205)) == (0.0, 300.0)
+    assert taken(a=(910, 90), b=(500, 505)) == (0.0, 100.0), "the busiest thread ran for 900 of 1000"
+    assert taken(b=(0, 5), new=(700, 60)) == (60.0, 60.0), "one thread began, another ended"
+    assert taken(a=(710, 200), b=(10, 45)) == (200.0, 240.0), "what computes alone has lost what it waited"
+    assert taken(a=(910, 200), b=(0, 5)) == (100.0, 100.0), "no more than there was"
+    assert preempted(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 3)).most == 0.0, "no switch, nothing taken"
+    assert preempted(Moment(0, 0, {}, 3), Moment(1000, 400, {}, 4)) == Preempted(0.0, 600.0)

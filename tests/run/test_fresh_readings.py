@@ -47,7 +47,8 @@ class Process:
         busy = self._rng.random(blocks) < self._preempted
         ns = np.where(busy, 2e6, 1e6)[:, None] * np.ones(len(files))
         ns[:, 0] *= np.where(busy, 1.5, 1.0)  # the given model takes longer, and so is hit harder
-        return Timing(ns, np.zeros(blocks), np.where(busy, 0.5, 0.0)[:, None] * np.ones(len(files)))
+        taken = np.where(busy, 0.5, 0.0)[:, None] * np.ones(len(files))
+        return Timing(ns, np.zeros(blocks), taken, taken)
 
 
 def entries(*names: str) -> list[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from inlay.measure.blocks import run_block, slot_repeats
 from inlay.measure.client import Timing
 from inlay.measure.journal import Journal
+from inlay.measure.preemption import Preempted
 from inlay.measure.race import Meter, Protocol
 from inlay.targets.base import Artifact, Feed, KernelTime
 
@@ -18,10 +20,11 @@ class NoisyModel:
     """3 % noise on every inference, and one in ten takes 1.5 times as long."""
 
     warms_up = False
+    one_by_one = True
 
     def __init__(self, ns: float, rng: np.random.Generator) -> None:
         self._ns, self._rng = ns, rng
-        self.preempted_ns = 0.0
+        self.preempted = Preempted()
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         raise NotImplementedError
@@ -49,7 +52,7 @@ class NoisyWorker:
     def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int) -> Timing:
         models = [self._models[a.digest] for a in artifacts]
         rows = [run_block(models, [3] * len(models), {}, self._rng) for _ in range(blocks)]
-        return Timing(*(np.array([getattr(r, key) for r in rows]) for key in ("ns", "drift", "taken")))
+        return Timing.of([asdict(r) for r in rows])
 
 
 def noisy_meter(
@@ -112,28 +115,32 @@ class PreemptedModel(NoisyModel):
         machine: where it runs.
         exposed: how much more often it is interrupted than others of the same length (a model with more threads).
         told: whether the system tells how long it waited.
+        alone: it computes in one thread, so that it lost what it waited.
     """
 
-    def __init__(self, ns: float, rng: np.random.Generator, machine: BusyMachine, exposed: float, told: bool) -> None:
+    def __init__(
+        self, ns: float, rng: np.random.Generator, machine: BusyMachine, exposed: float, told: bool, alone: bool
+    ) -> None:
         super().__init__(ns, rng)
-        self._machine, self._exposed, self._told = machine, exposed, told
+        self._machine, self._exposed, self._told, self._alone = machine, exposed, told, alone
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         own = self._ns * np.exp(self._rng.normal(0.0, 0.02, repeats))
         waits = np.array([self._machine.waits(self._exposed * ns) for ns in own])
-        self.preempted_ns = float(waits.sum()) if self._told else 0.0
+        taken = float(waits.sum()) if self._told else 0.0
+        self.preempted = Preempted(taken if self._alone else 0.0, taken)
         return np.asarray(own + waits)
 
 
 class BusyWorker(NoisyWorker):
     """Stands in for a fresh process on a busy machine; the first model is the most exposed one."""
 
-    def __init__(self, ns: Mapping[str, float], rng: np.random.Generator, busy: float, told: bool) -> None:
+    def __init__(self, ns: Mapping[str, float], rng: np.random.Generator, busy: float, told: bool, alone: bool) -> None:
         super().__init__(ns, rng)
         machine = BusyMachine(rng, busy)
         exposed = [2.0, *[1.0] * (len(ns) - 1)]
         self._models = {
-            name: PreemptedModel(each, rng, machine, e, told)
+            name: PreemptedModel(each, rng, machine, e, told, alone)
             for (name, each), e in zip(ns.items(), exposed, strict=True)
         }
 
@@ -149,4 +156,4 @@ class BusyWorker(NoisyWorker):
         models = [self._models[a.digest] for a in artifacts]
         repeats = [slot_repeats(m, {}, slot_ns) for m in models]
         rows = [run_block(models, repeats, {}, self._rng) for _ in range(blocks)]
-        return Timing(*(np.array([getattr(r, key) for r in rows]) for key in ("ns", "drift", "taken")))
+        return Timing.of([asdict(r) for r in rows])

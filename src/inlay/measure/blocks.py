@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from inlay.measure import policy
+from inlay.measure.preemption import Preempted
 from inlay.targets.base import Executable, Feed
 
 
@@ -21,27 +22,31 @@ class Block:
     """Readings of one block.
 
     Attributes:
-        ns: nanoseconds per inference of each model, in the order given.
+        ns: nanoseconds per inference of each model, in the order given, less what other processes took for certain.
         drift: absolute log-ratio of the two passes through the block, the mean over all models. The baseline's own
             would select blocks in which the baseline was fast, and so bias every speedup.
-        taken: share of each model's reading that other processes took.
+        taken: share of each model's reading that other processes may have taken besides, at most.
+        hit: share of each model's reading on the clock that they took, at most.
     """
 
     ns: list[float]
     drift: float
     taken: list[float]
+    hit: list[float]
 
 
 class Clocked(Executable, Protocol):
     """An executable that tells how long it waited for a processor.
 
     Attributes:
-        preempted_ns: nanoseconds of the last call of ``time`` in which other processes ran in its place.
+        preempted: what other processes took of the last call of ``time``.
         warms_up: ``time`` runs the model before its first reading.
+        one_by_one: its inferences may be timed one by one: they run in this process, and a call costs nothing besides.
     """
 
-    preempted_ns: float
+    preempted: Preempted
     warms_up: bool
+    one_by_one: bool
 
 
 def slot_repeats(executable: Clocked, feed: Feed, slot_ns: int) -> int:
@@ -66,18 +71,23 @@ def reading(ns: np.ndarray) -> float:
     return float(np.sort(ns)[: (len(ns) + 1) // 2].mean())
 
 
-def preempted_share(ns: np.ndarray, preempted_ns: float) -> float:
-    """Share of a slot's reading that other processes took.
+def slot(executable: Clocked, feed: Feed, repeats: int) -> tuple[float, float, float]:
+    """The reading of one slot: on the clock, less what other processes took for certain, and at most.
 
-    The inferences took ``sum(ns) - preempted_ns`` by themselves. As long as that mean is no less than the reading, all
-    that was taken is in the slower half, which the reading leaves out.
-
-    Args:
-        ns: nanoseconds of each inference, shape (inferences,).
-        preempted_ns: how long they all waited for a processor.
+    Few inferences are timed one by one, so that it is known which of them others held up. Among many it is not, but
+    those are short against the turns that others take: what was held up is in the slower half, which a reading leaves
+    out. As long as the mean of all, less what was taken, is no less than the reading, all that was taken is in there.
     """
-    alone = (float(ns.sum()) - preempted_ns) / len(ns)
-    return min(policy.MOST_TAKEN, max(0.0, 1.0 - alone / reading(ns))) if preempted_ns > 0.0 else 0.0
+    if executable.one_by_one and repeats <= policy.ONE_BY_ONE:
+        rows = [(float(executable.time(feed, 1)[0]), executable.preempted) for _ in range(repeats)]
+        ns = np.array([each for each, _ in rows])
+        least, most = (np.array([getattr(p, bound) for _, p in rows]) for bound in ("least", "most"))
+        floor = (1.0 - policy.MOST_TAKEN) * ns
+        return reading(ns), reading(np.maximum(ns - least, floor)), reading(np.maximum(ns - most, floor))
+    ns = executable.time(feed, repeats)
+    on_clock, alone = reading(ns), (float(ns.sum()) - executable.preempted.most) / len(ns)
+    own = min(on_clock, max(alone, (1.0 - policy.MOST_TAKEN) * on_clock)) if executable.preempted.most else on_clock
+    return on_clock, on_clock, own
 
 
 def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed, rng: np.random.Generator) -> Block:
@@ -87,15 +97,12 @@ def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed
     that caches do not matter, and is spared that inference.
     """
     order = rng.permutation(len(executables))
-    readings: list[list[float]] = [[] for _ in executables]
-    left: list[list[float]] = [[] for _ in executables]
+    slots: list[list[tuple[float, float, float]]] = [[] for _ in executables]
     for i in (*order, *order[::-1]):
         if repeats[i] > 1 and not executables[i].warms_up:
             executables[i].time(feed, 1)
-        found = executables[i].time(feed, repeats[i])
-        readings[i].append(reading(found))
-        left[i].append(1.0 - preempted_share(found, executables[i].preempted_ns))
-    ns = [float(np.exp(np.mean(np.log(r)))) for r in readings]
-    taken = [1.0 - float(np.exp(np.mean(np.log(each)))) for each in left]
-    drift = abs(float(np.mean([np.log(first / second) for first, second in readings])))
-    return Block(ns, drift, taken)
+        slots[i].append(slot(executables[i], feed, repeats[i]))
+    logs = np.log(slots)  # shape (models, passes, 3)
+    on_clock, ns, own = np.exp(logs.mean(axis=1)).T
+    drift = abs(float(np.mean(logs[:, 0, 1] - logs[:, 1, 1])))
+    return Block(ns.tolist(), drift, (1.0 - own / ns).tolist(), (1.0 - own / on_clock).tolist())

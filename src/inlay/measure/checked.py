@@ -8,7 +8,7 @@ import numpy as np
 
 from inlay.errors import BadReading, RunFailed
 from inlay.measure import policy
-from inlay.measure.preemption import moment, preempted_ns
+from inlay.measure.preemption import Preempted, moment, preempted
 from inlay.targets.base import Executable, Feed, KernelTime, Simulated
 
 
@@ -21,16 +21,18 @@ class Checked:
         estimated: its times are estimates, not readings of a clock.
 
     Attributes:
-        preempted_ns: how much other processes may have taken of the last call of :meth:`time`.
+        preempted: what other processes took of the last call of :meth:`time`.
         warms_up: :meth:`time` runs the model before its first reading.
+        one_by_one: inferences run in this process, and a call costs nothing besides.
     """
 
     def __init__(self, executable: Executable, announce: Callable[[], None], estimated: bool = False) -> None:
         self._executable, self._announce = executable, announce
         elsewhere = getattr(executable, "measured_elsewhere", False) is True
         self._is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
-        self.preempted_ns = 0.0
+        self.preempted = Preempted()
         self.warms_up = getattr(executable, "warms_up", False) is True
+        self.one_by_one = self._is_of_this_process and not self.warms_up
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""
@@ -42,7 +44,7 @@ class Checked:
         self._announce()
         before = moment()
         found = self._executable.time(feed, repeats)
-        self.preempted_ns = preempted_ns(before, moment()) if self._is_of_this_process else 0.0
+        self.preempted = preempted(before, moment()) if self._is_of_this_process else Preempted()
         return checked_readings(found, repeats)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,14 +39,21 @@ class Timing:
     """Readings of interleaved blocks.
 
     Attributes:
-        ns: nanoseconds per inference, shape (blocks, models).
+        ns: nanoseconds per inference, less what other processes took for certain, shape (blocks, models).
         drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
-        taken: share of each reading that other processes took, at most, shape (blocks, models).
+        taken: share of each reading that other processes may have taken besides, at most, shape (blocks, models).
+        hit: share of each reading on the clock that they took, at most, shape (blocks, models).
     """
 
     ns: np.ndarray
     drift: np.ndarray
     taken: np.ndarray
+    hit: np.ndarray
+
+    @classmethod
+    def of(cls, blocks: Sequence[Mapping[str, Any]]) -> Timing:
+        """From the fields of each :class:`~inlay.measure.blocks.Block`."""
+        return cls(*(np.array([b[f.name] for b in blocks], float) for f in fields(cls)))
 
     @property
     def own_ns(self) -> np.ndarray:
@@ -56,7 +63,7 @@ class Timing:
     @property
     def preempted(self) -> np.ndarray:
         """In which blocks other processes took more of a reading than may be, shape (blocks,)."""
-        return np.asarray(self.taken.max(axis=1) > policy.MAX_PREEMPTED)
+        return np.asarray(self.hit.max(axis=1) > policy.MAX_PREEMPTED)
 
     @property
     def is_quiet(self) -> np.ndarray:
@@ -65,18 +72,19 @@ class Timing:
 
     def without(self, model: int) -> Timing:
         """The same without one of the models."""
-        return Timing(np.delete(self.ns, model, axis=1), self.drift, np.delete(self.taken, model, axis=1))
+        ns, taken, hit = (np.delete(each, model, axis=1) for each in (self.ns, self.taken, self.hit))
+        return Timing(ns, self.drift, taken, hit)
 
     def least_preempted(self, blocks: int) -> Timing:
         """So many blocks, of which other processes took the least, whatever the readings say."""
-        taken = np.maximum(self.taken.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
-        kept = np.sort(np.argsort(taken, kind="stable")[:blocks])
-        return Timing(self.ns[kept], self.drift[kept], self.taken[kept])
+        hit = np.maximum(self.hit.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
+        kept = np.sort(np.argsort(hit, kind="stable")[:blocks])
+        return Timing(self.ns[kept], self.drift[kept], self.taken[kept], self.hit[kept])
 
 
 def joined(parts: Sequence[Timing]) -> Timing:
     """The blocks of all parts, in turn."""
-    return Timing(*(np.concatenate([getattr(p, key) for p in parts]) for key in ("ns", "drift", "taken")))
+    return Timing(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Timing)))
 
 
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
@@ -226,7 +234,7 @@ class Worker:
                 if not found:
                     raise
                 break
-        return Timing(*(np.array([b[key] for b in found], float) for key in ("ns", "drift", "taken")))
+        return Timing.of(found)
 
     def _block(self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int) -> dict[str, Any]:
         for artifact in artifacts:

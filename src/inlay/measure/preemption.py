@@ -1,8 +1,9 @@
 """How long other processes kept this one from running: on all of its threads, since runtimes have pools of them.
 
-Linux counts for each thread how long it ran and how long it was ready to run but did not (``schedstat``). With several
-threads it is not known which of them the others waited for. Two bounds hold all the same: what the waits took of an
-inference is no more than their sum, and the inference needs no less time than the processor time of its busiest thread.
+Linux counts for each thread how long it ran and how long it was ready to run but did not (``schedstat``). Where one
+thread computes alone, what it waited is what the inference lost, neither more nor less. With several threads it is not
+known which of them the others waited for. Two bounds hold all the same: what the waits took of an inference is no more
+than their sum, and the inference needs no less time than the processor time of its busiest thread.
 
 Elsewhere (macOS) there are only involuntary context switches of the process (``getrusage``): with any, all the time in
 which the calling thread did not run may have been taken; without, none was.
@@ -17,6 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _TASKS = "/proc/self/task"
+_ALONE = 0.02
+"""Of the busiest thread's processor time: what others run meanwhile where it computes alone."""
+
+
+@dataclass(frozen=True)
+class Preempted:
+    """What other processes took of a span of time, in nanoseconds: ``least`` for certain, and no more than ``most``."""
+
+    least: float = 0.0
+    most: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,15 +54,18 @@ def moment() -> Moment:
     return Moment(time.perf_counter_ns(), time.thread_time_ns(), _threads(), switches)
 
 
-def preempted_ns(since: Moment, now: Moment) -> float:
-    """Nanoseconds that other processes may have taken between two moments: an upper bound."""
+def preempted(since: Moment, now: Moment) -> Preempted:
+    """What other processes took between two moments."""
     wall = now.clock_ns - since.clock_ns
     if not now.threads:
-        return max(0.0, wall - (now.own_ns - since.own_ns)) if now.switches > since.switches else 0.0
-    spent = [(t, since.threads.get(name, (0, 0))) for name, t in now.threads.items()]
-    waited = sum(after[1] - before[1] for after, before in spent)
-    busiest = max(after[0] - before[0] for after, before in spent)
-    return float(max(0, min(waited, wall - busiest)))
+        idle = max(0.0, wall - (now.own_ns - since.own_ns))
+        return Preempted(0.0, idle if now.switches > since.switches else 0.0)
+    threads = [(t, since.threads.get(name, (0, 0))) for name, t in now.threads.items()]
+    spent = [(after[0] - before[0], after[1] - before[1]) for after, before in threads]  # ran, waited
+    busiest, waited = max(spent)
+    most = float(max(0, min(sum(w for _, w in spent), wall - busiest)))
+    is_alone = sum(ran for ran, _ in spent) - busiest <= _ALONE * busiest
+    return Preempted(min(float(waited), most) if is_alone else 0.0, most)
 
 
 def _threads() -> dict[str, tuple[int, int]]:

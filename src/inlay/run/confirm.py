@@ -217,8 +217,9 @@ class Confirmation:
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
         if fresh.is_busy:
             troubles.append(
-                "the machine was busy: other processes took a part of many readings, by which the intervals are wider; "
-                "what they did to caches and clock rates is not in them: measure again on a quiet machine"
+                "the machine was busy: other processes took a part of many readings; what they took for certain is "
+                "taken off, and the intervals hold what they may have taken, but not what they did to caches and clock "
+                "rates: measure again on a quiet machine"
             )
         return self._confirmed(best, base, champion, verifier, effort, troubles)
 
