@@ -122,6 +122,8 @@ def quantized(done: Quantized) -> Iterator[str]:
         yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         yield f"  {count} x float: {reason}"
+    for left in done.leftovers:
+        yield f"  not taken apart: {left.node}: {left.reason}"
 
 
 def decisions(rows: Sequence[Decision]) -> list[str]:

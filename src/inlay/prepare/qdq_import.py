@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from inlay.data import InputSpec, input_specs
 from inlay.errors import UsageError
@@ -36,6 +37,13 @@ class ImportedQDQ:
     qparams: Mapping[tuple[str, QType], QParams]
     files: tuple[Artifact, ...]
     missing: tuple[Leftover, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """How many sites were taken over, by placement, and every one that was not, with its reason."""
+        return {
+            "sites": {name: len(placement) for name, placement in self.placements},
+            "missing": [{"site": m.node, "reason": m.reason} for m in self.missing],
+        }
 
 
 def import_qdq(
@@ -84,7 +92,7 @@ def read_baseline(path: Path, model: ModelFile) -> ModelFile:
     """
     file = load(path)
     if not holds_quantized(file):
-        raise UsageError(f"--qdq-baseline {path}: it holds no Q/DQ nodes, and no other operator on integers")
+        raise UsageError(f"--qdq-baseline {path}: it holds no QuantizeLinear nodes, nor other operators on integers")
     here, there = input_specs(model.model), input_specs(file.model)
     if not _alike(here, there):
         raise UsageError(f"--qdq-baseline {path}: its inputs are {_listed(there)}, the model's {_listed(here)}")

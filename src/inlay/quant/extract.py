@@ -20,8 +20,9 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
+from inlay.quant.plain_constants import constant_behind
 from inlay.quant.plain_form import write_plain
-from inlay.quant.plain_graph import IntegerOperator, Leftover
+from inlay.quant.plain_graph import IntegerOperator, Leftover, float_name
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape
 from inlay.quant.rewrite import Rewrite
@@ -92,7 +93,13 @@ def extract(
             continue
         found = _source(node, graph)
         if isinstance(found, str):
-            leftovers.append(Leftover(str(node.name), found))
+            constant = constant_behind(node)
+            if constant is None or node.outputs[0].is_graph_output():
+                leftovers.append(Leftover(str(node.name), found))
+                continue
+            leftovers.append(Leftover(str(node.name), f"{found}: that has no label here, so it is float now"))
+            wish = float_name(node.inputs[0]) if node.inputs[0] is not None else str(node.name)
+            node.outputs[0].replace_all_uses_with(add_constant(graph, wish, constant))
             continue
         source, params = found
         qtype = QType.DYNAMIC if params is None else params.qtype

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.steps import is_standard
+from inlay.quant.plain_constants import write_signed
 from inlay.quant.plain_graph import IntegerOperator, Leftover, NotPlain, PlainGraph
 from inlay.quant.plain_moves import follow, write_move
 from inlay.quant.plain_operators import OPERATORS
@@ -47,6 +48,7 @@ def write_plain(model: ir.Model, operators: Sequence[IntegerOperator] = ()) -> P
                 plain.knows(node)
             elif is_standard(node, DEQUANTIZE):
                 follow(node, plain)
+                write_signed(node, plain)
             else:
                 write_move(node, plain)
         except NotPlain as reason:

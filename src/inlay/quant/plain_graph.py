@@ -7,6 +7,7 @@ integers, scales and zero points. :mod:`inlay.quant.plain_form` walks over a gra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from inlay.model.passes.steps import add_constant, constant_of
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.types import Port, QType
 
-_QUANTIZED, _QUANT = "_quantized", "_quant"  # how quantizers end the names of values and of nodes
+_QUANTIZED, _QUANT = re.compile("_?quantized$"), "_quant"  # how quantizers end the names of values and of nodes
 _FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
 
@@ -233,7 +234,7 @@ class PlainGraph:
             if result is None:
                 take_place(fresh, old)
                 continue
-            fresh.name, fresh.type, fresh.shape = self._free(str(old.name).removesuffix(_QUANTIZED)), _FLOAT, old.shape
+            fresh.name, fresh.type, fresh.shape = self._free(float_name(old)), _FLOAT, old.shape
             pair = [fresh, *(v for v in result if v is not None)]
             take_place(self.insert(end, QUANTIZE, pair, f"{fresh.name}_quantized", old.shape), old)
         self.graph.remove(end, safe=True)
@@ -275,13 +276,13 @@ class PlainGraph:
 
     def constant(self, wish: str, array: np.ndarray) -> ir.Value:
         """A new initializer."""
-        return add_constant(self.graph, self._free(wish), np.ascontiguousarray(array))
+        return add_constant(self.graph, self._free(wish), np.array(array, order="C"))
 
     def changed(self, value: ir.Value, array: np.ndarray) -> ir.Value:
         """The initializer ``value`` with another array; a new one where it has other readers."""
         if len(value.uses()) > 1 or value.is_graph_output():
             return self.constant(str(value.name), array)
-        value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+        value.const_value = ir.tensor(np.array(array, order="C"), name=value.name)
         value.shape = ir.Shape(array.shape)
         return value
 
@@ -325,6 +326,11 @@ class PlainGraph:
 def input_of(node: ir.Node, slot: int) -> ir.Value | None:
     """Input ``slot`` of ``node``, or None where it has none."""
     return node.inputs[slot] if slot < len(node.inputs) else None
+
+
+def float_name(integers: ir.Value) -> str:
+    """The name of a value from that of its integers."""
+    return _QUANTIZED.sub("", str(integers.name))
 
 
 def take_place(fresh: ir.Value, old: ir.Value) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of, is_standard
-from inlay.quant.plain_graph import NotPlain, Operand, Params, PlainGraph, input_of, take_place
+from inlay.quant.plain_graph import NotPlain, Operand, Params, PlainGraph, float_name, input_of, take_place
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
 _KEEP_ALL = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -75,7 +75,7 @@ def _move_dynamic(node: ir.Node, maker: ir.Node, plain: PlainGraph) -> None:
     (old,) = node.outputs
     inputs = [maker.inputs[0], *node.inputs[1:]]
     attributes = {a.name: a for a in node.attributes.values()}
-    moved = plain.insert(node, node.op_type, inputs, str(old.name).removesuffix("_quantized"), old.shape, attributes)
+    moved = plain.insert(node, node.op_type, inputs, float_name(old), old.shape, attributes)
     again = plain.quantized_dynamically(node, moved)
     plain.knows(again)
     plain.equal.update(zip(again.outputs[1:], maker.outputs[1:], strict=True))
@@ -118,7 +118,7 @@ def _dequantized_constant(value: ir.Value, params: Params, plain: PlainGraph) ->
     zero = np.zeros(1, np.int64) if params[1] is None else constant_of(params[1])
     if integers is None or scale is None or zero is None:
         raise NotPlain("the value that it pads with is computed at run time")
-    steps = integers.astype(np.int64) - zero.reshape(-1)[0]
+    steps = integers.astype(np.int64).reshape(()) - zero.reshape(-1)[0]
     return plain.constant(f"{value.name}_float", np.asarray(steps * scale.reshape(-1)[0], np.float32))
 
 

@@ -82,6 +82,10 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
         if move is not None and move.op_type == _DEPTH_TO_SPACE and not _writes(source, _DEPTH_TO_SPACE, value):
             sites.setdefault(Port(move.name, 0), qtype)
             qparams.setdefault((move.inputs[0], qtype), params)
+    for bias in ports.new_biases():  # else the runtime would compute the product in float
+        data, weight = (sites.get(Port(bias.node, slot)) for slot in (0, 1))
+        if data is not None and weight is not None and not data.dynamic and target.is_constant(target.value_of(bias)):
+            sites.setdefault(bias, QType.INT32)
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
         del sites[site]
@@ -115,6 +119,13 @@ class _Ports:
             if at.slot < len(inputs) and inputs[at.slot]:
                 there.append(Port(name, at.slot))
         return there or f"the model has no {self._source.node(port.node).op_type} like it"
+
+    def new_biases(self) -> Iterator[Port]:
+        """Ports of the biases of products that normalization made of a product and a sum."""
+        for node in self._normalized.nodes:
+            name = self._nodes.get(node.name, "") if node.op_type == "Gemm" else ""
+            if name and node.name not in self._survivors and any(self._target.node(name).inputs[2:]):
+                yield Port(name, 2)
 
     def _after_normalization(self, port: Port) -> list[Port] | str:
         node, value = self._source.node(port.node), self._source.value_of(port)

@@ -150,7 +150,8 @@ def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
         return
     reasons = Counter(m.reason for m in imported.missing)
     listed = "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(4))
-    yield f"{len(imported.missing)} quantized sites of the imported model were not taken over: {listed}"
+    count = f"{len(imported.missing)} quantized sites of the imported model"
+    yield f"{count} were not taken over (each of them: search.imported in result.json): {listed}"
 
 
 def compare_profiles(

@@ -24,6 +24,7 @@ from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
+from inlay.quant.plain_graph import Leftover
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
@@ -45,6 +46,7 @@ class Quantized:
         accuracy: against float on the samples themselves; None for random inputs.
         refusals: how many operators stay float, by reason.
         decisions: precision, deciding rule and reason of every node.
+        leftovers: quantized operators of the given model that could not be taken apart.
     """
 
     path: Path
@@ -55,6 +57,7 @@ class Quantized:
     accuracy: Accuracy | None
     refusals: Mapping[str, int]
     decisions: tuple[Decision, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
 
 
 def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rules: Recipe) -> Quantized:
@@ -112,6 +115,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         accuracy,
         rejection_counts(prepared.units),
         tuple(_with_sharing(d, shared) for d in resolved.decisions),
+        () if extraction is None else extraction.leftovers,
     )
 
 

@@ -334,6 +334,7 @@ def _result(
         "stopped_because": ended.stopped_because,
         **({} if worker.deterministic else {"overhead": overhead}),
         **guided_report(search.strategies.guided),
+        **({"imported": model.imported.as_json()} if model.imported.placements else {}),
         **({} if search.patterns.coverage is None else {"patterns": asdict(search.patterns.coverage)}),
     }
     return assemble(

@@ -17,7 +17,7 @@ from inlay.quant.plain_graph import NotPlain, PlainGraph, input_of
 from inlay.quant.qdq_graph import DEQUANTIZE
 
 _NAMED = re.compile(r"_(DQ_)?Q\d$")  # how the runtime's quantizer ends the names of such weights
-_SIGNED = {4: np.dtype(ml_dtypes.int4), 8: np.dtype(np.int8)}
+_SIGNED = {2: np.dtype(ml_dtypes.int4), 4: np.dtype(ml_dtypes.int4), 8: np.dtype(np.int8)}
 
 
 def write_matmul(node: ir.Node, plain: PlainGraph) -> None:
