@@ -21,7 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import onnx
@@ -71,15 +73,29 @@ def run(arguments: Sequence[str]) -> Usage:
     return Usage(round(used.ru_utime + used.ru_stime, 2), round(wall, 2), round(used.ru_maxrss / unit, 3))
 
 
-def measure(family: str, count: int, command: str) -> Point:
+def write(family: str, count: int, path: Path) -> int:
+    """Write a model, and return how many nodes it has.
+
+    A process of its own does it: the system counts what this one holds among the memory of those that it starts.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_write, family, count, path).result()
+
+
+def _write(family: str, count: int, path: Path) -> int:
     graph = FAMILIES[family](count)
+    onnx.save(model_of(graph), path)
+    return len(graph.nodes)
+
+
+def measure(family: str, count: int, command: str) -> Point:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.onnx"
-        onnx.save(model_of(graph), path)
+        nodes = write(family, count, path)
         size = path.stat().st_size / 1e6
         more = ["-o", str(Path(name) / "out.onnx")] if command == "quantize" else []
         used = run(["-m", "inlay", command, str(path), *more])
-    return Point(family, len(graph.nodes), round(size, 2), **asdict(used))
+    return Point(family, nodes, round(size, 2), **asdict(used))
 
 
 def exponent(points: Sequence[Point], start: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
+from benchmarks import growth, nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
 
 from inlay.errors import ModelError
 from inlay.measure.stats import speedup
@@ -234,3 +234,12 @@ def test_the_transfer_table_tells_how_many_schemes_a_cache_saves() -> None:
     text = render.transfer({"machine": command.facts(1.0), **transfer.table(rows)})
     assert "| 40 | 4 | 0.10 |" in text
     assert "not reached" in text
+
+
+def test_models_whose_growth_is_measured_are_made_in_a_process_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the benchmark itself holds would count as memory of the command that it starts."""
+    monkeypatch.delattr(growth, "model_of")
+    path = tmp_path / "model.onnx"
+    assert growth.write("chain", 50, path) == len(onnx.load(path).graph.node) >= 50
