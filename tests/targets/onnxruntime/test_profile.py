@@ -9,9 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.search.surrogate import disagreements
+from inlay.search.unit_graph import build_unit_graph
 from inlay.targets.base import Artifact
 from inlay.targets.onnxruntime.profile import read_events
 from inlay.targets.onnxruntime.target import OrtCpuTarget
+from inlay.testing import Builder
+from tests.support.workspace import Workspace
 
 
 def _conv(name: str, x: str, y: str, weights: list[onnx.TensorProto], channels: int) -> onnx.NodeProto:
@@ -116,3 +120,26 @@ def test_an_integer_kernel_computes_in_bytes_however_many_scales_it_has(op_type:
     (found,) = read_events([event, event], 2)
     assert found.precision == precision
     assert found.ns.tolist() == [5000.0, 5000.0]
+
+
+@pytest.mark.parametrize("form", ["dynamic", "weight-only int8/128"])
+def test_kernels_of_a_further_precision_belong_to_the_products(form: str, tmp_path: Path) -> None:
+    """Two products read one value, which is quantized for both; one has a bias, and a transposed weight."""
+    b = Builder(opset=17)
+    x = b.input("x", (16, 128))
+    weights = [b.constant(f"w{i}", b.rng.standard_normal((128, 128)).astype(np.float32)) for i in range(2)]
+    bias = b.constant("b", b.rng.standard_normal(128).astype(np.float32))
+    first = b.node("first", "Sigmoid", [b.node("plain", "MatMul", [x, weights[0]])])
+    second = b.node("second", "Tanh", [b.node("biased", "Gemm", [x, weights[1], bias], transB=1)])
+    b.output(first)
+    b.output(second)
+    space = Workspace(b.model(), tmp_path)
+    graph = build_unit_graph(space.graph, space.prepared.units)
+    onnx.save(space.emit(space.prepared.label({"plain": form, "biased": form})), tmp_path / "written.onnx")
+    kernels = OrtCpuTarget().compile(Artifact(tmp_path / "written.onnx", "written")).profile(space.feeds[0], 3)
+    owners = {graph.units[i].name for k in kernels if (i := graph.owner(k.nodes)) is not None}
+    assert owners == {"plain", "biased", "first", "second"}
+    assert all(graph.owner(k.nodes) is not None for k in kernels), [k for k in kernels if graph.owner(k.nodes) is None]
+    labels = graph.labels({"plain": form, "biased": form})
+    assert not disagreements(graph, labels, kernels)
+    assert len(disagreements(graph, graph.labels({}), kernels)) == 2, "the control"

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE
 from inlay.targets.base import KernelKind, KernelTime
+from inlay.targets.onnxruntime.rewrites.dynamic_product import PRODUCT
 
 _KINDS: Mapping[str, KernelKind] = {
     "QuantizeLinear": "quantize",
@@ -34,6 +36,8 @@ _VALUE_SUFFIX = re.compile(
     rf"|_u?int8|_float|_by_channel|{_BAND})$"
 )
 _MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
+_PRODUCT = re.compile(rf"(.+)_{PRODUCT}(_\d+)?(_turned)?")  # of a product's name, what it is written as
+_PACKED = ("DynamicQuantize", "MatMulNBits")  # their weights are not among their inputs once they are packed
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
@@ -74,13 +78,41 @@ def _largest(shapes: Sequence[Mapping[str, Sequence[int]]], op_type: str) -> str
     A shape or an index may be larger than the data, and a vector of scales larger than a small image: an integer kernel
     computes in its 8-bit input's type, and 64-bit integers count only where there is nothing else.
     """
+    if op_type.startswith(_PACKED):
+        return "uint8"
     sized = [(int(np.prod(dims, dtype=np.int64)), dtype) for entry in shapes for dtype, dims in entry.items()]
-    integer = op_type.startswith(("QLinear", "QGemm", "MatMulInteger", "MatMulNBits", "QAttention"))
+    integer = op_type.startswith(("QLinear", "QGemm", "MatMulInteger", "QAttention"))
 
     def rank(found: tuple[int, str]) -> tuple[bool, bool, int]:
         return integer and found[1] in ("uint8", "int8"), found[1] != "int64", found[0]
 
     return max(sized, key=rank, default=(0, ""))[1]
+
+
+def _parts_of_products(model: onnx.ModelProto, nodes: Mapping[str, onnx.NodeProto]) -> dict[str, str]:
+    """By the name of each operator that a dynamic product is written as, the name of the product.
+
+    What quantizes the data of several products counts for the first of them.
+    """
+    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in model.graph.node:
+        for value in node.input:
+            readers[value].append(node)
+    producer = {v: n for n in model.graph.node for v in n.output}
+    found: dict[str, str] = {}
+    for node in model.graph.node:
+        named = _PRODUCT.fullmatch(node.name) if node.op_type == PRODUCT else None
+        if named is None or named[1] not in nodes:
+            continue
+        product = named[1]
+        casts = readers[node.output[0]]
+        scaled = [m for cast in casts for m in readers[cast.output[0]]]
+        before = [producer[v] for n in (node, *scaled) for v in n.input if v in producer]
+        scales = [n for n in before if n.op_type == "Mul"]
+        quantizers = [n for n in before if n.op_type == DYNAMIC_QUANTIZE]
+        for part in (node, *casts, *scaled, *scales, *quantizers):
+            found.setdefault(part.name, product)
+    return found
 
 
 class Attribution:
@@ -97,6 +129,7 @@ class Attribution:
         self._nodes = {n.name: n for n in own if not self._at_boundary(n)}
         self._values = {v for n in self._nodes.values() for v in n.output if v}
         self._values.update(i.name for i in model.graph.input)
+        self._product_of = _parts_of_products(model, self._nodes)
         self._public = _public_names(model)
         self._kernels = {n.name: n for n in optimized.graph.node}
         self._writer = {v: n for n in optimized.graph.node for v in n.output if v}
@@ -119,16 +152,20 @@ class Attribution:
         node = self._kernels.get(name)
         if node is None:
             source = self._own_node(name)
-            return KernelTime(name, op_type, ns, precision, source)
+            return KernelTime(name, op_type, ns, precision, self._products(source))
         kind = self._kind(node)
         if kind == "compute":
-            return KernelTime(name, op_type, ns, precision, self._sources(node), kind=kind)
+            return KernelTime(name, op_type, ns, precision, self._products(self._sources(node)), kind=kind)
         value = self._value(node)
         if value is None:  # a constant's: it works for the kernel that reads it
             readers = [r for v in node.output for r in self._readers[v]]
             sources = next((s for s in map(self._named, readers) if s), ())
-            return KernelTime(name, op_type, ns, precision, sources, (), kind)
+            return KernelTime(name, op_type, ns, precision, self._products(sources), (), kind)
         return KernelTime(name, op_type, ns, precision, (), (self._public.get(value, value),), kind)
+
+    def _products(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """``nodes`` with products in place of the operators that they are written as."""
+        return tuple(dict.fromkeys(self._product_of.get(n, n) for n in nodes))
 
     def _kind(self, node: onnx.NodeProto) -> KernelKind:
         if node.op_type in _KINDS:
