@@ -249,16 +249,16 @@ def select(
     max_drop: Annotated[str | float | None, options.SELECTED_MAX_DROP] = None,
     min_sqnr: Annotated[float | None, options.SELECTED_MIN_SQNR] = None,
     fastest: Annotated[bool, options.FASTEST] = False,
+    max_size: Annotated[str | int | None, options.SELECTED_MAX_SIZE] = None,
+    minimize: Annotated[str, options.SELECTED_MINIMIZE] = "latency",
 ) -> Selected:
-    """Write the fastest model that an earlier run measured within another bound, without searching again.
+    """Write the fastest, or the smallest, model that an earlier run measured within other bounds, without a search.
 
     Raises:
         UsageError: no wish, contradicting wishes, or no measured model keeps them.
         JournalError: there is no finished run in ``out``.
     """
-    if fastest == (max_drop is not None or min_sqnr is not None):
-        raise UsageError("give --max-drop, --min-sqnr, or --fastest")
-    wish = _run_select.Wish(check_sqnr(min_sqnr), None if max_drop is None else parse_share(str(max_drop)))
+    wish = _run_select.wish(min_sqnr, max_drop, max_size, minimize, fastest)
     return _run_select.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
 
 

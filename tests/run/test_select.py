@@ -66,11 +66,32 @@ def test_a_tighter_bound_gives_a_more_accurate_model(run: Path, tmp_path: Path) 
     onnx.checker.check_model(str(tmp_path / "fast.onnx"), full_check=True)
 
 
+def test_sizes_are_those_of_the_files(run: Path, tmp_path: Path) -> None:
+    result = json.loads((run / "result.json").read_text())
+    assert result["baseline"]["size_bytes"] == (run.parent / "m.onnx").stat().st_size
+    assert result["best"]["size_bytes"] == (run / "model.onnx").stat().st_size
+    sizes = {a["name"]: a["size_bytes"] for a in result["anchors"]}
+    assert len(set(sizes.values())) > 1
+    small = inlay.select(run, to=tmp_path / "small.onnx", minimize="size")
+    assert small.size_bytes == (tmp_path / "small.onnx").stat().st_size
+    assert abs(small.size_bytes - min(sizes.values())) < 200, "the name of its file stands in a candidate's references"
+    fits = inlay.select(run, to=tmp_path / "fits.onnx", max_size=small.size_bytes + 200)
+    assert fits.size_bytes <= small.size_bytes + 200
+    fast = inlay.select(run, to=tmp_path / "fast.onnx", fastest=True)
+    assert inlay.select(run, to=tmp_path / "any.onnx", max_size="1GB").placement_digest == fast.placement_digest
+
+
 def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the most accurate one has"):
         inlay.select(run, to=tmp_path / "no.onnx", min_sqnr=1000)
     with pytest.raises(UsageError, match="give --max-drop"):
         inlay.select(run)
+    with pytest.raises(UsageError, match=r"no measured model keeps at most 0\.0001 MB: .*, the smallest one"):
+        inlay.select(run, to=tmp_path / "no.onnx", max_size=100)
+    with pytest.raises(UsageError, match="--max-size 20 parsecs: give a size such as"):
+        inlay.select(run, max_size="20 parsecs")
+    with pytest.raises(UsageError, match="--minimize memory: give latency or size"):
+        inlay.select(run, minimize="memory")
     with pytest.raises(JournalError, match=r"no readable result\.json"):
         inlay.select(tmp_path, fastest=True)
     assert not (tmp_path / "no.onnx").exists()

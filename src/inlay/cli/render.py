@@ -138,7 +138,9 @@ def selected(done: Selected) -> Iterator[str]:
     """What ``inlay select`` wrote."""
     metric = "" if done.metric is None else f", metric {done.metric:.4f}"
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
-    yield f"  In the search: {done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples."
+    size = f"{done.size_bytes / 1e6:.3g} MB"
+    found = f"{done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples"
+    yield f"  In the search: {found}; {size}."
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

@@ -117,6 +117,15 @@ def external_bytes(proto: onnx.ModelProto) -> int:
     )
 
 
+def model_bytes(path: Path) -> int:
+    """Bytes of a model with all that it refers to, as a file of its own; of the file alone where that is no ONNX."""
+    try:
+        referred = external_bytes(onnx.load(str(path), load_external_data=False))
+    except Exception:  # a runtime's own format: the parser raises errors of many types
+        referred = 0
+    return path.stat().st_size + referred
+
+
 def save_external_data(proto: onnx.ModelProto, store: WeightStore, data_file: Path) -> onnx.ModelProto:
     """A copy of ``proto`` whose external data is written to ``data_file``, in the model's own folder."""
     moved = onnx.ModelProto()

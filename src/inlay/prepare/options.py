@@ -159,6 +159,10 @@ SELECTED_MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "On 
 SELECTED_MIN_SQNR = Option(
     "Least SQNR of the worst output.", "In dB, on the selection samples.", metavar="DB", type=float
 )
+SELECTED_MAX_SIZE = Option(
+    "Most that the file may take with its weights: 20MB, 1.5GB, or bytes.", "A number is bytes.", metavar="SIZE"
+)
+SELECTED_MINIMIZE = Option("What to minimize: latency or size.", metavar="WHAT")
 FASTEST = Option("The fastest, whatever its accuracy.", type=bool)
 LARGEST_LEAF = Option("Most nodes of a leaf region.", type=int, least=1)
 SMALLEST_SEQUENCE = Option("Fewest nodes of a composite sequence.", type=int, least=0)
@@ -184,6 +188,14 @@ def parse_share(text: str) -> float:
     if not 0.0 <= value < float("inf"):
         raise UsageError(f"--max-drop {text}: it must be a number, and not negative")
     return value
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``20MB``, ``1.5GB``, ``500kB`` (powers of ten) or a number. Raises UsageError."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmg]?)b?", text.strip().lower())
+    if found is None:
+        raise UsageError(f"--max-size {text}: give a size such as 20MB, 1.5GB or 500kB")
+    return int(float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]])
 
 
 def check_sqnr(least: float | None) -> float | None:

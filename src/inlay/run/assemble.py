@@ -7,9 +7,10 @@ from typing import Any
 
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.journal import Journal
+from inlay.model.store import model_bytes
 from inlay.run.confirm import Confirmed
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import CHOICE
+from inlay.run.facts import CHOICE, SIZE
 from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.targets.base import Fingerprint
@@ -42,10 +43,15 @@ def assemble(
         interrupted: whether the user ended the search.
     """
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
+    sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
+    sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.path)
     imported = [
-        AnchorResult(c.trial.proposal.origin, c.trial.outcome) for c in evaluator.judged if c.source is not None
+        AnchorResult(c.trial.proposal.origin, c.trial.outcome, sizes.get(c.key))
+        for c in evaluator.judged
+        if c.source is not None
     ]
-    named = [AnchorResult(name, trial.outcome) for name, trial in anchors.items()]
+    keys = {c.placement: c.key for c in evaluator.judged if c.placement is not None}
+    named = [AnchorResult(n, t.outcome, sizes.get(keys.get(t.proposal.placement, ""))) for n, t in anchors.items()]
     choice = journal.fact(CHOICE) or CalibrationChoice(config.methods[0])  # the time may have ended before
     return TuneResult(
         folder=inputs.out,
@@ -63,10 +69,17 @@ def assemble(
             "numbers": choice.report,
         },
         baseline_ms=confirmed.baseline_ms,
+        baseline_bytes=baseline_bytes,
         best=confirmed.best,
         anchors=(*imported, *named),
         pareto=tuple(
-            pareto([_point(c, c.trial.outcome) for c in evaluator.judged if isinstance(c.trial.outcome, Measured)])
+            pareto(
+                [
+                    _point(c, c.trial.outcome, sizes[c.key])
+                    for c in evaluator.judged
+                    if isinstance(c.trial.outcome, Measured)
+                ]
+            )
         ),
         search={
             "measurements": tally.measurements,
@@ -84,7 +97,7 @@ def assemble(
     )
 
 
-def _point(candidate: Candidate, outcome: Measured) -> dict[str, Any]:
+def _point(candidate: Candidate, outcome: Measured, size: int | None) -> dict[str, Any]:
     """A measured model as a point of speed and accuracy."""
     proposal = candidate.trial.proposal
     return {
@@ -95,4 +108,5 @@ def _point(candidate: Candidate, outcome: Measured) -> dict[str, Any]:
         "sqnr_db": outcome.accuracy.sqnr_db,
         "metric": outcome.accuracy.metric,
         "feasible": outcome.accuracy.feasible,
+        "size_bytes": size,
     }

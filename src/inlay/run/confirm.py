@@ -30,6 +30,7 @@ from inlay.measure.client import Limit, StartWorker, Worker
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256, load
+from inlay.model.store import model_bytes
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Judge, Metric, Outputs
@@ -394,4 +395,5 @@ def best_of(champion: Entry, over_given: Interval, over_float: Interval, verifie
         qdq_pairs=types.count("QuantizeLinear"),
         is_float=not champion.candidate.placement and not {"QuantizeLinear", "DequantizeLinear"} & set(types),
         output_sha256=file_sha256(champion.file.path),
+        size_bytes=model_bytes(champion.file.path),
     )

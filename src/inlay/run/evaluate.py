@@ -14,8 +14,9 @@ from inlay.errors import BadReading, CompileFailed, InlayError, RunFailed, Targe
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
+from inlay.model.store import model_bytes
 from inlay.quant.accuracy import Judge
-from inlay.run.facts import GRAPH, PROFILE
+from inlay.run.facts import GRAPH, PROFILE, SIZE
 from inlay.run.progress import SearchStep
 from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Failed, Infeasible, Latency, Measured, Outcome, Proposal, Stage, Trial
@@ -226,6 +227,7 @@ class Evaluator:
         except (InlayError, OSError, ValueError) as error:
             return Trial(proposal, Failed("emit", str(error)))
         stage: Stage = "compile"
+        self._journal.record_fact(SIZE.of(key), model_bytes(artifact.path))
         self._keep(artifact)
         try:
             graph = self._worker.load(artifact, identify=True)

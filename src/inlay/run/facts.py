@@ -88,5 +88,7 @@ NOISE = Fact("noise", _powers)
 """Noise of one placement, by its digest; empty where the probe model does not run."""
 GRAPH = Fact("graph", str)
 """Digest of the graph that the runtime makes of one candidate, by its key; empty where the target cannot tell."""
+SIZE = Fact("size", int)
+"""Bytes of one candidate as a file of its own, by its key."""
 PROFILE = Fact("profile", kernel_times, _kernels_as_json)
 """Kernel times of one candidate, by its key; empty where it cannot be profiled."""

@@ -19,6 +19,7 @@ class AnchorResult:
 
     name: str
     outcome: Outcome
+    size_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
@@ -31,6 +32,7 @@ class AnchorResult:
                 "sqnr_db": None,
                 "feasible": False,
                 "why": why,
+                "size_bytes": self.size_bytes,
             }
         accuracy = self.outcome.accuracy
         latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
@@ -44,6 +46,7 @@ class AnchorResult:
             "metric": accuracy.metric,
             "feasible": accuracy.feasible,
             "why": accuracy.reason,
+            "size_bytes": self.size_bytes,
         }
 
 
@@ -62,6 +65,7 @@ class Best:
         qdq_pairs: QuantizeLinear nodes in the file.
         is_float: nothing of it is quantized: no placement was applied, and the file holds no Q/DQ nodes.
         output_sha256: of the delivered file, which is the measured file.
+        size_bytes: of that file with its weights.
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
     """
 
@@ -75,6 +79,7 @@ class Best:
     qdq_pairs: int
     is_float: bool
     output_sha256: str
+    size_bytes: int
     confirmed: bool = True
 
     def as_json(self) -> dict[str, Any]:
@@ -97,6 +102,7 @@ class Best:
             "qdq_pairs": self.qdq_pairs,
             "is_float": self.is_float,
             "output_sha256": self.output_sha256,
+            "size_bytes": self.size_bytes,
         }
 
 
@@ -111,6 +117,7 @@ class TuneResult:
         facts: the fingerprint's facts.
         data: kind of samples, how many, and how they were split.
         baseline_ms: median latency of the given model, milliseconds.
+        baseline_bytes: size of the given model with its weights.
         best: the delivered model.
         anchors: every anchor.
         pareto: measured models that no other beats in both latency and accuracy.
@@ -127,6 +134,7 @@ class TuneResult:
     facts: Mapping[str, str]
     data: Mapping[str, Any]
     baseline_ms: float
+    baseline_bytes: int
     best: Best
     anchors: tuple[AnchorResult, ...]
     pareto: tuple[Mapping[str, Any], ...]
@@ -149,7 +157,7 @@ class TuneResult:
             "target": {"name": self.target[0], "fingerprint": self.target[1], "facts": dict(self.facts)},
             "data": dict(self.data),
             "bound": self.bound,
-            "baseline": {"latency_ms": self.baseline_ms},
+            "baseline": {"latency_ms": self.baseline_ms, "size_bytes": self.baseline_bytes},
             "best": self.best.as_json(),
             "anchors": [a.as_json() for a in self.anchors],
             "pareto": [dict(p) for p in self.pareto],

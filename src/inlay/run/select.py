@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from inlay.errors import JournalError, UsageError
 from inlay.files import refuse_overwriting, replacing
 from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
+from inlay.model.store import model_bytes
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
+from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, SATURATIONS
+from inlay.run.facts import CALIBRATION, EQUALIZATION, SATURATIONS, SIZE
 from inlay.targets.base import Capabilities
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Measured
@@ -25,26 +28,55 @@ from inlay.trial import Accuracy, Measured
 
 @dataclass(frozen=True)
 class Wish:
-    """The accuracy constraint of a selection; the fastest model that keeps it is chosen.
+    """The constraints of a selection; of the models that keep them the fastest, or the smallest, is chosen.
 
     Attributes:
         min_sqnr_db: least SQNR of the worst output on the selection samples, or None.
         max_drop: most that the metric may fall below float there, or None.
+        max_bytes: most that the file may take with its weights, or None.
+        smallest: the smallest model is wanted, of equal ones the fastest; otherwise the fastest.
     """
 
     min_sqnr_db: float | None = None
     max_drop: float | None = None
+    max_bytes: int | None = None
+    smallest: bool = False
 
     def __str__(self) -> str:
         parts = [] if self.min_sqnr_db is None else [f"SQNR at least {self.min_sqnr_db:g} dB"]
         parts += [] if self.max_drop is None else [f"a drop of at most {self.max_drop:g}"]
+        parts += [] if self.max_bytes is None else [f"at most {self.max_bytes / 1e6:g} MB"]
         return " and ".join(parts) or "no bound"
 
-    def kept_by(self, accuracy: Accuracy) -> bool:
-        """Whether a model of this accuracy keeps it."""
+    @property
+    def asks_for_size(self) -> bool:
+        """Whether sizes must be known."""
+        return self.smallest or self.max_bytes is not None
+
+    def kept_by(self, accuracy: Accuracy, size: int | None) -> bool:
+        """Whether a model of this accuracy and of so many bytes keeps it."""
+        if self.max_bytes is not None and (size is None or size > self.max_bytes):
+            return False
         if self.min_sqnr_db is not None and accuracy.sqnr_db < self.min_sqnr_db:
             return False
         return self.max_drop is None or (accuracy.drop is not None and accuracy.drop <= self.max_drop + 1e-12)
+
+
+def wish(
+    min_sqnr: float | None, max_drop: str | float | None, max_size: str | int | None, minimize: str, fastest: bool
+) -> Wish:
+    """The wish that these options state. Raises UsageError where they state none, or contradict each other."""
+    if minimize not in ("latency", "size"):
+        raise UsageError(f"--minimize {minimize}: give latency or size")
+    found = Wish(
+        check_sqnr(min_sqnr),
+        None if max_drop is None else parse_share(str(max_drop)),
+        None if max_size is None else parse_size(str(max_size)),
+        minimize == "size",
+    )
+    if fastest == (found != Wish()):
+        raise UsageError("give --max-drop, --min-sqnr, --max-size, --minimize size, or --fastest")
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,10 +91,11 @@ class Selected:
     latency_ms: float
     sqnr_db: float
     metric: float | None
+    size_bytes: int
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
-    """Write the fastest measured model of the run in ``folder`` that keeps ``wish`` to ``out``.
+    """Write the measured model of the run in ``folder`` that ``wish`` chooses to ``out``.
 
     Raises:
         JournalError: there is no finished run in ``folder``.
@@ -88,7 +121,7 @@ def _model(folder: Path) -> tuple[Path, str]:
 
 
 def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) -> Selected:
-    trial, measured = _fastest(journal, wish)
+    trial, measured = _chosen(journal, wish)
     file = load(path)
     if file.sha256 != sha256:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
@@ -126,18 +159,30 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) ->
         measured.latency.ns / 1e6,
         measured.accuracy.sqnr_db,
         measured.accuracy.metric,
+        model_bytes(out),
     )
 
 
-def _fastest(journal: Journal, wish: Wish) -> tuple[Record, Measured]:
+def _chosen(journal: Journal, wish: Wish) -> tuple[Record, Measured]:
     measured = [
         (trial, trial.outcome)
         for trial in journal.trials()
         if isinstance(trial.outcome, Measured) and journal.placement(trial.candidate) is not None
     ]
-    kept = [(trial, outcome) for trial, outcome in measured if wish.kept_by(outcome.accuracy)]
+    sizes = {trial.candidate: journal.fact(SIZE.of(trial.candidate)) for trial, _ in measured}
+    if wish.asks_for_size and measured and all(size is None for size in sizes.values()):
+        raise JournalError(f"{journal.path} was written by an older version, which did not keep sizes")
+    kept = [(t, outcome) for t, outcome in measured if wish.kept_by(outcome.accuracy, sizes[t.candidate])]
     if not kept:
         best = max((outcome.accuracy.sqnr_db for _, outcome in measured), default=None)
         note = "nothing was measured" if best is None else f"the most accurate one has {best:.1f} dB"
+        if wish.max_bytes is not None and measured:
+            note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
         raise UsageError(f"no measured model keeps {wish}: {note}")
-    return max(kept, key=lambda found: found[1].latency.speedup.value)
+
+    def order(found: tuple[Record, Measured]) -> tuple[float, float]:
+        size = sizes[found[0].candidate]
+        small = (math.inf if size is None else size) if wish.smallest else 0.0
+        return small, -found[1].latency.speedup.value
+
+    return min(kept, key=order)
