@@ -6,11 +6,14 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from inlay.search.base import Chain, Dialogue, Scripted, Strategy
 from inlay.search.baselines import Anchors
 from inlay.search.refine import Refine
-from inlay.testing import StrategyTestCase, small_model
-from inlay.types import Placement
+from inlay.targets.onnxruntime.target import capabilities_for
+from inlay.testing import Builder, StrategyTestCase, small_model
+from inlay.types import Placement, Port, QType
 from tests.support.workspace import Workspace
 
 
@@ -59,3 +62,21 @@ def test_anchors_are_float_full_and_weighted_without_repetition() -> None:
     assert asked[0].placement == Placement()
     assert len({p.placement for p in asked}) == 3
     assert strategy.trials.keys() == {p.origin for p in asked}
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, tmp_path: Path) -> None:
+    b = Builder()
+    weight = b.constant("w", b.rng.standard_normal((128, 8)))
+    b.output(b.node("product", "MatMul", [b.input("x", (1, 4, 128)), weight]))
+    prepared = Workspace(b.model(), tmp_path, capabilities_for("x86_64")).prepared
+    imported = Placement([(Port("product", 0), QType.UINT8)])
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules, [("imported", imported)], lambda: spare)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+    usual = ["float", "full-int8", "dynamic", "imported"]
+    assert asked[:4] == usual
+    assert bool(asked[4:]) is spare
+    assert all(name.startswith("weight-only") for name in asked[4:])

@@ -12,12 +12,14 @@ from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
 from inlay.prepare.config import TuneConfig
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import HURRIED
+from inlay.run.facts import HURRIED, SPARE
 from inlay.run.plan import Costs, Plan
 from inlay.trial import Measured, Proposal
 
 _BUILDS_OF_A_TRIAL = 3
 """At most: one build to judge it, and a second one with a profile beside it."""
+_SPARE = 0.05
+"""Of the time that is left, what a trial may take that is not expected to gain."""
 _HURRIED = 0.5
 """Of the search's time: where the anchors took as much, what is outside the accuracy bound is not explored."""
 _RECENT = 3
@@ -135,6 +137,10 @@ class Budget(TimeLimit):
     def hurried(self) -> bool:
         """Whether half of the time was spent when this was asked first; a resumed run gets the same answer."""
         return self._journal.once(HURRIED, lambda: not self._half_time.left)
+
+    def spare(self) -> bool:
+        """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
+        return self._journal.once(SPARE, lambda: self._time.trial_s <= _SPARE * self._time.end().left)
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """See :class:`Limits`."""

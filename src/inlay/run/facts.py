@@ -70,6 +70,8 @@ CALIBRATION_SAMPLES = Fact("calibration_samples", int)
 """Samples that qparams come from."""
 HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the search's time."""
+SPARE = Fact("spare", bool)
+"""Whether there was time for anchors that are not expected to gain."""
 KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
 """Nanoseconds by signature that the cost database knew when the run began."""
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)

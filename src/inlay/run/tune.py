@@ -218,7 +218,7 @@ def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
     prepared, imported = model.prepared, model.imported
     patterns = RunPatterns(prepared, config)
     given_placements = (*imported.placements, *patterns.anchors(session.stage))
-    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements)
+    anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare)
     strategy = guided.strategy(anchors, budget.hurried)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)
     return _SearchSetup(feed, meter, evaluator, budget, time, guided, patterns, strategies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from inlay.model.graph import Graph
 from inlay.search import policy
@@ -22,21 +22,34 @@ ORIGINAL = "original"
 
 
 class Anchors(Scripted):
-    """Float; every selectable unit; units with Conv, MatMul and Gemm only; imported placements.
+    """Float; every selectable unit; units with Conv, MatMul and Gemm only; each other precision; imported placements.
+
+    Precisions whose activations stay float come last, and only where ``spare`` says that there is time: where a product
+    has many rows they gain nothing, and what they save in memory is no reason to judge fewer other placements.
 
     Attributes:
         trials: of the anchors so far, by name.
     """
 
     def __init__(
-        self, graph: Graph, units: Sequence[Unit], rules: Rules, imported: Sequence[tuple[str, Placement]] = ()
+        self,
+        graph: Graph,
+        units: Sequence[Unit],
+        rules: Rules,
+        imported: Sequence[tuple[str, Placement]] = (),
+        spare: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}
+        self._late = frozenset(form.name for form in rules.forms if form.activation is None)
+        self._spare = spare
         self._placements = anchor_placements(graph, units, rules, imported)
 
     def _propose(self) -> Dialogue:
-        for name, placement in self._placements:
+        late = [(name, placement) for name, placement in self._placements if name in self._late]
+        for name, placement in [each for each in self._placements if each not in late]:
+            self.trials[name] = yield Proposal(placement, name, anchor=True)
+        for name, placement in late if late and self._spare() else ():
             self.trials[name] = yield Proposal(placement, name, anchor=True)
 
 

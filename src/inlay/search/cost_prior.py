@@ -21,6 +21,7 @@ from inlay.search import policy
 from inlay.search.edges import FIRST_FORM, LOW, State
 from inlay.search.labeling import BoundaryCost, FusionPenalty, LabelingProblem
 from inlay.search.unit_graph import UnitGraph
+from inlay.space.rules import WEIGHT_ONLY
 from inlay.targets.base import KernelTime
 
 STATES = len(State)
@@ -194,7 +195,9 @@ class CostPrior:
         shape = self._graph.has_form.shape
         cases = self._mean[: self._parameters.first_edge].reshape(-1, CASES)
         in_float, forms = np.fmin(cases[:, 0], cases[:, 1]), self._mean[self._parameters.first_form :].reshape(shape)
-        found = np.full(shape[1], policy.LOW_OVER_FLOAT)
+        # where weights alone are quantized, what is computed stays the same: only a profile shows a gain
+        ratios = [1.0 if form.startswith(WEIGHT_ONLY) else policy.LOW_OVER_FLOAT for form in self._graph.forms]
+        found = np.array(ratios, float)
         for k in range(shape[1]):
             seen = (np.nan_to_num(forms[:, k], nan=0.0) > 0.0) & (np.nan_to_num(in_float, nan=0.0) > 0.0)
             if seen.any():
