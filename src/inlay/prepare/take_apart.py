@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 
 from inlay.errors import ModelError, TargetError
-from inlay.model.graph import build_graph
+from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
+from inlay.model.passes.opset import BLOCKS_OPSET, QDQ_OPSET
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
@@ -20,11 +21,11 @@ from inlay.quant.extract import Extraction, extract
 from inlay.quant.plain_form import is_quantized
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
-from inlay.quant.transfer import transfer
+from inlay.quant.transfer import Transferred, transfer
 from inlay.space.rules import Rules
 from inlay.targets.base import Feed
 from inlay.targets.registry import known_operators, known_rewrites
-from inlay.types import QType
+from inlay.types import Port, QType
 
 FEEDS = 8
 """Samples that show where pairs saturate: a range that a model really uses up is reached in most of them."""
@@ -80,7 +81,8 @@ def take_apart(
         graph = build_graph(found.model)
         moved = transfer(found, graph, graph)
         table = QParamsTable(graph, Rules(QType.UINT8, ops={}), {}, moved.qparams)
-        written = Emitter(found.model, graph, store).emit(moved.placement.without(found.anew), table)
+        checked = moved.placement.without({*found.anew, *_unstated(moved, graph)})
+        written = Emitter(found.model, graph, store).emit(checked, table)
         difference = _first_difference(externalize_weights(file.model, store), written, store, feeds[0])
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
@@ -89,6 +91,21 @@ def take_apart(
     if difference:
         raise ModelError(f"{file.path}: its Q/DQ nodes cannot be taken over, {difference}")
     return found
+
+
+def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
+    """Ports of constants whose channels or blocks no DequantizeLinear can state in the opset of ``graph``.
+
+    They are dequantized already, so that the outputs are the same without them.
+    """
+    nodes = set()
+    for port, qtype in moved.placement:
+        params = moved.qparams.get((graph.value_of(port), qtype))
+        least = BLOCKS_OPSET if qtype.block else QDQ_OPSET
+        if params is not None and params.axis is not None and graph.opset < least:
+            nodes.add(port.node)
+            yield port
+    yield from (port for port, qtype in moved.placement if qtype is QType.INT32 and port.node in nodes)
 
 
 def holds_quantized(file: ModelFile) -> bool:
