@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from inlay.errors import ModelError
+from inlay.errors import ModelError, RunFailed
 from inlay.model.graph import build_graph
 from inlay.model.store import embed_weights
 from inlay.quant.transfer import transfer
@@ -324,3 +324,41 @@ def test_random_feed_is_seeded() -> None:
     first, second, other = random_feed(model, 1), random_feed(model, 1), random_feed(model, 2)
     assert np.array_equal(first["x"], second["x"])
     assert not np.array_equal(first["x"], other["x"])
+
+
+def test_blocks_raise_the_opset_of_the_models_that_have_them(tmp_path: Path) -> None:
+    """ReduceMean takes its axes otherwise there; the other candidates stay as they are."""
+    b = Builder(opset=13)
+    x = b.input("x", (4, 128))
+    weight = b.constant("w", b.rng.standard_normal((128, 64)).astype(np.float32))
+    y = b.node("mean", "ReduceMean", [b.node("product", "MatMul", [x, weight])], axes=[1], keepdims=1)
+    b.output(y)
+    space = Workspace(b.model(), tmp_path)
+    versions = {}
+    for form in ("", "weight-only", "weight-only int4/32", "weight-only int8/128"):
+        placement = space.prepared.label({"product": form} if form else {})
+        written = space.emit(placement)
+        versions[form] = next(o.version for o in written.opset_import if o.domain == "")
+        session = check_and_load(written)
+        plain = check_and_load(space.emit(Placement()))
+        got, want = (np.stack([s.run(None, dict(f))[0] for f in space.feeds]) for s in (session, plain))
+        assert sqnr(want, got) > (10 if "int4" in form else 30)
+        found = space.extract(written)
+        assert (found.placement, found.leftovers) == (placement, ())
+        assert {"mean", "product"} <= {n.name for n in written.graph.node}
+    assert versions == {"": 13, "weight-only": 13, "weight-only int4/32": 21, "weight-only int8/128": 21}
+
+
+def test_an_operator_that_no_newer_opset_has_keeps_blocks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder(opset=17)
+    weight = b.constant("w", b.rng.standard_normal((128, 64)).astype(np.float32))
+    b.output(b.node("product", "MatMul", [b.input("x", (4, 128)), weight]))
+    space = Workspace(b.model(), tmp_path)
+
+    def fails(model: ir.Model, least: int) -> tuple[ir.Model, int]:
+        raise RunFailed("no adapter")
+
+    monkeypatch.setattr("inlay.quant.emit.raise_opset", fails)
+    with pytest.raises(ModelError, match="blocks of weights need opset 21: no adapter"):
+        space.emit(space.prepared.label({"product": "weight-only int4/32"}))
+    space.emit(space.prepared.label({"product": "weight-only"}))
