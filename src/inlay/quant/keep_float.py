@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from math import prod
 
 import numpy as np
 import onnx
@@ -56,7 +57,8 @@ def keep_float(graph: onnx.GraphProto, unique: Callable[[str], str], opset: int 
             continue
         axis, channels = _CHANNELS[node.op_type](node, list(weight.dims))
         read = source.output[0]
-        tells = channels > 1 and opset >= QDQ_OPSET and not moved
+        scalars = all(v in constants and prod(constants[v].dims) == 1 for v in source.input[1:])
+        tells = channels > 1 and opset >= QDQ_OPSET and scalars and not moved
         if not tells or forms.setdefault(read, (axis, channels)) != (axis, channels):
             name = unique(f"{node.name}_Size")
             at_end.append(onnx.helper.make_node("Size", [result], [name], name))
