@@ -41,6 +41,7 @@ _FOLDED_GAIN = 0.9  # error in the products over that without, from which on it 
 _WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
 _OUTPUT_GAIN_DB = 0.5  # least gain at the worst output: less is chance
 _ROWS = 48  # of each sample that products are formed of: some hundred rows rank the exponents as all do
+_COLUMNS = 256  # of each weight, which have scales of their own: errors of some rank the exponents as those of all do
 _SAMPLES = 4  # to choose on; half as many others judge
 _SEARCHING_SHARE = 0.6  # of the time, for looking for scales; the rest is for judging them
 _LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly always zero
@@ -179,14 +180,15 @@ def _best(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[fl
     flat = [a.reshape(-1, a.shape[-1]).astype(np.float32) for a in arrays if a.size]
     if not flat or not all(np.isfinite(a).all() for a in flat):
         return None
-    samples = [_Sample.of(a, weights) for a in flat]
+    some = [w[:, np.linspace(0, w.shape[1] - 1, min(w.shape[1], _COLUMNS)).astype(int)] for w in weights]
+    samples = [_Sample.of(a, some) for a in flat]
     largest = np.max([np.maximum(-s.low, s.high) for s in samples], axis=0)
     rows = np.max([np.abs(w).max(axis=1) for w in weights], axis=0)
     if not largest.max() > 0.0 or not rows.max() > 0.0:
         return None
     largest, rows = (np.maximum(x, _LEAST * x.max()) for x in (largest, rows))
     tried = [np.ones_like(largest), *(_normalized(largest**a / rows ** (1.0 - a)) for a in _EXPONENTS)]
-    errors = [_error(samples, weights, scales) for scales in tried]
+    errors = [_error(samples, some, scales) for scales in tried]
     best = int(np.argmin(errors))
     allowed = _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN
     return tuple(tried[best].tolist()) if errors[best] <= allowed * errors[0] else None
