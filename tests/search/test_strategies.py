@@ -11,7 +11,9 @@ import pytest
 from inlay.search.base import Chain, Dialogue, Scripted, Strategy
 from inlay.search.baselines import Anchors
 from inlay.search.refine import Refine
+from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
+from inlay.targets.openvino.rules import rules_for as openvino_rules
 from inlay.testing import Builder, StrategyTestCase, small_model
 from inlay.types import Placement, Port, QType
 from tests.support.workspace import Workspace
@@ -80,3 +82,17 @@ def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, 
     assert asked[:4] == usual
     assert bool(asked[4:]) is spare
     assert all(name.startswith("weight-only") for name in asked[4:])
+
+
+def test_weights_alone_are_tried_in_any_case_where_they_usually_gain(tmp_path: Path) -> None:
+    b = Builder()
+    weight = b.constant("w", b.rng.standard_normal((128, 8)))
+    b.output(b.node("product", "MatMul", [b.input("x", (1, 4, 128)), weight]))
+    target = Capabilities(openvino_rules("x86_64", frozenset({"avx512_vnni"})))
+    prepared = Workspace(b.model(), tmp_path, target).prepared
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules, spare=lambda: False)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+    assert asked == ["float", "full-int8", "weight-only"]

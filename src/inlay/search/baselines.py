@@ -24,8 +24,8 @@ ORIGINAL = "original"
 class Anchors(Scripted):
     """Float; every selectable unit; units with Conv, MatMul and Gemm only; each other precision; imported placements.
 
-    Precisions whose activations stay float come last, and only where ``spare`` says that there is time: where a product
-    has many rows they gain nothing, and what they save in memory is no reason to judge fewer other placements.
+    Precisions that the target calls ``spare`` come last, and only where ``spare`` says that there is time: where they
+    gain nothing, what they save in memory is no reason to judge fewer other placements.
 
     Attributes:
         trials: of the anchors so far, by name.
@@ -41,7 +41,7 @@ class Anchors(Scripted):
     ) -> None:
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}
-        self._late = frozenset(form.name for form in rules.forms if form.activation is None)
+        self._late = frozenset(form.name for form in rules.forms if form.spare)
         self._spare = spare
         self._placements = anchor_placements(graph, units, rules, imported)
 

@@ -91,6 +91,8 @@ class Form:
         weight: type of its weights.
         activation: type of its activations, or None where they stay float.
         searched: a search tries it; others are for who asks for them in a recipe.
+        spare: as an anchor it is measured last, and only where there is time to spare: it gains little but where
+            products have few rows, and else memory.
         rounds_data: elements of a row of its data that its kernel rounds to 8 bits with one scale, although they are
             floats in the model; 0 where it does not.
     """
@@ -100,6 +102,7 @@ class Form:
     weight: QType = QType.INT8
     activation: QType | None = None
     searched: bool = True
+    spare: bool = False
     rounds_data: int = 0
 
     def sites(self, graph: Graph, node: Node) -> tuple[tuple[Port, QType], ...]:

@@ -57,7 +57,7 @@ def one_output(graph: Graph, node: Node) -> str | None:
 
 
 def weight_only_forms(
-    searched: Collection[QType], source: str, rounds_data: Callable[[QType], int]
+    searched: Collection[QType], source: str, rounds_data: Callable[[QType], int], worth: Collection[QType] = ()
 ) -> tuple[Form, ...]:
     """Forms of plain products whose weights alone are quantized: per channel in 8 bits, and in each type of blocks.
 
@@ -65,6 +65,7 @@ def weight_only_forms(
         searched: types of weights that a search tries.
         source: where it is known from that the target has kernels for them.
         rounds_data: of each type, as of :class:`Form`.
+        worth: types that usually gain; the other forms are ``spare``.
     """
     types = [QType.INT8, *(t for t in QType if t.block)]
     return tuple(
@@ -78,6 +79,7 @@ def weight_only_forms(
             },
             weight=t,
             searched=t in searched,
+            spare=t not in worth,
             rounds_data=rounds_data(t),
         )
         for t in types
