@@ -96,7 +96,9 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
         scorer = TableScorer(judge, OnTarget(prepared, worker, feeds).outputs)
         clock = StepClock.for_model(prepared) if worker.deterministic else time.monotonic
-        known = samples.feeds if real else ()
+        graph = prepared.graph
+        ranged = any(not t.dynamic and not graph.is_constant(graph.value_of(port)) for port, t in placement)
+        known = samples.feeds if real and ranged else ()
         choice = choose_calibration(
             prepared, observed, placement, known, scorer.sqnr_db, policy.DEFAULT_SECONDS, clock=clock
         )
