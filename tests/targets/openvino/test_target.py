@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,3 +184,12 @@ def test_the_runtimes_own_format_is_read_too(tmp_path: Path) -> None:
             assert sqnr(want, executable.run(feed)[name]) > 60.0
     finally:
         executable.close()
+
+
+def test_its_use_is_reported_to_nobody() -> None:
+    """The package would import what sends an event to its makers; a new process, since it is imported once."""
+    tell = "import sys, inlay.targets.openvino.runtime as r; r.openvino(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "openvino" in modules
+    assert "openvino_telemetry" not in modules
