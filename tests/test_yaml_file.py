@@ -129,7 +129,7 @@ def test_a_merged_cache_never_replaces_one_that_it_is_made_of(tmp_path: Path) ->
 
 
 def test_a_name_that_is_no_recipe_says_which_there_are() -> None:
-    with pytest.raises(UsageError, match="give full-int8, conv-matmul, dynamic, or a file"):
+    with pytest.raises(UsageError, match="give full-int8, conv-matmul, dynamic, weight-only, or a file"):
         find_recipe("full-int9")
     with pytest.raises(InlayError):
         find_recipe("full-int9.yaml")

@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE
 from inlay.targets.base import KernelKind, KernelTime
-from inlay.targets.onnxruntime.rewrites.dynamic_product import PRODUCT
 
 _KINDS: Mapping[str, KernelKind] = {
     "QuantizeLinear": "quantize",
@@ -36,7 +34,7 @@ _VALUE_SUFFIX = re.compile(
     rf"|_u?int8|_float|_by_channel|{_BAND})$"
 )
 _MOVES = ("SpaceToDepth", "DepthToSpace")  # pixels of quantized values, as forms of low precision do
-_PRODUCT = re.compile(rf"(.+)_{PRODUCT}(_\d+)?(_turned)?")  # of a product's name, what it is written as
+_WRITTEN = re.compile(r"(.+)_MatMulInteger(_\d+)?(_turned)?")  # of a product's name, what it is written as
 _PACKED = ("DynamicQuantize", "MatMulNBits")  # their weights are not among their inputs once they are packed
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
@@ -101,7 +99,7 @@ def _parts_of_products(model: onnx.ModelProto, nodes: Mapping[str, onnx.NodeProt
     producer = {v: n for n in model.graph.node for v in n.output}
     found: dict[str, str] = {}
     for node in model.graph.node:
-        named = _PRODUCT.fullmatch(node.name) if node.op_type == PRODUCT else None
+        named = _WRITTEN.fullmatch(node.name) if node.op_type == "MatMulInteger" else None
         if named is None or named[1] not in nodes:
             continue
         product = named[1]
@@ -109,7 +107,7 @@ def _parts_of_products(model: onnx.ModelProto, nodes: Mapping[str, onnx.NodeProt
         scaled = [m for cast in casts for m in readers[cast.output[0]]]
         before = [producer[v] for n in (node, *scaled) for v in n.input if v in producer]
         scales = [n for n in before if n.op_type == "Mul"]
-        quantizers = [n for n in before if n.op_type == DYNAMIC_QUANTIZE]
+        quantizers = [n for n in before if n.op_type == "DynamicQuantizeLinear"]
         for part in (node, *casts, *scaled, *scales, *quantizers):
             found.setdefault(part.name, product)
     return found
