@@ -57,13 +57,15 @@ def quantize(method: str, model: Path, samples: Path, out: Path) -> Peer:
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc]
-    """The first samples, one by one, as the quantizer reads them."""
+    """The first samples, one by one, as the quantizer reads them; along an axis of their own, or that of the batch."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, model: onnx.ModelProto) -> None:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {k: archive[k] for k in archive.files}
+        ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in model.graph.input}
+        arrays = {k: a if a.ndim > ranks[k] else a[:, None] for k, a in arrays.items()}
         count = min(SAMPLES, *(len(a) for a in arrays.values()))
-        self._feeds = iter([{k: a[i : i + 1] for k, a in arrays.items()} for i in range(count)])
+        self._feeds = iter([{k: a[i] for k, a in arrays.items()} for i in range(count)])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         """The next feed, or None."""
@@ -122,7 +124,7 @@ def _attempt(method: str, model: Path, samples: Path, out: Path, folder: Path, r
     quantize_static(
         str(prepared),
         str(out),
-        Reader(samples),
+        Reader(samples, onnx.load(model, load_external_data=False)),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,

@@ -127,14 +127,15 @@ def test_a_name_that_is_not_there_is_said(tmp_path: Path) -> None:
         subjects.chosen(None, ["nothing"])
 
 
-@pytest.mark.parametrize("method", ["static", "dynamic"])
+@pytest.mark.parametrize(("method", "own_axis"), [("static", False), ("static", True), ("dynamic", True)])
 def test_the_runtimes_quantizer_leaves_nothing_but_its_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, own_axis: bool
 ) -> None:
     """Its preprocessing writes into the working folder (shapes that it infers, weights)."""
     onnx.save(residual_model(), tmp_path / "model.onnx")
     (name,) = (i.name for i in residual_model().graph.input)
-    np.savez(tmp_path / "samples.npz", **{name: np.stack([random_feed(residual_model())[name][0] for _ in range(4)])})
+    feeds = [random_feed(residual_model())[name] for _ in range(4)]
+    np.savez(tmp_path / "samples.npz", **{name: np.stack([x if own_axis else x[0] for x in feeds])})
     folder = tmp_path / "working"
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(render.README.parent), os.environ.get("PYTHONPATH", "")]))
