@@ -90,3 +90,17 @@ def test_speedup_of_known_ratios() -> None:
 def test_no_data_shows_nothing() -> None:
     found = hodges_lehmann(np.empty(0))
     assert (found.low, found.high) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize("pairs", [6, 7, 8, 9])
+def test_a_clear_case_is_clear_from_few_pairs_and_chance_is_not(pairs: int) -> None:
+    """At a level that ranks of so few cannot reach; also with interruptions in one reading of ten."""
+    rng = np.random.default_rng(pairs)
+    level, runs = 0.998, 4000
+    noise = rng.normal(0.0, 0.02, (runs, pairs)) + np.where(rng.random((runs, pairs)) < 0.1, 0.2, 0.0)
+    noise -= rng.normal(0.0, 0.02, (runs, pairs)) + np.where(rng.random((runs, pairs)) < 0.1, 0.2, 0.0)
+    found = [hodges_lehmann(each, level) for each in noise]
+    assert np.mean([i.low > 0.0 for i in found]) <= 2.0 * (1.0 - level) / 2.0
+    assert np.mean([i.low <= 0.0 <= i.high for i in found]) >= level - 0.002
+    clear = [hodges_lehmann(each + np.log(2.0), level) for each in noise[:500]]
+    assert np.mean([i.low > 0.0 for i in clear]) > 0.9

@@ -23,7 +23,9 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
 
     The estimate is the median of all Walsh averages ``(d_i + d_j) / 2``, i <= j; the interval runs between the k-th
     smallest and the k-th largest of them, k from the null distribution of the signed-rank statistic (Hollander, Wolfe
-    and Chicken, *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval.
+    and Chicken, *Nonparametric Statistical Methods*, 3.3). Fewer than six differences give an unbounded interval. Ranks
+    of six to nine cannot say more than 0.97 to 0.996, however clear the case is: beyond, the interval is Student's,
+    around the mean, and reaches as far as the smallest and largest Walsh average at least.
 
     Args:
         differences: shape (n,), finite.
@@ -39,7 +41,9 @@ def hodges_lehmann(differences: np.ndarray, level: float = LEVEL) -> Interval:
         return Interval(estimate, -np.inf, np.inf)
     k = _rank(d.size, level)
     if k == 0:
-        return Interval(estimate, -np.inf, np.inf)
+        reach = _student(d.size, level) * float(d.std(ddof=1)) / np.sqrt(d.size)
+        mean = float(d.mean())
+        return Interval(estimate, min(mean - reach, float(walsh[0])), max(mean + reach, float(walsh[-1])))
     return Interval(estimate, float(walsh[k - 1]), float(walsh[-k]))
 
 
@@ -73,6 +77,14 @@ def speedup(
     low, high = (hodges_lehmann(ratios + d, level) for d in (less, more))
     value = hodges_lehmann(ratios + less + more, level).value
     return Interval(*(float(np.exp(x)) for x in (value, low.low, high.high)))
+
+
+@lru_cache(maxsize=64)
+def _student(n: int, level: float) -> float:
+    """Standard errors of the mean of ``n`` normal values that its interval reaches to each side."""
+    from scipy.special import stdtrit  # takes a while to load, and few runs get here
+
+    return float(stdtrit(n - 1, (1.0 + level) / 2.0))
 
 
 @lru_cache(maxsize=256)
