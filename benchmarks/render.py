@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
-_MEANS = {
-    "geometric_mean": "the best feasible anchor",
-    "geometric_mean_over_usual": "the better feasible one of the given file and quantize_static",
-}
+_PEERS = ("quantize_static", "quantize_dynamic")
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parents[1] / "README.md"
+
+
+def _means(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Geometric means of a table of quality: their keys, and over what they are, by the peers that were measured."""
+    measured = {a["name"] for row in table["rows"] for a in row.get("anchors", ())}
+    peers = " and ".join(name for name in _PEERS if name in measured)
+    usual = f"the best feasible one of the given file, {peers}" if " " in peers else ""
+    usual = usual or f"the better feasible one of the given file and {peers}"
+    return [("geometric_mean", "the best feasible anchor"), ("geometric_mean_over_usual", usual)]
 
 
 def ratio(found: Mapping[str, float] | None) -> str:
@@ -57,7 +63,7 @@ def quality(table: Mapping[str, Any]) -> str:
             f"| {_fidelity(row)} | {search['builds']} "
             f"| {search['wall_s']:.0f} s | {overhead} |"
         )
-    for kind, what in _MEANS.items():
+    for kind, what in _means(table):
         lines += ["", f"Geometric mean over {what}:", ""]
         for name, mean in table[kind].items():
             if mean is not None:
@@ -228,7 +234,7 @@ def comparison(table: Mapping[str, Any]) -> str:
         lines.append(f"| {_name(row)} | {other} | {ours} | {ratio(row['over_best_anchor'])} |")
     which = {"trained": f"the {table['models']['trained']} trained models", "all": f"all {table['models']['all']}"}
     lines.append("")
-    for kind, what in _MEANS.items():
+    for kind, what in _means(table):
         means = [f"{ratio(mean)} on {which[name]}" for name, mean in table[kind].items() if mean is not None]
         lines.append(f"Geometric mean over {what}: {'; '.join(means)}.")
     lines += [machine(table["machine"]), END]
