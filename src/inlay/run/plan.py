@@ -21,7 +21,7 @@ from inlay.measure.race import Protocol
 from inlay.prepare.config import TuneConfig
 from inlay.run.contenders import MOST_CONTENDERS, QUICK_CONTENDERS, QUICK_NS
 
-_EQUALIZATION_SHARE = 0.15
+_EQUALIZATION_SHARE = 0.25
 """Of the time that the least confirmation leaves: a model may do without."""
 _CALIBRATION_SHARE = 0.35
 """Of the time that the least confirmation leaves: without qparams there is nothing to search."""
