@@ -93,6 +93,15 @@ def test_limits_are_kept_whatever_they_are(case: tuple[LabelingProblem, list[Lim
     assert problem.cost(labels) >= best_within(problem, limits) - 1e-6
 
 
+def test_a_usage_too_small_to_divide_by_repairs_nothing() -> None:
+    problem = LabelingProblem(np.array([1.0, 1.0]), np.array([0.0, 0.0]), [], np.array([True, True]))
+    limits = [Limit(np.array([]), np.array([1.0, 5e-324]), 0.5)]
+    search = LocalSearch(problem, limits, np.array([1, 1]))
+    search.improve()
+    assert search.fits()
+    assert search.labels.tolist() == [0, 1]
+
+
 def chain(rng: np.random.Generator, n: int, negative: float) -> LabelingProblem:
     """Units in a row with a few joins: costs like those of real models, boundaries dear, some cheaper than nothing."""
     boundaries = [

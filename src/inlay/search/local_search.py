@@ -62,7 +62,7 @@ class LocalSearch:
             cost, usage = self._changes()
             broken = self.usage > 1.0
             saved = np.minimum(-usage, np.maximum(self.usage - 1.0, 0.0))[:, :, broken].sum(axis=2)
-            useful = np.argwhere(np.isfinite(cost) & (saved > 0.0))
+            useful = np.argwhere(np.isfinite(cost) & (saved > policy.ROUNDING))  # less counts as nothing below, too
             at = tuple(useful.T)
             best = useful[np.argsort(np.maximum(cost, 0.0)[at] / saved[at], kind="stable")]
             before = excess
