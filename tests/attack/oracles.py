@@ -130,7 +130,8 @@ def _asked_for(case: Case, folder: Path) -> list[Path]:
     values = [a for i, a in enumerate(arguments) if i not in named]
     inputs = {_place(a.partition("=")[2] or a, folder) for a in values}
     if arguments[0] == "select":
-        inputs |= {path.resolve() for part in ("model", "given") for path in (folder / part).iterdir()}
+        given = [path for path in (folder / "given").iterdir() if path.suffix != ".yaml"]
+        inputs |= {path.resolve() for path in (*(folder / "model").iterdir(), *given)}
     outputs = [_place(arguments[i], folder) for i in named if i < len(arguments)]
     root = folder.resolve()
     return [o.relative_to(root) for o in outputs if o not in inputs and o.is_relative_to(root) and o != root]
@@ -144,9 +145,11 @@ def _place(argument: str, folder: Path) -> Path:
 
 
 def _belongs(name: Path, output: Path) -> bool:
-    """Whether a file is ``output``, lies in it, or stands beside it under its name with another ending."""
-    return name.is_relative_to(output) or (
-        output.suffix != "" and name.parent == output.parent and name.name.startswith(f"{output.stem}.")
+    """Whether a file is ``output``, lies in it, is a folder above it, or stands beside it with another ending."""
+    return (
+        name.is_relative_to(output)
+        or output.is_relative_to(name)
+        or (output.suffix != "" and name.parent == output.parent and name.name.startswith(f"{output.stem}."))
     )
 
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from inlay.data.samples import input_specs
 from inlay.errors import InlayError, ModelError
 from inlay.model.guard import limited
 from inlay.model.load import load
@@ -164,6 +165,22 @@ def test_what_cannot_be_written_again_is_refused_as_it_is_read(
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match=message):
         load(tmp_path / "model.onnx")
+
+
+def test_an_input_without_element_type_is_refused(tmp_path: Path) -> None:
+    model = residual_model()
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="has no element type that arrays have"):
+        input_specs(load(tmp_path / "model.onnx").model)
+
+
+def test_a_dimension_that_tosa_has_no_number_for_is_refused(tmp_path: Path) -> None:
+    model = residual_model()
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 2**62
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="has a dimension of more than"):
+        lower_file(tmp_path / "model.onnx", tmp_path / "model.tosa")
 
 
 def test_what_cannot_be_written_is_an_error_of_the_model(tmp_path: Path) -> None:

@@ -143,6 +143,29 @@ def test_a_quantized_constant_becomes_float_again() -> None:
     assert np.array_equal(tensor.numpy(), stored * scale)
 
 
+@pytest.mark.parametrize(("axis", "count"), [(8, 2), (-3, 2), (0, 3), (1, 3)])
+def test_scales_that_do_not_fit_their_constant_stay(axis: int, count: int) -> None:
+    stored = np.array([[-127, 5], [3, 100]], np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w_quantized", "s", "z"], ["w"], "DQ", axis=axis),
+        helper.make_node("Add", ["w", "x"], ["y"], "add"),
+    ]
+    scale, zero = np.full(count, 0.5, np.float32), np.zeros(count, np.int8)
+    found = extract(_model(nodes, w_quantized=stored, s=scale, z=zero))
+    assert found.placement == Placement([])
+    assert [node.op_type for node in found.model.graph] == ["DequantizeLinear", "Add"]
+
+
+def test_a_pair_that_reads_nothing_stays() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["", "s", "z"], ["q"], "Q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "DQ"),
+        helper.make_node("Add", ["d", "x"], ["y"], "add"),
+    ]
+    found = extract(_model(nodes, s=np.float32(0.5), z=np.uint8(0)))
+    assert found.placement == Placement([])
+
+
 def test_extract_does_not_touch_its_argument() -> None:
     model = ir.from_proto(insert_qdq_everywhere(concat_model()))
     before = ir.to_proto(model).SerializeToString()

@@ -86,5 +86,10 @@ def _argument(option: Option) -> Any:
 def _option(option: Option, name: str) -> Any:
     flags = option.flags or (f"--{name.replace('_', '-')}",)
     return typer.Option(
-        *flags, metavar=option.metavar, help=option.help, min=option.least, show_default=option.show_default
+        *flags,
+        metavar=option.metavar,
+        help=option.help,
+        min=option.least,
+        max=option.most,
+        show_default=option.show_default,
     )

@@ -101,7 +101,13 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
             dims = tuple(
                 d if isinstance(d, int) else str(d.value or f"{value.name}_dim{i}") for i, d in enumerate(value.shape)
             )
-        specs.append(InputSpec(str(value.name), np.dtype(value.type.dtype.numpy()), dims))
+        try:
+            dtype = np.dtype(value.type.dtype.numpy())
+        except TypeError:
+            raise ModelError(
+                f"input {value.name} has no element type that arrays have ({value.type.dtype.name})"
+            ) from None
+        specs.append(InputSpec(str(value.name), dtype, dims))
     return tuple(specs)
 
 

@@ -39,7 +39,7 @@ class Option:
         flags: on the command line; ``--parameter-name`` by default.
         metavar: placeholder for the value; by default the name of its type.
         type: of the value on the command line; None where the option exists in Python only.
-        least: the smallest whole number that is accepted.
+        least, most: the smallest and the largest whole number that is accepted.
         positional: it is an argument, not an option.
         repeated: it may be given several times.
         negated: the flag stands for False.
@@ -53,6 +53,7 @@ class Option:
     metavar: str | None = None
     type: type[Any] | None = str
     least: int | None = None
+    most: int | None = None
     positional: bool = False
     repeated: bool = False
     negated: bool = False
@@ -147,8 +148,8 @@ SEARCH_RECIPE = Option("Rules; nodes that they keep in float stay float.", metav
 RESTART = Option("Forget an earlier run in OUT.", type=bool)
 BEFORE = Option("Seconds of the budget that were used up before the call.", type=None)
 PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`.", type=None)
-BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1)
-PROCESSES = Option("Fresh processes.", type=int, least=1)
+BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1, most=10_000)
+PROCESSES = Option("Fresh processes.", type=int, least=1, most=1000)
 QUANTIZED = Option("The quantized model.", flags=("--out", "-o"), metavar="OUT.onnx", type=Path)
 RECIPE = Option("full-int8, conv-matmul, dynamic, or a YAML file of rules.", "Or rules.", metavar="RECIPE")
 RUN = Option("Output folder of a run.", metavar="OUT", type=Path, positional=True, show_default=False)

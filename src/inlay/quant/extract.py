@@ -186,8 +186,7 @@ def _source(dq: ir.Node, graph: ir.Graph) -> tuple[ir.Value, QParams | None] | s
     if before != params:
         return "its scale or zero point differs from that of its QuantizeLinear"
     source = q.inputs[0]
-    assert source is not None
-    return source, params
+    return (source, params) if source is not None else "its QuantizeLinear reads nothing"
 
 
 def _params(node: ir.Node) -> QParams | str:
@@ -209,15 +208,25 @@ def _params(node: ir.Node) -> QParams | str:
     if scales.size > 1 or block or (scales.ndim == 1 and "axis" in node.attributes):
         axis = int(node.attributes["axis"].value) if "axis" in node.attributes else 1
         shape = node.inputs[0].shape if node.inputs[0] is not None else None
-        axis = axis % len(shape) if axis < 0 and shape is not None else axis
+        axis = axis + len(shape) if axis < 0 and shape is not None else axis
     numbers = tuple(scales.reshape(-1).tolist()), tuple(int(z) for z in zeros.reshape(-1))
     params = QParams(_TYPES[dtype, block], *numbers, axis)
-    if block:
-        value = node.inputs[0]
-        of = tuple(value.const_value.shape.numpy()) if value is not None and value.const_value is not None else ()
-        if axis is None or axis not in range(len(of)) or of[axis] % block or scale_shape(of, params) != scales.shape:
-            return f"its blocks of {block} do not divide it"
+    value = node.inputs[0]
+    tensor = value.const_value if value is not None else None
+    of = tuple(tensor.shape.numpy()) if tensor is not None else ()
+    if block and (
+        axis is None or axis not in range(len(of)) or of[axis] % block or scale_shape(of, params) != scales.shape
+    ):
+        return f"its blocks of {block} do not divide it"
+    if tensor is not None and not block and not _broadcasts(params, of):
+        return f"its {scales.size} scales do not fit axis {axis} of shape {list(of)}"
     return params
+
+
+def _broadcasts(params: QParams, shape: Sequence[int]) -> bool:
+    """Whether each number of ``params`` stands for one slice of a tensor of this shape."""
+    counts = {len(params.scale), len(params.zero_point)}
+    return counts == {1} or (params.axis in range(len(shape)) and counts == {shape[params.axis or 0]})
 
 
 def _stated_type(node: ir.Node) -> ir.DataType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -14,20 +16,25 @@ _SIGNED = {ir.DataType.UINT4: np.dtype(ml_dtypes.int4), ir.DataType.UINT8: np.dt
 
 
 def constant_behind(dq: ir.Node) -> np.ndarray | None:
-    """The float32 values of a constant that ``dq`` dequantizes, or None where it is no constant of integers."""
+    """The float32 values of a constant that ``dq`` dequantizes; None where it has no integers or scales do not fit."""
     found = _parts(dq)
     if found is None:
         return None
     integers, scale, zero = (np.asarray(a) for a in found)
-    block, axis = dq.attributes.get_int("block_size", 0), dq.attributes.get_int("axis", 1)
-    if block:
-        size = integers.shape[axis]
-        scale, zero = (np.repeat(a, block, axis).take(np.arange(size), axis) for a in (scale, zero))
-    elif scale.size > 1:
-        shape = [-1 if i == axis % integers.ndim else 1 for i in range(integers.ndim)]
-        scale, zero = scale.reshape(shape), zero.reshape(shape)
-    else:
+    if scale.size == zero.size == 1 and not dq.attributes.get_int("block_size", 0):
         scale, zero = scale.reshape(()), zero.reshape(())
+    else:
+        axis = dq.attributes.get_int("axis", 1)
+        if axis not in range(-integers.ndim, integers.ndim):
+            return None
+        size, block = integers.shape[axis], dq.attributes.get_int("block_size", 0) or 1
+        whole = (
+            integers.shape if block > 1 else [size if i == axis % integers.ndim else 1 for i in range(integers.ndim)]
+        )
+        blocks = [-(-n // block) if i == axis % integers.ndim else n for i, n in enumerate(whole)]
+        if {a.size for a in (scale, zero)} != {math.prod(blocks)}:
+            return None  # the numbers do not fit the tensor: a runtime refuses it
+        scale, zero = (np.repeat(a.reshape(blocks), block, axis).take(np.arange(size), axis) for a in (scale, zero))
     return np.asarray((integers.astype(np.int64) - zero.astype(np.int64)).astype(np.float32) * scale, np.float32)
 
 

@@ -28,6 +28,8 @@ from inlay.tosa.ir import Array
 _FOLDING_ROUNDS = 8
 """Folding a shape computation can make further shapes known; real exports need three rounds at most."""
 
+_LARGEST_DIM = 2**31 - 1
+
 _MIN_IR_VERSION = 4
 """Up to IR version 3, shape inference overlooks initializers that are not graph inputs as well."""
 
@@ -82,6 +84,7 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
         _bind(work.graph, bind or {})
         work = _folded(work)
         graph = build_graph(work)
+        _require_sizes(graph)
     except TargetError as error:
         raise ModelError(f"the shapes and constants of the model cannot be computed: {error}") from error
     except (ValueError, KeyError, TypeError, ir.serde.SerdeError) as error:
@@ -95,6 +98,13 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
         functions=tuple(ir.serde.serialize_function(f) for f in work.functions.values()),
         _nodes={str(n.name): n for n in work.graph},
     )
+
+
+def _require_sizes(graph: Graph) -> None:
+    """Shapes are vectors of int32 in the TOSA 1.0 flatbuffer."""
+    for value, shape in graph.shapes.items():
+        if any(isinstance(dim, int) and dim > _LARGEST_DIM for dim in shape or ()):
+            raise ModelError(f"{value} has a dimension of more than {_LARGEST_DIM}: {list(shape or ())}")
 
 
 def _has_numpy(dtype: ir.DataType) -> bool:
