@@ -47,6 +47,9 @@ Run = Callable[[ir.Model], Outputs]
 Pass = Callable[[ir.Model], tuple[ir.Model, int]]
 """Edits a model (in place, or a new one) and counts its edits."""
 
+Observe = Callable[[ir.Model, Sequence[str]], Outputs]
+"""Values of a model on the gate's feed, by name."""
+
 
 @dataclass(frozen=True)
 class FloatRewrite:
@@ -54,15 +57,17 @@ class FloatRewrite:
 
     Attributes:
         name: what reports call it.
-        apply: the pass.
+        apply: the pass; one that observes takes an :data:`Observe` as well, or None where nothing can be run.
         reason: for people: why it is faster there.
         source: where that is known from, and the figures.
+        observes: what it writes depends on values of the sample.
     """
 
     name: str
-    apply: Pass
+    apply: Callable[..., tuple[ir.Model, int]]
     reason: str
     source: str
+    observes: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,14 +87,18 @@ class Normalized:
     reports: tuple[PassReport, ...]
 
 
-def passes(evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = ()) -> Sequence[tuple[str, Pass]]:
+def passes(
+    evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = (), run: Run | None = None
+) -> Sequence[tuple[str, Pass]]:
     """Every pass by name, in the order in which they run.
 
     Args:
         evaluate: computes constants.
         rewrites: the float rewrites of the target, in order.
+        run: for those that observe.
     """
-    of_target = [(rewrite.name, rewrite.apply) for rewrite in rewrites]
+    observe = None if run is None else partial(_observed, run)
+    of_target = [(r.name, partial(r.apply, observe=observe) if r.observes else r.apply) for r in rewrites]
     fold = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
@@ -130,7 +139,7 @@ def normalize(
     Raises:
         TargetError: the original model itself does not run, or ends the process of a compiled function.
     """
-    steps = passes(evaluate, rewrites)
+    steps = passes(evaluate, rewrites, run)
     result, reports = _apply(model, steps)
     if run is None or not any(r.edits for r in reports):
         return Normalized(result, reports)
@@ -181,6 +190,15 @@ def _apply(
                 reports.append(PassReport(name, edits, left_out.get(number, "")))
             else:
                 return current, tuple(reports)
+
+
+def _observed(run: Run, model: ir.Model, names: Sequence[str]) -> Outputs:
+    part = model.clone()
+    wanted = set(names)
+    values = {v.name: v for node in part.graph for v in node.outputs if v.name in wanted}
+    values |= {v.name: v for v in (*part.graph.inputs, *part.graph.initializers.values()) if v.name in wanted}
+    part.graph.outputs[:] = list(values.values())
+    return run(drop_dead(part)[0])
 
 
 def _difference(expected: Outputs, run: Run, model: ir.Model, least_db: float = NOISE_DB) -> str:

@@ -4,6 +4,7 @@ May import ``model``; normalization runs them behind its numeric gate.
 """
 
 __all__ = [
+    "attention",
     "average_pool",
     "batch_norm",
     "broadcast_constants",

@@ -1,0 +1,191 @@
+"""Attention as exporters write it becomes one operator that computes the same, whatever its masks keep out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.model.normalize import FloatRewrite, normalize
+from inlay.model.pieces import run_model
+from inlay.model.reference import ConstantEvaluator
+from inlay.model.store import WeightStore
+from inlay.targets.onnxruntime.passes.attention import gather_attention
+from inlay.testing import Builder, random_feed
+from tests.support.fixtures import RewriteModel
+from tests.support.normalizing import no_roll_backs
+
+BATCH, ROWS, HEADS, SIZE = 2, 6, 3, 8
+WIDTH = HEADS * SIZE
+SCALE = np.array(SIZE**-0.5)
+
+
+def attention(
+    scaled: str = "products",
+    mask: str = "",
+    key: str = "at once",
+    rows: int | str = ROWS,
+    keys: int | str = ROWS,
+    shown: bool = False,
+    gain: float = 1.0,
+) -> onnx.ModelProto:
+    """Queries, keys and values of three projections, with what exporters write in one way or another.
+
+    Args:
+        scaled: the products, ``queries`` or ``both`` are multiplied, or the products are ``divided``.
+        mask: ``added``, put by ``where`` or by a Where on its ``other`` side, or none.
+        key: how keys are transposed: ``at once`` or ``twice``.
+        rows, keys: numbers or names of dimensions.
+        shown: the weights of the positions are an output as well.
+        gain: of the queries.
+    """
+    b = Builder()
+    x, y = b.input("x", (BATCH, rows, 16)), b.input("y", (BATCH, keys, 16))
+
+    def heads(name: str, source: str, perm: list[int], factor: float = 1.0) -> str:
+        weight = b.constant(f"{name}_weight", factor * b.rng.standard_normal((16, WIDTH)) / 4)
+        sizes = b.constant(f"{name}_sizes", np.array([0, 0, HEADS, SIZE]))
+        split = b.node(f"{name}_split", "Reshape", [b.node(f"{name}_rows", "MatMul", [source, weight]), sizes])
+        return b.node(name, "Transpose", [split], perm=perm)
+
+    q, v = heads("q", x, [0, 2, 1, 3], gain), heads("v", y, [0, 2, 1, 3])
+    if key == "twice":
+        k = b.node("kt", "Transpose", [heads("k", y, [0, 2, 1, 3])], perm=[0, 1, 3, 2])
+    else:
+        k = heads("k", y, [0, 2, 3, 1])
+    if scaled in ("queries", "both"):
+        number = SCALE if scaled == "queries" else np.sqrt(SCALE)
+        q = b.node("q_scaled", "Mul", [q, b.constant("q_scale", number)])
+        k = b.node("k_scaled", "Mul", [k, b.constant("k_scale", number)]) if scaled == "both" else k
+    s = b.node("products", "MatMul", [q, k])
+    if scaled == "products":
+        s = b.node("scaled", "Mul", [b.constant("scale", SCALE), s])
+    elif scaled == "divided":
+        s = b.node("scaled", "Div", [s, b.constant("scale", 1.0 / SCALE)])
+    if mask == "added":
+        s = b.node("masked", "Add", [s, b.input("mask", (BATCH, 1, 1, keys))])
+    elif mask:
+        kept = b.node("kept", "Greater", [b.input("mask", (BATCH, 1, 1, keys)), b.constant("zero", np.array(-1.0))])
+        lowest = b.constant("lowest", np.array(np.finfo(np.float32).min))
+        if mask == "other":
+            kept = b.node("out", "Not", [kept])
+        s = b.node("masked", "Where", [kept, s, lowest] if mask == "where" else [kept, lowest, s])
+    p = b.node("weights", "Softmax", [s], axis=-1)
+    o = b.node("rows", "Transpose", [b.node("sum", "MatMul", [p, v])], perm=[0, 2, 1, 3])
+    merged = b.constant("merged_sizes", np.array([0, 0, WIDTH]))
+    b.output(b.node("act", "Relu", [b.node("merged", "Reshape", [o, merged])]))
+    if shown:
+        b.output(p)
+    return b.model()
+
+
+def feed(
+    model: onnx.ModelProto, masked: Sequence[int] = (), rows: int = ROWS, keys: int = ROWS
+) -> dict[str, np.ndarray]:
+    """Random inputs; the positions ``masked`` are kept out."""
+    rng = np.random.default_rng(1)
+    found = {
+        "x": rng.standard_normal((BATCH, rows, 16), dtype=np.float32),
+        "y": rng.standard_normal((BATCH, keys, 16), dtype=np.float32),
+        "mask": np.zeros((BATCH, 1, 1, keys), np.float32),
+    }
+    found["mask"][..., list(masked)] = -1e4
+    return {i.name: found[i.name] for i in model.graph.input}
+
+
+@pytest.mark.parametrize("key", ["at once", "twice"])
+@pytest.mark.parametrize("scaled", ["products", "divided", "queries", "both", "not"])
+@pytest.mark.parametrize("mask", ["", "added", "where", "other"])
+def test_all_ways_to_write_it_are_gathered(scaled: str, mask: str, key: str, rewritten: RewriteModel) -> None:
+    model = attention(scaled, mask, key)
+    done = rewritten(model, gather_attention, feed(model, masked=[1, 4]))
+    assert done.operators.count("Attention") == 1
+    assert not {"Softmax", "Transpose", "Reshape", "Mul", "Div"} & set(done.operators)
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mask", ["", "added"])
+def test_sizes_may_vary(mask: str, rewritten: RewriteModel) -> None:
+    model = attention(mask=mask, rows="n", keys="m")
+    done = rewritten(model, gather_attention, feed(model, masked=[0], rows=5, keys=9))
+    assert done.operators.count("Attention") == 1
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_something_else_reads_stay(rewritten: RewriteModel) -> None:
+    model = attention(shown=True)
+    assert "Attention" not in rewritten(model, gather_attention, feed(model)).operators
+
+
+def test_heads_that_are_inputs_stay(rewritten: RewriteModel) -> None:
+    """The kernel would transpose them, as the operators do that are there."""
+    b = Builder()
+    q, k, v = (b.input(n, (1, HEADS, ROWS, SIZE)) for n in "qkv")
+    products = b.node("products", "MatMul", [q, b.node("kt", "Transpose", [k], perm=[0, 1, 3, 2])])
+    weights = b.node("weights", "Softmax", [products], axis=-1)
+    b.output(b.node("rows", "Transpose", [b.node("sum", "MatMul", [weights, v])], perm=[0, 2, 1, 3]))
+    model = b.model()
+    done = rewritten(model, gather_attention, random_feed(model))
+    assert "Attention" not in done.operators
+    assert done.model.opset_imports[""] < 23, "nothing is converted in vain"
+
+
+def limited(model: onnx.ModelProto, sample: Mapping[str, np.ndarray], store: WeightStore) -> ir.Model:
+    """``model`` normalized as a run does it, with what ``sample`` shows of its masks."""
+    rewrite = FloatRewrite("attention", gather_attention, "", "", observes=True)
+    evaluate = ConstantEvaluator(store.folder)
+    done = normalize(ir.from_proto(model), evaluate, lambda m: run_model(m, store, sample), rewrites=[rewrite])
+    assert no_roll_backs(done)
+    return done.model
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> WeightStore:
+    return WeightStore(tmp_path_factory.mktemp("weights"))
+
+
+def operators(model: ir.Model) -> list[str]:
+    return [n.op_type for n in model.graph]
+
+
+@pytest.mark.parametrize("mask", ["added", "where", "other"])
+def test_masks_are_limited_where_the_samples_mask(mask: str, store: WeightStore) -> None:
+    model = attention(mask=mask)
+    assert "ReduceMax" in operators(limited(model, feed(model, masked=[2, 3]), store))
+    assert "ReduceMax" not in operators(limited(model, feed(model), store)), "finding the limit would only cost"
+
+
+@settings(max_examples=25)
+@given(
+    gain=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e3]),
+    masked=st.sets(st.integers(0, ROWS - 1), min_size=1),
+    mask=st.sampled_from(["added", "where"]),
+    seed=st.integers(0, 100),
+)
+def test_a_limited_mask_keeps_out_what_it_kept_out(
+    gain: float, masked: set[int], mask: str, seed: int, store: WeightStore
+) -> None:
+    """Also where products are so large that a mask of a fixed size would let positions in, and where all are masked."""
+    model = attention(mask=mask, gain=gain)
+    sample = feed(model, masked=sorted(masked))
+    written = limited(model, sample, store)
+    assert "ReduceMax" in operators(written) or len(masked) == ROWS
+    rng = np.random.default_rng(seed)
+    other = {**sample, "x": rng.normal(0, 3, sample["x"].shape).astype(np.float32)}
+    want, found = (run_model(m, store, other) for m in (ir.from_proto(model), written))
+    for name, array in want.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_of_fixed_size_would_let_positions_in(store: WeightStore) -> None:
+    """The negative control: the products of this model reach further than any fixed limit that keeps from denormals."""
+    model = attention(mask="added", gain=300.0)
+    sample = feed(model, masked=[0, 1, 2])
+    want = run_model(ir.from_proto(model), store, sample)
+    found = run_model(ir.from_proto(model), store, {**sample, "mask": np.maximum(sample["mask"], -60.0)})
+    assert not all(np.allclose(found[n], a, rtol=1e-3, atol=1e-4) for n, a in want.items())
