@@ -11,10 +11,12 @@ Names are imported when they are first used: a worker process needs few of them,
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inlay.api import bench, list_targets, quantize, regions, select, tune
+    from inlay.api import bench, explain, list_targets, quantize, regions, select, tune
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
         Config,
@@ -54,6 +56,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "bench",
+    "explain",
     "list_targets",
     "placement_of",
     "quantize",
@@ -64,7 +67,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "list_targets", "quantize", "regions", "select", "tune"),
+    "inlay.api": ("bench", "explain", "list_targets", "quantize", "regions", "select", "tune"),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
@@ -81,3 +84,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps rooms from taking the names of functions: importing ``inlay.regions.tree`` would set ``inlay.regions``."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

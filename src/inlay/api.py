@@ -25,12 +25,13 @@ from inlay.data import (
     random_samples,
     read_labels,
     read_samples,
-    save_feed,
 )
-from inlay.errors import CompileFailed, InlayError, ModelError, UsageError
+from inlay.deadline import NEVER
+from inlay.errors import InlayError, UsageError
+from inlay.explain import explain as _explain
+from inlay.explain.explanation import Explanation
+from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.files import refuse_overwriting
-from inlay.measure.client import Worker, joined
-from inlay.measure.stats import LEVEL, speedup
 from inlay.model.collector import collector_paused
 from inlay.model.load import ModelFile, load
 from inlay.prepare import options
@@ -53,17 +54,17 @@ from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
+from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import OUTPUTS, RANDOM_SAMPLES
-from inlay.run.progress import Progress
+from inlay.run.progress import Progress, Silent
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
-from inlay.targets.base import Artifact, Capabilities, OptionValue, TargetSpec
+from inlay.targets.base import Capabilities, OptionValue, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, available, create, describe, options_of, remark_of
-from inlay.trial import Interval
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 Sizes = Sequence[str] | Mapping[str, int]
@@ -146,16 +147,6 @@ def tune(
     return _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
 
 
-@dataclass(frozen=True)
-class BenchRow:
-    """One model of a comparison: median milliseconds, and the first model's latency over its own."""
-
-    path: Path
-    latency_ms: float
-    speedup: Interval
-    blocks: int
-
-
 @documented
 def bench(
     models: Annotated[Sequence[str | Path], options.MODELS],
@@ -186,33 +177,7 @@ def bench(
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
     rng = np.random.default_rng(seed)
     samples = _Given.of(files[0], data, bind).samples_or_random(rng, 1)
-    artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
-    readings = []
-    with tempfile.TemporaryDirectory() as folder:
-        feed = Path(folder) / "feed.npz"
-        save_feed(feed, samples.feeds[0])
-        for _ in range(processes):
-            with Worker(spec, Path(folder)) as worker:
-                worker.must_time()
-                _loadable(worker, artifacts)
-                found = worker.time(artifacts, feed, blocks, 4_000_000, int(rng.integers(2**31)))
-                if found.preempted.any() and not worker.deterministic:
-                    again = worker.time(
-                        artifacts, feed, int(found.preempted.sum()), 4_000_000, int(rng.integers(2**31))
-                    )
-                    found = joined([found, again]).least_preempted(blocks)
-                readings.append(found)
-                deterministic = worker.deterministic
-    timing = joined(readings)
-    ns, taken = timing.ns, timing.taken
-    rows = []
-    for i, file in enumerate(files):
-        gain = speedup(ns[:, 0], ns[:, i], LEVEL, taken[:, 0], taken[:, i])
-        if deterministic or i == 0:
-            ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
-            gain = Interval(ratio, ratio, ratio)
-        rows.append(BenchRow(file.path, float(np.median(timing.own_ns[:, i])) / 1e6, gain, len(ns)))
-    return rows
+    return compare(files, spec, samples, blocks, processes, rng)
 
 
 @documented
@@ -260,6 +225,33 @@ def select(
     """
     wish = _run_select.wish(min_sqnr, max_drop, max_size, minimize, fastest)
     return _run_select.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
+
+
+@documented
+def explain(
+    model: Annotated[str | Path, options.MODEL],
+    *,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
+    data: Annotated[DataSource, options.DATA] = None,
+    budget: Annotated[str | float | None, options.EXPLAIN_BUDGET] = f"{EXPLAIN_BUDGET_S:.0f}s",
+    threads: Annotated[int, options.THREADS] = 1,
+    bind: Annotated[Sizes, options.BIND] = (),
+    seed: Annotated[int, options.SEED] = 0,
+    progress: Annotated[Progress | None, options.PROGRESS] = None,
+) -> Explanation:
+    """Say why each operator of a float or Q/DQ model runs in the precision in which it runs, and what that costs.
+
+    Raises:
+        UsageError: the target gives no times of kernels.
+        InlayError: the model or the samples cannot be used.
+    """
+    seconds = _seconds(budget)
+    deadline = NEVER if seconds is None else NEVER.within(seconds)
+    spec = _spec(target, target_options, threads)
+    given = _Given.read(model, data, bind)
+    samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
+    return _explain.explain(given.file, spec, samples, deadline, (progress or Silent()).stage)
 
 
 @dataclass(frozen=True)
@@ -383,11 +375,3 @@ def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | N
     if named is None and min_sqnr is None:
         min_sqnr = DEFAULT_MIN_SQNR_DB
     return Bound(check_sqnr(min_sqnr), named, drop)
-
-
-def _loadable(worker: Worker, artifacts: Sequence[Artifact]) -> None:
-    for artifact in artifacts:
-        try:
-            worker.load(artifact)
-        except CompileFailed as error:
-            raise ModelError(f"{artifact.path}: {error}") from error

@@ -20,6 +20,7 @@ def test_missing_files_have_one_exit_code(run: RunCommand, save: SaveModel, tmp_
         ("bench", model, f"{lost}.onnx"),
         ("regions", f"{lost}.onnx"),
         ("lower", f"{lost}.onnx", "-o", f"{out}.tosa"),
+        ("explain", f"{lost}.onnx"),
         ("select", lost, "--fastest"),
         ("cache", "show", f"{lost}.yaml"),
         ("cache", "merge", f"{lost}.yaml", "-o", out),

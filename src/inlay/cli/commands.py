@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from inlay import api
-from inlay.cli import render
+from inlay.cli import explained, render
 from inlay.cli.options import options_of
 from inlay.cli.progress import Lines, LiveTable
 from inlay.cli.start import end_in_order, seconds_since_start
@@ -113,6 +113,30 @@ def regions(
         typer.echo(json.dumps(regions_json(space), indent=2))
     else:
         say(regions_lines(space, every))
+
+
+@app.command()
+@options_of(api.explain)
+def explain(
+    *,
+    as_json: Annotated[
+        bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool, before="target")
+    ] = False,
+    every: Annotated[
+        bool, Option("List every operator and every conversion.", flags=("--all",), type=bool, before="target")
+    ] = False,
+    **options: Any,
+) -> None:
+    """Say why operators of a float or Q/DQ model do not run in INT8, and what misplaced Q/DQ nodes cost."""
+    progress = _progress(as_json)
+    try:
+        found = api.explain(**options, progress=progress)
+    finally:
+        progress.close()
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
+    else:
+        say(explained.lines(found, every))
 
 
 cache_app = typer.Typer(help="Look at and merge pattern caches.", rich_markup_mode=None)

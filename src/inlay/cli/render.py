@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from inlay.api import BenchRow, TargetRow
+from inlay.api import TargetRow
+from inlay.run.compare import BenchRow
 from inlay.run.quantize import Quantized
 from inlay.run.result import AnchorResult, Best, TuneResult
 from inlay.run.select import Selected

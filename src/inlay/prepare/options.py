@@ -127,6 +127,11 @@ BUDGET = Option(
     "Or seconds; None for no limit.",
     metavar="TIME",
 )
+EXPLAIN_BUDGET = Option(
+    "Time for proving reasons; those that are left then are predictions: 90s, 10m, or none.",
+    "Or seconds; None for no limit.",
+    metavar="TIME",
+)
 MAX_MEASUREMENTS = Option("Most candidates to time.", type=int, least=1)
 MAX_BUILDS = Option("Most models to build during the search, probes and profiles included.", type=None)
 QDQ_BASELINE = Option("A Q/DQ model to start from and to beat.", metavar="FILE", type=Path)

@@ -12,6 +12,7 @@ __all__ = [
     "assemble",
     "budget",
     "calibration",
+    "compare",
     "confirm",
     "contenders",
     "cost_database",

@@ -121,6 +121,9 @@ class Target(Protocol):
     It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain_graph.IntegerOperator`) for operators
     of its runtime that work on integers, by which quantized models of other origin are read.
 
+    It may have a method ``preconditions()``: rows (:class:`inlay.targets.preconditions.Precondition`) for what its
+    runtime asks of the Q/DQ nodes around an operator, by which ``inlay explain`` says why one runs in float.
+
     A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
     with a digest of what the runtime made of the model. Models with the same digest are then measured once.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from inlay.quant.plain_graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
     from inlay.space.rules import Rules
+    from inlay.targets.preconditions import Precondition
 
 _WARM_UP = 2
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
@@ -89,6 +90,12 @@ class OrtCpuTarget:
         from inlay.targets.onnxruntime.integer_operators import OPERATORS
 
         return OPERATORS
+
+    def preconditions(self) -> tuple[Precondition, ...]:
+        """What it asks of the Q/DQ nodes around an operator, on this CPU."""
+        from inlay.targets.onnxruntime.preconditions import preconditions_for
+
+        return preconditions_for()
 
     def compile(self, model: Artifact) -> OrtExecutable:
         """Build a session. Raises CompileFailed."""

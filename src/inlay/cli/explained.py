@@ -1,0 +1,132 @@
+"""What ``inlay explain`` found, as text of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+
+from inlay.explain import policy
+from inlay.explain.explanation import Explanation, Operator, Reason
+
+_WIDTH = 80
+_ROWS = 12  # operators and conversions that are listed without --all
+_NAMES = 3  # operators that are named for a reason that many share
+_PROOFS = {
+    "alone": "proven",
+    "together": "proven with others",
+    "table": "known",
+    "predicted": "not tried",
+    "refuted": "not proven",
+}
+_KINDS = {
+    "idle-pair": "Q/DQ for nothing",
+    "enters-int8": "into INT8",
+    "leaves-int8": "out of INT8",
+    "requantized": "requantized",
+    "layout": "reorder",
+    "constant": "of a constant",
+    "input": "of an input",
+    "output": "of an output",
+}
+
+
+def lines(found: Explanation, every: bool = False) -> Iterator[str]:
+    """The explanation; all of it where ``every``."""
+    yield from _head(found)
+    yield from _reasons(found, every)
+    yield from _waste(found, every)
+    if every:
+        yield from _operators(found)
+    for note in found.notes:
+        yield from _wrapped(f"Note: {note}.", "  ")
+
+
+def _head(found: Explanation) -> Iterator[str]:
+    yield from _wrapped(f"{found.model} on {found.target}: {found.latency_ms:.3f} ms", "")
+    if found.failed:
+        yield from _wrapped(f"IT DOES NOT RUN: {found.failed}", "  ")
+        yield "  What follows is of the model without that fault."
+    ran = [o for o in found.operators if o.precision in ("int8", "float")]
+    low = [o for o in ran if o.precision == "int8"]
+    heavy = [o for o in ran if o.heavy]
+    heavy_low = sum(o.precision == "int8" for o in heavy)
+    yield f"  {len(low)} of {len(ran)} operators ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
+    if found.quantized and found.lost_ms > 0:
+        yield from _wrapped(f"  Time lost to placement: {found.lost_ms:.3f} ms of {found.kernels_ms:.3f} ms.", "  ")
+
+
+def _reasons(found: Explanation, every: bool) -> Iterator[str]:
+    """Heavy operators in float, those with one reason together, the most expensive first."""
+    shown = [o for o in found.operators if o.reasons and (o.heavy or every)]
+    if not shown:
+        return
+    yield ""
+    yield "Why not INT8:" if every else "Why heavy operators did not run in INT8:"
+    groups: defaultdict[tuple[str, ...], list[Operator]] = defaultdict(list)
+    for operator in shown:
+        key = tuple(r.code if r.code != "unsupported" else f"{r.code} {operator.op_type}" for r in operator.reasons)
+        groups[key].append(operator)
+    for members in sorted(groups.values(), key=lambda g: -sum(o.cost_ms for o in g)):
+        members.sort(key=lambda o: -o.cost_ms)
+        cost = sum(o.cost_ms for o in members)
+        codes = " + ".join(r.code for r in members[0].reasons)
+        yield f"  {codes}: {len(members)} x {_types(members)}, {cost:.3f} ms{_gain(members)}"
+        for operator in members if every else members[:_NAMES]:
+            yield from _wrapped(f"{operator.name} ({operator.kernel}, {operator.cost_ms:.3f} ms)", "    ")
+            for reason in operator.reasons:
+                yield from _wrapped(f"{reason.text} [{_PROOFS[reason.proof]}]{_advice(reason)}", "      ")
+        if not every and len(members) > _NAMES:
+            yield f"    and {len(members) - _NAMES} more"
+
+
+def _types(members: list[Operator]) -> str:
+    types = list(dict.fromkeys(o.op_type for o in members))
+    return ", ".join(types[:3]) + (", …" if len(types) > 3 else "")
+
+
+def _gain(members: list[Operator]) -> str:
+    gain = sum(o.gain_ms or 0.0 for o in members)
+    return f"; in INT8 {gain:.3f} ms less" if gain > 0 else ""
+
+
+def _advice(reason: Reason) -> str:
+    return f": {reason.advice}" if reason.advice else ""
+
+
+def _waste(found: Explanation, every: bool) -> Iterator[str]:
+    rows = [w for w in found.waste if every or w.share >= policy.SHOWN_SHARE]
+    if not rows:
+        return
+    total = sum(w.cost_ms for w in found.waste)
+    yield ""
+    yield f"Conversions that ran as kernels of their own: {len(found.waste)}, {total:.3f} ms"
+    for row in rows if every else rows[:_ROWS]:
+        yield f"  {row.cost_ms:8.3f} ms {row.share:6.1%}  {_KINDS[row.kind]:<17} {_cut(row.value, _WIDTH - 40)}"
+        if row.advice:
+            yield from _wrapped(row.advice, " " * 21)
+    left = found.waste[len(rows if every else rows[:_ROWS]) :]
+    if left:
+        yield f"  {sum(w.cost_ms for w in left):8.3f} ms         {len(left)} more (--all lists them)"
+
+
+def _operators(found: Explanation) -> Iterator[str]:
+    yield ""
+    yield "Every operator:"
+    for o in found.operators:
+        ran = f"{o.cost_ms:8.3f} ms  {o.precision:<6}" if o.kernel else f"{'':11}  {o.precision:<6}"
+        yield f"  {ran}  {_cut(o.op_type, 16):<16} {_cut(o.name, _WIDTH - 41)}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width // 2 - 1]}…{text[-(width - width // 2) :]}"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )

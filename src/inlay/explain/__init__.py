@@ -1,0 +1,11 @@
+"""Why each operator of a model runs in the precision in which it does, what misplaced Q/DQ nodes cost, the repair."""
+
+__all__ = [
+    "executed",
+    "experiments",
+    "explain",
+    "explanation",
+    "faults",
+    "policy",
+    "waste",
+]

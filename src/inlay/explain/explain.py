@@ -1,0 +1,207 @@
+"""Explain a model on a target: what ran, why not on integers, what conversions cost."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from inlay.data import Samples, save_feed
+from inlay.deadline import Deadline
+from inlay.errors import ModelError, TargetError, UsageError
+from inlay.explain import policy
+from inlay.explain.executed import Executed, executed, operators_of
+from inlay.explain.experiments import Laboratory, Proven, does_run, prove
+from inlay.explain.explanation import Explanation, Operator, Reason
+from inlay.explain.faults import Suspect, suspects
+from inlay.explain.waste import wasted
+from inlay.measure.client import Worker
+from inlay.model.graph import build_graph
+from inlay.model.load import ModelFile
+from inlay.model.passes.names import fix_names
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.prepare.take_apart import holds_quantized
+from inlay.quant.extract import extract
+from inlay.quant.plain_form import write_plain
+from inlay.space.rules import Rules
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.preconditions import preconditions_of
+from inlay.targets.registry import create, known_operators, known_rewrites
+
+Stage = Callable[[str], None]
+"""Hears what is done next."""
+
+
+def explain(
+    file: ModelFile, spec: TargetSpec, samples: Samples, deadline: Deadline, stage: Stage = lambda text: None
+) -> Explanation:
+    """Say why each operator of ``file`` ran as it did.
+
+    Args:
+        file: a float or Q/DQ model of any origin.
+        spec: the target.
+        samples: the first one is what is timed.
+        deadline: no further experiment is begun after it.
+        stage: hears what is done next.
+
+    Raises:
+        UsageError: the target gives no profiles.
+        ModelError: the model does not run, for no reason that is known.
+    """
+    target = create(spec)
+    rules, rows = target.rules(), preconditions_of(target)
+    with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
+        folder = Path(name)
+        if "profile" in worker.lacks:
+            raise UsageError(f"target {spec.name} gives no times of kernels: there is nothing to explain by")
+        feed = folder / "feed.npz"
+        save_feed(feed, samples.feeds[0])
+        quantized = holds_quantized(file)
+        given, _ = fix_names(file.model.clone())
+        plain, operators = given.clone(), known_operators()
+        if quantized:
+            write_plain(plain, operators)
+        inside = extract(given, known_rewrites(), operators).model if quantized else given
+        stage("profile the model as it is")
+        found = suspects(plain.graph, build_graph(inside), rules, rows)
+        laboratory = Laboratory(worker, plain, rules, folder / "experiments", feed)
+        runs = _as_given(worker, given, rules, folder / "given", feed)
+        failed = ""
+        if isinstance(runs, TargetError):
+            why = ModelError(f"{file.path} does not run on {spec.name}: {runs}")
+            code, mends = does_run(laboratory, list(found.values()), why)
+            failed = f"{code} at {len(mends)} operators: {runs}"
+            ran, graph = laboratory.profile(mends, policy.PROFILE_LEAST)
+            runs = _Runs(graph, ran, float(ran.total_ns))
+            broken = {n: Proven(tuple(faults), "together") for n, faults in mends.items()}
+        else:
+            broken = {}
+        stage("prove the reasons")
+        proven, mended = _prove(laboratory, runs, found, deadline) if quantized else ({}, None)
+        proven = {**proven, **broken}
+        listed = _operators(runs, found, proven, mended, rules)
+        return Explanation(
+            str(file.path),
+            spec.name,
+            quantized,
+            runs.latency_ns / 1e6,
+            runs.executed.total_ns / 1e6,
+            listed,
+            wasted(runs.model.graph, runs.executed),
+            failed,
+            None if mended is None else mended.total_ns / 1e6,
+            notes=_notes(samples, runs.executed),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """A model with its profile and its latency in nanoseconds."""
+
+    model: ir.Model
+    executed: Executed
+    latency_ns: float
+
+
+def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:
+    folder.mkdir()
+    path = folder / "given.onnx"
+    onnx.save_model(externalize_weights(model, WeightStore(folder)), path)
+    artifact = Artifact(path.resolve(), "given")
+    try:
+        slot = 0 if worker.deterministic else policy.TIMED_SLOT_NS
+        blocks = 1 if worker.deterministic else policy.TIMED_BLOCKS
+        ns = (
+            worker.time([artifact], feed, blocks, slot, 0).own_ns if "latency" not in worker.lacks else np.zeros((1, 1))
+        )
+        latency = float(np.median(ns))
+        repeats = int(np.clip(policy.PROFILE_S * 1e9 / max(latency, 1e3), policy.PROFILE_LEAST, policy.PROFILE_MOST))
+        kernels = worker.profile(artifact, feed, repeats)
+    except TargetError as error:
+        return error
+    finally:
+        worker.drop(artifact)
+    return _Runs(model, executed(kernels, model.graph, rules), latency)
+
+
+def _prove(
+    laboratory: Laboratory, runs: _Runs, found: Mapping[str, Suspect], deadline: Deadline
+) -> tuple[dict[str, Proven], Executed | None]:
+    """Experiments on what ran in float, the most expensive first; and the profile with everything mended."""
+    ran = runs.executed.operators
+    tried = [
+        suspect
+        for name, suspect in found.items()
+        if name in ran and ran[name].precision == "float" and any(f.row.mend for f in suspect.faults)
+    ]
+    if not tried:
+        return {}, None
+    tried.sort(key=lambda s: -ran[s.name].ns)
+    everything = {s.name: s.faults for s in tried}
+    try:
+        together = laboratory.profile(everything, policy.PROFILE_LEAST)[0]
+    except TargetError:
+        together = None
+
+    def more() -> bool:
+        return deadline.left > 0 and laboratory.builds < policy.MOST_EXPERIMENTS
+
+    return prove(laboratory, tried, together, more), together
+
+
+def _operators(
+    runs: _Runs,
+    found: Mapping[str, Suspect],
+    proven: Mapping[str, Proven],
+    mended: Executed | None,
+    rules: Rules,
+) -> tuple[Operator, ...]:
+    listed = []
+    total = max(runs.executed.total_ns, 1.0)
+    for node in operators_of(runs.model.graph):
+        name = str(node.name)
+        ran, rule, suspect = runs.executed.operators.get(name), rules.ops.get(node.op_type), found.get(name)
+        product = rule is not None and rule.weight is not None
+        if ran is None:
+            listed.append(Operator(name, node.op_type, "folded", "", 0.0, False))
+            continue
+        heavy = (product and ran.precision != "other") or ran.ns >= policy.HEAVY_SHARE * total
+        made = Operator(name, node.op_type, ran.precision, ran.kernel, ran.ns / 1e6, heavy)
+        if suspect is not None and (ran.precision == "float" or name in proven):
+            gain = None
+            if mended is not None and mended.is_low(name):
+                gain = (ran.ns - mended.operators[name].ns) / 1e6
+            made = replace(made, reasons=_reasons(suspect, proven.get(name)), gain_ms=gain)
+        listed.append(made)
+    return tuple(listed)
+
+
+def _reasons(suspect: Suspect, proven: Proven | None) -> tuple[Reason, ...]:
+    if suspect.unsupported:
+        return (Reason("unsupported", suspect.unsupported, "keep it, and what only it reads, in float", "table"),)
+    faults = suspect.faults if proven is None else proven.faults
+    if not faults:
+        return (Reason("unknown", "every precondition that is known holds", "", "predicted"),)
+    return tuple(
+        Reason(
+            f.row.name,
+            f.text,
+            f.advice,
+            "table" if f.row.mend is None else "predicted" if proven is None else proven.proof,
+        )
+        for f in faults
+    )
+
+
+def _notes(samples: Samples, ran: Executed) -> tuple[str, ...]:
+    notes: Sequence[str] = ()
+    if samples.kind == "random":
+        notes = (*notes, "no samples were given: times are of random inputs, and nothing is said of accuracy")
+    if ran.unknown_ns > policy.HEAVY_SHARE * ran.total_ns:
+        notes = (*notes, f"{ran.unknown_ns / ran.total_ns:.0%} of the time is of kernels whose cause is not known")
+    return tuple(notes)

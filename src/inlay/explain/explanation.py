@@ -1,0 +1,191 @@
+"""What is known of why a model runs as it does, as values and as JSON with stable keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Precision = Literal["int8", "float", "other", "folded"]
+"""What an operator ran in: ``other`` are indices and shapes, ``folded`` has no kernel of its own."""
+
+Proof = Literal["alone", "together", "table", "predicted", "refuted"]
+"""How a reason is known: the operator alone was mended, and then ran on integers; it did once others were mended as
+well; the target's table says so, which tests prove; it was not tried; it was tried, and the operator stayed float."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an operator did not run on integers.
+
+    Attributes:
+        code: name of the precondition that is not met, or ``unsupported``, or ``unknown``.
+        text: what is wrong, with names.
+        advice: what to do.
+        proof: how it is known.
+    """
+
+    code: str
+    text: str
+    advice: str = ""
+    proof: Proof = "predicted"
+
+    @property
+    def certain(self) -> bool:
+        """Whether the runtime itself, or a test of it, has shown it."""
+        return self.proof in ("alone", "together", "table")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the model.
+
+    Attributes:
+        name, op_type: of the node.
+        precision: that it ran in.
+        kernel: the runtime's operator that ran; empty where it is not known.
+        cost_ms: of that kernel, in each inference.
+        heavy: a product, or what takes a good part of the time.
+        reasons: why it does not run on integers.
+        gain_ms: what it takes less once it does, with made-up scales; None where that was not tried.
+    """
+
+    name: str
+    op_type: str
+    precision: Precision
+    kernel: str
+    cost_ms: float
+    heavy: bool
+    reasons: tuple[Reason, ...] = ()
+    gain_ms: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """With the reasons also as one text."""
+        return {
+            **asdict(self),
+            "reason": "; ".join(r.text for r in self.reasons),
+            "reasons": [asdict(r) for r in self.reasons],
+        }
+
+
+WasteKind = Literal["idle-pair", "enters-int8", "leaves-int8", "requantized", "layout", "constant", "input", "output"]
+"""Why a Q, DQ, reorder or transpose is executed as a kernel of its own."""
+
+
+@dataclass(frozen=True)
+class Waste:
+    """Kernels that convert one value, or rearrange it.
+
+    Attributes:
+        kind: why they are there; those of ``input`` and ``output`` are the price of integers at all.
+        value: the value of the model; the operator, where it is its constant.
+        nodes: the operators that write and read it.
+        cost_ms: in each inference.
+        share: of the time of all kernels.
+        advice: what to do; empty where there is nothing.
+    """
+
+    kind: WasteKind
+    value: str
+    nodes: tuple[str, ...]
+    cost_ms: float
+    share: float
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one source of rounding costs: the SQNR of the worst output without it, less that with it, in dB."""
+
+    source: str
+    kind: str
+    loss_db: float
+    alone_db: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What INT8 could bring to a float model at most.
+
+    Attributes:
+        float_ms: kernels of the normalized float model.
+        int8_ms: kernels of the target's usual full recipe.
+        best_ms: each operator in its faster precision, with conversions between them for nothing.
+        barriers: what stands in the way, as sentences.
+    """
+
+    float_ms: float
+    int8_ms: float
+    best_ms: float
+    barriers: tuple[str, ...] = ()
+
+    @property
+    def at_most(self) -> float:
+        """The speed-up that no placement exceeds, by these profiles."""
+        return self.float_ms / max(self.best_ms, 1e-9)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a model runs as it does on a target.
+
+    Attributes:
+        model: its path.
+        target: name of the target.
+        quantized: whether it holds Q/DQ nodes, or other operators on integers.
+        latency_ms: median of one inference.
+        kernels_ms: the sum over its kernels, as profiled: what shares are of.
+        operators: every operator, in topological order.
+        waste: conversions and rearrangements, the most expensive first.
+        failed: why the model does not run as it is; the figures are then those of a model without that fault.
+        mended_ms: kernels once every reason that can be mended is, with made-up scales; None where that was not tried.
+        sqnr_db: of the worst output against the float model in it, on the samples; None without samples.
+        losses: sources of rounding, the worst first.
+        bound: of a float model.
+        notes: what else people should know.
+    """
+
+    model: str
+    target: str
+    quantized: bool
+    latency_ms: float
+    kernels_ms: float
+    operators: tuple[Operator, ...]
+    waste: tuple[Waste, ...]
+    failed: str = ""
+    mended_ms: float | None = None
+    sqnr_db: float | None = None
+    losses: tuple[Loss, ...] = ()
+    bound: Bound | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lost_ms(self) -> float:
+        """Time lost to placement: conversions and rearrangements within the model, and what mended operators save."""
+        inner = sum(w.cost_ms for w in self.waste if w.kind not in ("input", "output"))
+        return inner + sum(max(o.gain_ms or 0.0, 0.0) for o in self.operators)
+
+    @property
+    def unexplained(self) -> tuple[Operator, ...]:
+        """Heavy operators that do not run on integers, for no reason that is known."""
+        return tuple(
+            o for o in self.operators if o.heavy and o.precision == "float" and not any(r.certain for r in o.reasons)
+        )
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Stable keys."""
+        return {
+            "model": self.model,
+            "target": self.target,
+            "quantized": self.quantized,
+            "failed": self.failed,
+            "latency_ms": self.latency_ms,
+            "kernels_ms": self.kernels_ms,
+            "lost_ms": self.lost_ms,
+            "mended_ms": self.mended_ms,
+            "operators": [o.as_json() for o in self.operators],
+            "waste": [asdict(w) for w in self.waste],
+            "accuracy": {"sqnr_db": self.sqnr_db, "losses": [asdict(loss) for loss in self.losses]},
+            "bound": None if self.bound is None else {**asdict(self.bound), "at_most": self.bound.at_most},
+            "notes": list(self.notes),
+        }

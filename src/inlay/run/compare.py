@@ -1,0 +1,87 @@
+"""`inlay bench`: the latency of given models against the first, paired in fresh processes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inlay.data import Samples, save_feed
+from inlay.errors import CompileFailed, ModelError
+from inlay.measure.client import Worker, joined
+from inlay.measure.stats import LEVEL, speedup
+from inlay.model.load import ModelFile
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.trial import Interval
+
+_SLOT_NS = 4_000_000  # that each reading takes at least
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One model of a comparison: median milliseconds, and the first model's latency over its own."""
+
+    path: Path
+    latency_ms: float
+    speedup: Interval
+    blocks: int
+
+
+def compare(
+    files: Sequence[ModelFile],
+    spec: TargetSpec,
+    samples: Samples,
+    blocks: int,
+    processes: int,
+    rng: np.random.Generator,
+) -> list[BenchRow]:
+    """Time models that take the same inputs.
+
+    Args:
+        files: the models; ratios are to the first.
+        spec: the target.
+        samples: the first one is what is timed.
+        blocks: interleaved ones in each process.
+        processes: fresh ones.
+        rng: seeds the order within blocks.
+
+    Raises:
+        InlayError: a model cannot be built or run.
+    """
+    artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
+    readings = []
+    with tempfile.TemporaryDirectory() as folder:
+        feed = Path(folder) / "feed.npz"
+        save_feed(feed, samples.feeds[0])
+        for _ in range(processes):
+            with Worker(spec, Path(folder)) as worker:
+                worker.must_time()
+                _loadable(worker, artifacts)
+                found = worker.time(artifacts, feed, blocks, _SLOT_NS, int(rng.integers(2**31)))
+                if found.preempted.any() and not worker.deterministic:
+                    more = int(found.preempted.sum())
+                    again = worker.time(artifacts, feed, more, _SLOT_NS, int(rng.integers(2**31)))
+                    found = joined([found, again]).least_preempted(blocks)
+                readings.append(found)
+                deterministic = worker.deterministic
+    timing = joined(readings)
+    ns, taken = timing.ns, timing.taken
+    rows = []
+    for i, file in enumerate(files):
+        gain = speedup(ns[:, 0], ns[:, i], LEVEL, taken[:, 0], taken[:, i])
+        if deterministic or i == 0:
+            ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
+            gain = Interval(ratio, ratio, ratio)
+        rows.append(BenchRow(file.path, float(np.median(timing.own_ns[:, i])) / 1e6, gain, len(ns)))
+    return rows
+
+
+def _loadable(worker: Worker, artifacts: Sequence[Artifact]) -> None:
+    for artifact in artifacts:
+        try:
+            worker.load(artifact)
+        except CompileFailed as error:
+            raise ModelError(f"{artifact.path}: {error}") from error
