@@ -7,6 +7,7 @@ from :mod:`inlay.prepare.options`.
 from __future__ import annotations
 
 import gc
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +27,11 @@ from inlay.data import (
     read_labels,
     read_samples,
 )
-from inlay.deadline import NEVER
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
+from inlay.explain import repair as _repair
+from inlay.explain.changes import changes
 from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.files import refuse_overwriting
@@ -237,21 +240,33 @@ def explain(
     budget: Annotated[str | float | None, options.EXPLAIN_BUDGET] = f"{EXPLAIN_BUDGET_S:.0f}s",
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
+    repair: Annotated[str | Path | None, options.REPAIR] = None,
     seed: Annotated[int, options.SEED] = 0,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
 ) -> Explanation:
     """Say why each operator of a float or Q/DQ model runs in the precision in which it runs, and what that costs.
 
     Raises:
-        UsageError: the target gives no times of kernels.
+        UsageError: the target gives no times of kernels, or there is nothing to repair.
         InlayError: the model or the samples cannot be used.
     """
-    seconds = _seconds(budget)
+    seconds, hears = _seconds(budget), progress or Silent()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     spec = _spec(target, target_options, threads)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
-    return _explain.explain(given.file, spec, samples, deadline, (progress or Silent()).stage)
+    out = None if repair is None else Path(repair)
+    if out is not None:
+        refuse_overwriting([out, Path(f"{out}.data")], [*given.file.files, *_files(data)])
+        _repair.refuse(given.file, out)
+    found = _explain.explain(given.file, spec, samples, deadline, hears.stage)
+    if out is None:
+        return found
+    done, made = _repair.repair(given.file, out, spec, samples, seconds, seed, hears)
+    if made is not None:
+        after = _explain.explain(made, spec, samples, Deadline(-math.inf), hears.stage)
+        done = replace(done, changes=changes(found, after))
+    return replace(found, repair=done)
 
 
 @dataclass(frozen=True)

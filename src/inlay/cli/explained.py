@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from inlay.explain import policy
-from inlay.explain.explanation import Explanation, Operator, Reason
+from inlay.explain.explanation import Change, Explanation, Operator, Reason, Repair
+from inlay.quant.accuracy import EXACT_DB
 
 _WIDTH = 80
 _ROWS = 12  # operators and conversions that are listed without --all
@@ -18,6 +19,13 @@ _PROOFS = {
     "table": "known",
     "predicted": "not tried",
     "refuted": "not proven",
+}
+_CHANGES = {
+    "to-int8": "{} x {} from float to INT8",
+    "to-float": "{} x {} from INT8 to float",
+    "conversion-removed": "{} values are not converted any more",
+    "conversion-added": "{} values are converted now",
+    "kernel": "{} x {} in another kernel or layout",
 }
 _KINDS = {
     "idle-pair": "Q/DQ for nothing",
@@ -38,6 +46,8 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str]:
     yield from _waste(found, every)
     if every:
         yield from _operators(found)
+    if found.repair is not None:
+        yield from _repair(found.repair, every)
     for note in found.notes:
         yield from _wrapped(f"Note: {note}.", "  ")
 
@@ -108,6 +118,33 @@ def _waste(found: Explanation, every: bool) -> Iterator[str]:
     left = found.waste[len(rows if every else rows[:_ROWS]) :]
     if left:
         yield f"  {sum(w.cost_ms for w in left):8.3f} ms         {len(left)} more (--all lists them)"
+
+
+def _repair(done: Repair, every: bool) -> Iterator[str]:
+    yield ""
+    if not done.written:
+        yield from _wrapped(f"Nothing was written to {done.path}: {done.problem}.", "")
+        return
+    gain = "it runs" if done.speedup is None else f"{done.speedup.value:.2f}x"
+    if done.speedup is not None and done.speedup.low < done.speedup.high:
+        gain += f" [{done.speedup.low:.2f}, {done.speedup.high:.2f}]"
+    yield from _wrapped(f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {gain}, {_decibels(done)}.", "")
+    groups: defaultdict[tuple[str, str], list[Change]] = defaultdict(list)
+    for change in done.changes:
+        groups[change.kind, change.op_type].append(change)
+    for (kind, op_type), members in sorted(groups.items(), key=lambda g: -sum(c.gain_ms for c in g[1])):
+        total = sum(c.gain_ms for c in members)
+        yield f"  {total:+9.3f} ms saved  {_CHANGES[kind].format(len(members), op_type)}"
+        for change in members if every else members[:_NAMES]:
+            yield f"    {change.gain_ms:+9.3f} ms  {_cut(change.name, _WIDTH - 18)}"
+        if not every and len(members) > _NAMES:
+            yield f"    and {len(members) - _NAMES} more"
+
+
+def _decibels(done: Repair) -> str:
+    if done.repaired_db is None or done.repaired_db >= EXACT_DB:
+        return f"as float (the given model: {done.given_db:.1f} dB)"
+    return f"{done.repaired_db:.1f} dB (the given model: {done.given_db:.1f} dB)"
 
 
 def _operators(found: Explanation) -> Iterator[str]:

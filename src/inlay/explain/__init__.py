@@ -1,11 +1,13 @@
 """Why each operator of a model runs in the precision in which it does, what misplaced Q/DQ nodes cost, the repair."""
 
 __all__ = [
+    "changes",
     "executed",
     "experiments",
     "explain",
     "explanation",
     "faults",
     "policy",
+    "repair",
     "waste",
 ]

@@ -142,6 +142,8 @@ def _prove(
     if not tried:
         return {}, None
     tried.sort(key=lambda s: -ran[s.name].ns)
+    if not deadline.left:
+        return {}, None
     everything = {s.name: s.faults for s in tried}
     try:
         together = laboratory.profile(everything, policy.PROFILE_LEAST)[0]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from inlay.trial import Interval
+
 Precision = Literal["int8", "float", "other", "folded"]
 """What an operator ran in: ``other`` are indices and shapes, ``folded`` has no kernel of its own."""
 
@@ -125,6 +127,53 @@ class Bound:
         return self.float_ms / max(self.best_ms, 1e-9)
 
 
+ChangeKind = Literal["to-int8", "to-float", "conversion-removed", "conversion-added", "kernel"]
+"""What a repair did: to an operator's precision, or to a conversion; ``kernel`` is another kernel, or layout, for the
+same."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a repair.
+
+    Attributes:
+        kind: what it is.
+        name: the operator, or the value.
+        op_type: of the operator; empty of a conversion.
+        gain_ms: time of its kernels before, less that after.
+    """
+
+    kind: ChangeKind
+    name: str
+    op_type: str
+    gain_ms: float
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What came of a repair.
+
+    Attributes:
+        path: the file that was asked for.
+        written: whether there is a better model, and it was written there.
+        speedup: over the given model, paired in fresh processes; None where that does not run, or nothing was found.
+        given_db: SQNR of the given model's worst output, against the model without its Q/DQ nodes.
+        repaired_db: of the repaired one, on the same samples.
+        sha256: of the written file.
+        problem: why nothing was written.
+        changes: what is different, what brought most first.
+    """
+
+    path: str
+    written: bool
+    speedup: Interval | None
+    given_db: float
+    repaired_db: float | None
+    sha256: str = ""
+    problem: str = ""
+    changes: tuple[Change, ...] = ()
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Why a model runs as it does on a target.
@@ -142,6 +191,7 @@ class Explanation:
         sqnr_db: of the worst output against the float model in it, on the samples; None without samples.
         losses: sources of rounding, the worst first.
         bound: of a float model.
+        repair: what came of a repair, where one was asked for.
         notes: what else people should know.
     """
 
@@ -157,6 +207,7 @@ class Explanation:
     sqnr_db: float | None = None
     losses: tuple[Loss, ...] = ()
     bound: Bound | None = None
+    repair: Repair | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -187,5 +238,6 @@ class Explanation:
             "waste": [asdict(w) for w in self.waste],
             "accuracy": {"sqnr_db": self.sqnr_db, "losses": [asdict(loss) for loss in self.losses]},
             "bound": None if self.bound is None else {**asdict(self.bound), "at_most": self.bound.at_most},
+            "repair": None if self.repair is None else asdict(self.repair),
             "notes": list(self.notes),
         }

@@ -24,3 +24,16 @@ BUDGET_S = 60.0
 
 TIMED_BLOCKS, TIMED_SLOT_NS = 7, 4_000_000
 """Readings of the model's latency, and nanoseconds that each takes at least."""
+
+REPAIR_SAMPLES = 32
+"""Samples that a repaired model is judged on against the given one: the SQNR settles with tens."""
+
+SAME_DB = 0.01
+"""Decibels by which a repaired model may fall below the given one: the last digit that is shown, less than a tenth."""
+
+REPAIR_RETREATS, RETREAT_DB = 4, 0.5
+"""Further measured models that are tried where the delivered one is not as accurate on all samples as the given one,
+each asked for so many decibels more on the samples of the search."""
+
+REPAIR_BLOCKS, REPAIR_PROCESSES = 8, 3
+"""Paired readings of the repaired and the given model in each fresh process: as many as confirm a search."""

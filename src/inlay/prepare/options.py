@@ -128,9 +128,15 @@ BUDGET = Option(
     metavar="TIME",
 )
 EXPLAIN_BUDGET = Option(
-    "Time for proving reasons; those that are left then are predictions: 90s, 10m, or none.",
-    "Or seconds; None for no limit.",
+    "Time for proving reasons, and again for the search of --repair: 90s, 10m, or none.",
+    "Or seconds; None for no limit. Reasons that are left then are predictions.",
     metavar="TIME",
+)
+REPAIR = Option(
+    "Also repair the model, and write it where it is faster and at least as accurate.",
+    flags=("--repair",),
+    metavar="OUT.onnx",
+    type=Path,
 )
 MAX_MEASUREMENTS = Option("Most candidates to time.", type=int, least=1)
 MAX_BUILDS = Option("Most models to build during the search, probes and profiles included.", type=None)

@@ -1,4 +1,4 @@
-"""Files that a run leaves for later runs: learned patterns, and the recipe of what was delivered."""
+"""Files that a run leaves: learned patterns, the recipe of what was delivered, and models where users want them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,13 @@ def write_recipe(path: Path, prepared: PreparedModel, placement: Placement | Non
         return
     with replacing(path) as fresh:
         fresh.write_text(to_text(recipe_for(prepared, placement)), encoding="utf8")
+
+
+def publish(made: Path, out: Path) -> None:
+    """Move the model to ``out``, and the file with its weights beside it where there is one."""
+    with replacing(out) as fresh:
+        fresh.write_bytes(made.read_bytes())
+    data_file = made.with_name(made.name + ".data")
+    if data_file.exists():
+        with replacing(out.with_name(data_file.name)) as fresh:
+            fresh.write_bytes(data_file.read_bytes())

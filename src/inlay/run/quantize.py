@@ -15,7 +15,6 @@ from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import Samples, save_feed
 from inlay.errors import CompileFailed, ModelError, RunFailed, UsageError
-from inlay.files import replacing
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -25,6 +24,7 @@ from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
 from inlay.quant.plain_graph import Leftover
+from inlay.run.outputs import publish
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
@@ -106,7 +106,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         table = choice.table(prepared, observed)
         final = CandidateWriter(prepared, table, choice.digest(observed), worker.fingerprint.digest)
         accuracy = scorer.accuracy(table, placement) if real else None
-        _publish(final.deliver(placement, work / out.name).path, out)
+        publish(final.deliver(placement, work / out.name).path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     return Quantized(
         out,
@@ -128,16 +128,6 @@ def _scoring_feeds(samples: Samples, folder: Path) -> list[Path]:
         paths.append(folder / f"{number}.npz")
         save_feed(paths[-1], samples.feeds[number])
     return paths
-
-
-def _publish(made: Path, out: Path) -> None:
-    """Move the model to ``out``, and the file with its weights beside it where there is one."""
-    with replacing(out) as fresh:
-        fresh.write_bytes(made.read_bytes())
-    data_file = made.with_name(made.name + ".data")
-    if data_file.exists():
-        with replacing(out.with_name(data_file.name)) as fresh:
-            fresh.write_bytes(data_file.read_bytes())
 
 
 def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:

@@ -1,0 +1,160 @@
+"""Repair a Q/DQ model: a search from its own placement and qparams; its result counts where it beats the given file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inlay.data import Samples, evenly_spaced, save_feed
+from inlay.errors import InlayError, TargetError, UsageError
+from inlay.explain import policy
+from inlay.explain.explanation import Repair
+from inlay.measure.client import Worker
+from inlay.model.load import ModelFile, load
+from inlay.model.reference import Session
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.prepare.candidate_writer import deliver
+from inlay.prepare.config import TuneConfig
+from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.run.compare import compare
+from inlay.run.outputs import publish
+from inlay.run.progress import Progress
+from inlay.run.select import select, wish
+from inlay.run.tune import tune
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.trial import Accuracy, Interval
+
+
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """What a repair works with: the given file, the float model in it, and its accuracy against that."""
+
+    given: ModelFile
+    inner: ModelFile
+    samples: Samples
+    judge: Judge
+    feeds: Sequence[Path]
+    accuracy: Accuracy
+    runs: bool
+
+
+def refuse(file: ModelFile, out: Path) -> None:
+    """Raise UsageError where there is nothing to repair, or no folder to write to."""
+    if not holds_quantized(file):
+        raise UsageError(f"--repair {out}: {file.path} holds no Q/DQ nodes; inlay tune sets them")
+    if not out.parent.is_dir():
+        raise UsageError(f"--repair {out}: there is no folder {out.parent}")
+
+
+def repair(
+    file: ModelFile,
+    out: Path,
+    spec: TargetSpec,
+    samples: Samples,
+    budget_s: float | None,
+    seed: int,
+    progress: Progress,
+) -> tuple[Repair, ModelFile | None]:
+    """Look for a placement that is faster than the given one and at least as accurate; write it to ``out``.
+
+    Values that the given model quantizes keep its scales and zero points; what it does not quantize gets them from
+    ``samples``.
+
+    Args:
+        file: a Q/DQ model.
+        out: the file to write.
+        spec: the target.
+        samples: judge the accuracy, against the model without its Q/DQ nodes.
+        budget_s: seconds of the search.
+        seed: of every random choice.
+        progress: hears what happens.
+
+    Returns:
+        What came of it, and the written model, if any.
+
+    Raises:
+        ModelError: its Q/DQ nodes cannot be taken out.
+    """
+    with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
+        work = Path(name)
+        subject = _subject(file, samples, worker, work)
+        given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
+        config = TuneConfig(
+            target=spec,
+            bound=Bound(min_sqnr_db=given_db - margin),
+            budget_s=budget_s,
+            seed=seed,
+            qdq_baseline=file.path,
+            keep_qparams=True,
+            cost_db=False,
+        )
+        done = tune(subject.inner, work / "search", samples, config, progress=progress)
+        progress.stage("compare the repaired model with the given one")
+        problem = "no model that is at least as accurate was measured"
+        for path in _candidates(work / "search", done.best.origin, given_db, work):
+            made = load(path)
+            accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds))
+            if accuracy.sqnr_db < subject.accuracy.sqnr_db - policy.SAME_DB:
+                problem = (
+                    f"the fastest has {accuracy.sqnr_db:.1f} dB, the given model {subject.accuracy.sqnr_db:.1f} dB"
+                )
+                continue
+            gain = _gain(subject, made, spec, seed, 1 if worker.deterministic else policy.REPAIR_PROCESSES)
+            if gain is not None and not gain.shows_gain():
+                problem = f"the fastest at its accuracy is {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] as fast"
+                continue
+            publish(path, out)
+            found = Repair(str(out), True, gain, given_db, accuracy.sqnr_db, made.sha256)
+            return found, load(out)
+    return Repair(str(out), False, None, given_db, None, "", problem), None
+
+
+def _subject(file: ModelFile, samples: Samples, worker: Worker, work: Path) -> _Subject:
+    """The float model in ``file``, and how far ``file`` is from it."""
+    apart = take_apart(file, samples.feeds, work)
+    assert apart is not None
+    store = WeightStore(work)
+    path = work / "float.onnx"
+    deliver(externalize_weights(apart.model, store), store, path)
+    inner = load(path)
+    some = samples.part(evenly_spaced([*range(len(samples))], min(len(samples), policy.REPAIR_SAMPLES)))
+    feeds = []
+    for number, feed in enumerate(some.feeds):
+        feeds.append(work / f"sample-{number}.npz")
+        save_feed(feeds[-1], feed)
+    judge = Judge(worker.run(Artifact(path.resolve(), inner.sha256), feeds), some, Bound())
+    runs, outputs = True, list[Outputs]()
+    try:
+        outputs += worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
+    except TargetError:  # then by the numbers that it states
+        runs = False
+        session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
+        outputs += [session.run(feed) for feed in some.feeds]
+    return _Subject(file, inner, some, judge, feeds, judge.judge(outputs), runs)
+
+
+def _candidates(folder: Path, origin: str, least_db: float, work: Path) -> Iterator[Path]:
+    """The model that a search delivered, unless it is the given file; then the fastest that were as accurate."""
+    if not origin.startswith("qdq-baseline: "):
+        yield folder / "model.onnx"
+    for number in range(policy.REPAIR_RETREATS):
+        path = work / f"selected-{number}.onnx"
+        try:
+            select(folder, path, wish(least_db + number * policy.RETREAT_DB, None, None, "latency", False))
+        except InlayError:
+            return
+        yield path
+
+
+def _gain(subject: _Subject, made: ModelFile, spec: TargetSpec, seed: int, processes: int) -> Interval | None:
+    """Speed-up over the given model, paired in fresh processes; None where that does not run."""
+    if not subject.runs:
+        return None
+    rng = np.random.default_rng(seed)
+    rows = compare([subject.given, made], spec, subject.samples, policy.REPAIR_BLOCKS, processes, rng)
+    return rows[1].speedup
