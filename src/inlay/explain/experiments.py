@@ -24,6 +24,7 @@ from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.site import Site
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact
+from inlay.targets.preconditions import Precondition
 
 Mends = Mapping[str, Sequence[Fault]]
 """What to mend, by operator."""
@@ -35,13 +36,24 @@ class Laboratory:
     Args:
         worker: runs them.
         model: in its Q/DQ form; is not changed.
-        rules: of the target.
+        target: rules and preconditions.
+        found: what may be wrong with the model, by operator.
         folder: for files.
         feed: inputs to profile with.
     """
 
-    def __init__(self, worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> None:
-        self._worker, self._model, self._rules, self._folder, self._feed = worker, model, rules, folder, feed
+    def __init__(
+        self,
+        worker: Worker,
+        model: ir.Model,
+        target: tuple[Rules, Sequence[Precondition]],
+        found: Mapping[str, Suspect],
+        folder: Path,
+        feed: Path,
+    ) -> None:
+        self._worker, self._model, self._folder, self._feed = worker, model, folder, feed
+        self._rules, self._rows = target
+        self._own = {name: {f.row.name for f in suspect.faults} for name, suspect in found.items()}
         folder.mkdir(exist_ok=True)
         self._store = WeightStore(folder)
         self.builds = 0
@@ -52,13 +64,17 @@ class Laboratory:
         nodes = {str(n.name): n for n in copy.graph}
         for name, faults in mends.items():
             for fault in faults:
-                node = nodes.get(name)
-                if fault.row.mend is not None and node is not None and node.graph is copy.graph:
-                    site = Site(node, self._rules)
-                    if fault.row.fault_at(site) is not None:  # a neighbor's mend may have met it
-                        fault.row.mend(site)
+                self._mend(nodes[name], fault.row)
+            for row in self._rows:  # made-up scales may not meet what real ones would
+                if row.name not in self._own[name]:
+                    self._mend(nodes[name], row)
         RemoveUnusedNodesPass()(copy)
         return copy
+
+    def _mend(self, node: ir.Node, row: Precondition) -> None:
+        site = Site(node, self._rules)
+        if row.mend is not None and row.fault_at(site) is not None:  # a neighbor's mend may have met it
+            row.mend(site)
 
     def profile(self, mends: Mends, repeats: int) -> tuple[Executed, ir.Model]:
         """What runs with ``mends``, and the model that ran. Raises TargetError."""

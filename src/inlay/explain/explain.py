@@ -69,7 +69,7 @@ def explain(
         inside = extract(given, known_rewrites(), operators).model if quantized else given
         stage("profile the model as it is")
         found = suspects(plain.graph, build_graph(inside), rules, rows)
-        laboratory = Laboratory(worker, plain, rules, folder / "experiments", feed)
+        laboratory = Laboratory(worker, plain, (rules, rows), found, folder / "experiments", feed)
         runs = _as_given(worker, given, rules, folder / "given", feed)
         failed = ""
         if isinstance(runs, TargetError):
