@@ -99,6 +99,7 @@ def tune(
     strategy: Annotated[str, options.STRATEGY] = TuneConfig.strategy,
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region,
     pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None,
+    quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes,
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
     restart: Annotated[bool, options.RESTART] = False,
@@ -138,6 +139,7 @@ def tune(
         strategy=strategy,
         schemes_per_region=schemes_per_region,
         pattern_cache=None if pattern_cache is None else Path(pattern_cache),
+        quant_type=quant_type,
         nodes=tuple(nodes),
         recipe=None if recipe is None else find_recipe(recipe),
     )
@@ -193,6 +195,7 @@ def quantize(
     data: Annotated[DataSource, options.DATA] = None,
     bind: Annotated[Sizes, options.BIND] = (),
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = FULL_INT8,
+    quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
     seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
     """Quantize by a recipe, the target's usual one by default, in one shot, without search.
@@ -206,7 +209,7 @@ def quantize(
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_files(data, recipe)])
-    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules)
+    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type)
 
 
 @documented

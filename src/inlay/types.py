@@ -12,16 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+AUTO = "auto"
+"""In place of the name of a type: the target's own choice."""
+
 GRAPH_OUTPUT = ""
 """Name of the pseudo node whose input slots are the graph's outputs."""
 
 
 class QType(enum.Enum):
-    """How the integers of a quantized tensor are stored; the value is ONNX's name for their type.
+    """How the elements of a quantized tensor are stored; the value is its name in recipes and results.
 
-    In a *dynamic* type an activation is quantized by the range that it has in this very inference
-    (DynamicQuantizeLinear): it needs no calibration. In a type of *blocks* a weight has one scale for so many
-    neighbors along the axis that products are summed over.
+    They are integers, or floats of 8 bits (:attr:`floating`), which have no zero point. In a *dynamic* type an
+    activation is quantized by the range that it has in this very inference (DynamicQuantizeLinear): it needs no
+    calibration. In a type of *blocks* a weight has one scale for so many neighbors along the axis that products are
+    summed over.
     """
 
     INT4 = "int4"
@@ -30,6 +34,7 @@ class QType(enum.Enum):
     INT16 = "int16"
     UINT16 = "uint16"
     INT32 = "int32"  # biases only
+    FP8 = "fp8"  # E4M3: finite values only, up to 448
     DYNAMIC = "dynamic uint8"  # activations only
     INT4_32 = "int4/32"  # weights only, as all types of blocks
     INT4_128 = "int4/128"
@@ -39,12 +44,12 @@ class QType(enum.Enum):
     @property
     def bits(self) -> int:
         """Width in bits."""
-        return int(self.element.removeprefix("u").removeprefix("int"))
+        return 8 if self.floating else int(self.element.removeprefix("u").removeprefix("int"))
 
     @property
     def element(self) -> str:
-        """ONNX's name for the type of one integer."""
-        return self.value.split()[-1].split("/")[0]
+        """ONNX's name for the type of one element."""
+        return "float8e4m3fn" if self.floating else self.value.split()[-1].split("/")[0]
 
     @property
     def block(self) -> int:
@@ -57,18 +62,43 @@ class QType(enum.Enum):
         return self is QType.DYNAMIC
 
     @property
+    def floating(self) -> bool:
+        """Whether an element is a float: its steps are relative to it."""
+        return self is QType.FP8
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether products with such activations go with a bias of 32-bit integers.
+
+        In units of 16-bit activations 32 bits may not hold it, and integer kernels for these add it in 40 bits or more:
+        it stays float, for the runtime to round. So it does beside floats.
+        """
+        return self.bits == 8 and not self.floating
+
+    @property
+    def opset(self) -> int:
+        """First opset in which Q/DQ nodes take it, where that is later than what every Q/DQ model has."""
+        if self.floating:
+            return 19
+        return 21 if self.bits in (4, 16) or self.block else 0
+
+    @property
     def signed(self) -> bool:
-        """Whether the type holds negative integers."""
+        """Whether the type holds negative numbers."""
         return not self.element.startswith("u")
 
     @property
     def qmin(self) -> int:
-        """Smallest representable integer."""
+        """Smallest representable number of steps."""
+        if self.floating:
+            return -self.qmax
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
     def qmax(self) -> int:
-        """Largest representable integer."""
+        """Largest representable number of steps."""
+        if self.floating:
+            return 448
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
 
@@ -94,7 +124,7 @@ class QParams:
     """Scale and zero point of one quantized tensor.
 
     Attributes:
-        qtype: integer type.
+        qtype: type of the elements.
         scale: one number per tensor (length 1), per channel, or per block in the order of the tensor. Exact float32
             values.
         zero_point: as many as ``scale``.

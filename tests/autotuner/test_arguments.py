@@ -136,7 +136,7 @@ def test_the_type_of_activations_is_a_setting() -> None:
     zeros = {types[n.input[2]] for n in model.graph.node if n.op_type == "QuantizeLinear"}
     assert zeros == {onnx.TensorProto.INT8}
     with pytest.raises(UsageError, match="activations of this target"):
-        tuner.initialize(Config(default_quant_type="fp8"))
+        tuner.initialize(Config(default_quant_type="fp9"))
 
 
 def test_a_verbose_tuner_says_what_it_does(caplog: pytest.LogCaptureFixture) -> None:

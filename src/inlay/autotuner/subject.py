@@ -113,12 +113,7 @@ class Subject:
 
     def quantize_as(self, name: str) -> None:
         """Use the type called ``name`` for activations from now on. Raises UsageError where the target lacks it."""
-        rules = self._target.rules
-        types = {t.value: t for t in (rules.activation, *rules.other_activations)}
-        if name not in types:
-            known = ", ".join(sorted(types))
-            raise UsageError(f"default_quant_type {name}: activations of this target are {known}")
-        self.prepared = replace(self.prepared, rules=replace(self.prepared.rules, activation=types[name]))
+        self.prepared = replace(self.prepared, rules=self.prepared.rules.in_type(name, "default_quant_type"))
         self.__dict__.pop("_calibrated", None)
 
     def judge(self, placement: Placement) -> Accuracy | None:

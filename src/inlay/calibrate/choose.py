@@ -240,7 +240,7 @@ class _Search:
         prepared, graph = self.prepared, self.prepared.graph
         table = self.table(self.method, means)
         begun = self.clock()
-        probe = NoiseProbe(prepared.emitter.base, prepared.store, graph, prepared.units, prepared.rules, table)
+        probe = NoiseProbe(prepared.probe_base, prepared.store, graph, prepared.units, prepared.rules, table)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
         probe.use(self.feeds[: budget.ranked_samples])
         noise_alone = partial(probe.noise, samples=budget.source_samples)

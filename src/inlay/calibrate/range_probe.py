@@ -57,7 +57,7 @@ class RangeProbe:
         if not self.domains:
             return self._session.run(feed)
         scales = np.array([qparams[d].scale[0] for d in self.domains], np.float32)
-        zeros = np.array([qparams[d].zero_point[0] for d in self.domains], STORAGE[self._qtype])
+        zeros = np.array([qparams[d].zero_point[0] for d in self.domains], STORAGE[_given_as(self._qtype)])
         return self._session.run({**feed, _SCALES: scales, _ZEROS: zeros})
 
 
@@ -102,12 +102,23 @@ def _qparams_to_inputs(
     del inner.initializer[:]
     inner.initializer.extend(kept)
     inner.initializer.append(tensor_proto(f"{_SCALES}/ones", np.ones(count, np.int64), TensorProto.INT64))
-    pairs = ((_SCALES, int(TensorProto.FLOAT)), (_ZEROS, ONNX_TYPE[qtype]))
+    given = _given_as(qtype)
+    pairs = ((_SCALES, int(TensorProto.FLOAT)), (_ZEROS, ONNX_TYPE[given]))
     nodes = [*(_split(name, count, proto) for name, _ in pairs), *inner.node]
+    if given is not qtype:
+        uncast, zeros = f"{_ZEROS}/uncast", nodes[1]
+        casts = [helper.make_node("Cast", [f"{uncast}/{o}"], [o], to=ONNX_TYPE[qtype]) for o in zeros.output]
+        zeros.output[:] = [f"{uncast}/{o}" for o in zeros.output]
+        nodes[2:2] = casts
     del inner.node[:]
     inner.node.extend(nodes)
     inner.input.extend(helper.make_tensor_value_info(name, dtype, [count]) for name, dtype in pairs)
     return tuple(position)
+
+
+def _given_as(qtype: QType) -> QType:
+    """The type in which zero points are a graph input: runtimes split those of 8 and of 32 bits."""
+    return qtype if qtype.takes_bias else QType.INT32
 
 
 def _split(name: str, count: int, proto: onnx.ModelProto) -> onnx.NodeProto:

@@ -15,6 +15,7 @@ from inlay.quant.observers import METHODS, Method
 from inlay.space.recipe import Recipe
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET
+from inlay.types import AUTO
 
 
 @documented
@@ -46,6 +47,7 @@ class TuneConfig:
     strategy: Annotated[str, options.STRATEGY] = "auto"
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = 30
     pattern_cache: Annotated[Path | None, options.PATTERN_CACHE] = None
+    quant_type: Annotated[str, options.QUANT_TYPE] = AUTO
     nodes: Annotated[tuple[str, ...], options.NODES] = ()
     recipe: Annotated[Recipe | None, options.SEARCH_RECIPE] = None
     methods: tuple[Method, ...] = METHODS
@@ -68,4 +70,5 @@ class TuneConfig:
             "recipe": "" if self.recipe is None else str(self.recipe),
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
+            **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
         }

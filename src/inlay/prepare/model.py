@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from inlay.errors import Late, ModelError, TargetError, UsageError
+from inlay.errors import CompileFailed, Late, ModelError, TargetError, UsageError
 from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
@@ -28,7 +29,7 @@ from inlay.regions.search_space import SearchSpace, find_search_space, select_no
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, find_units, placement_from_precisions
+from inlay.space.units import Unit, find_units, placement_from_precisions, static_types
 from inlay.targets.base import Capabilities
 from inlay.types import Placement, PortRewrite
 
@@ -86,6 +87,18 @@ class PreparedModel:
             for name in self.emitter.selectable_rewrites(port.node)
             if len(self.graph.consumers(self.graph.value_of(port))) == 1
         )
+
+    @property
+    def probe_base(self) -> onnx.ModelProto:
+        """The float model in an opset that has Q/DQ nodes in every static type that a label may stand for.
+
+        Raises:
+            CompileFailed: it cannot be raised to that.
+        """
+        try:
+            return self.emitter.base_for(static_types(self.units, self.rules))
+        except ModelError as error:
+            raise CompileFailed(str(error)) from error
 
     def label(self, precisions: Mapping[str, str] | Collection[str]) -> Placement:
         """The placement in which the named units have these precisions; static where only names are given."""
@@ -188,23 +201,30 @@ def index(
 
 
 def restrict(prepared: PreparedModel, recipe: Recipe) -> PreparedModel:
-    """``prepared`` with the units that ``recipe`` keeps in float left out, and in the recipe's type.
+    """``prepared`` with the units that ``recipe`` keeps in float left out, and the others in the recipe's types.
 
     Raises:
-        UsageError: a rule matches nothing, names a type that the target lacks, or the rules name several types.
+        UsageError: a rule matches nothing, names a type that the target lacks, or one for the model's inputs and
+            outputs that no operator has.
     """
     resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
-    types = {*resolved.types.values(), *resolved.io.values()}
-    if len(types) > 1:
-        named = ", ".join(sorted(t.value for t in types))
-        raise UsageError(f"--recipe: a search works with one type of activations, the recipe names {named}")
+    types = set(resolved.types.values())
+    outer = next((v for v, t in resolved.io.items() if types and t not in types), "")
+    if outer:
+        raise UsageError(
+            f"--recipe: a search quantizes inputs and outputs in the types of operators; {outer} is to be "
+            f"{resolved.io[outer].value}, operators are {', '.join(sorted(t.value for t in types))}"
+        )
     kept = resolved.kept_float
     units = tuple(
-        replace(u, rejection=f"{kept[u.name]} (--recipe)", forms={}) if u.name in kept else u for u in prepared.units
+        replace(u, rejection=f"{kept[u.name]} (--recipe)", forms={})
+        if u.name in kept
+        else replace(u, activation=resolved.types.get(u.name))
+        for u in prepared.units
     )
     barred = {n for u in prepared.units if u.name in kept for n in u.nodes}
     allowed = prepared.allowed if prepared.allowed is not None else frozenset(n.name for n in prepared.graph.nodes)
-    rules = replace(prepared.rules, activation=types.pop()) if types else prepared.rules
+    rules = prepared.rules.with_usual(types.pop()) if len(types) == 1 else prepared.rules
     return replace(prepared, units=units, rules=rules, allowed=allowed - barred, resolved=resolved)
 
 

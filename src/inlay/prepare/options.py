@@ -110,6 +110,10 @@ LABELS = Option("One label per sample: .npy, .npz or text.", "Or an array.", met
 BIND = Option("Size of a dynamic dimension.", "As a mapping, or as ``name=N``.", metavar="NAME=N", repeated=True)
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
 NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)
+QUANT_TYPE = Option(
+    "Type of quantized activations: int8, uint8, int16, uint16, fp8, as the target has it; auto leaves it the choice.",
+    metavar="TYPE",
+)
 SEED = Option("Seed of every random choice.", type=int, least=0)
 OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
 METRIC = Option("top1, sqnr, or module:function(outputs, labels).", "Larger is better.")

@@ -11,7 +11,7 @@ import onnx
 from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
-from inlay.model.passes.opset import BLOCKS_OPSET, QDQ_OPSET
+from inlay.model.passes.opset import QDQ_OPSET
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
@@ -101,8 +101,7 @@ def _unstated(moved: Transferred, graph: Graph) -> Iterator[Port]:
     nodes = set()
     for port, qtype in moved.placement:
         params = moved.qparams.get((graph.value_of(port), qtype))
-        least = BLOCKS_OPSET if qtype.block else QDQ_OPSET
-        if params is not None and params.axis is not None and graph.opset < least:
+        if params is not None and params.axis is not None and graph.opset < max(qtype.opset, QDQ_OPSET):
             nodes.add(port.node)
             yield port
     yield from (port for port, qtype in moved.placement if qtype is QType.INT32 and port.node in nodes)

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph
 from inlay.model.passes.names import free_name
-from inlay.model.passes.opset import BLOCKS_IR, BLOCKS_OPSET, raise_opset
+from inlay.model.passes.opset import LEAST_IR, raise_opset
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, packed, tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
@@ -96,6 +96,7 @@ class Emitter:
         self.base = externalize_weights(model, store) if base is None else base
         # keyed by the identity of the qparams too: the tuple keeps them alive
         self._parts: dict[tuple[str, bool, bool, int], tuple[QParams | None, _Parts]] = {}
+        self._raised: dict[int, onnx.ModelProto] = {}  # by opset
 
     @cached_property
     def _rewrites(self) -> list[tuple[Rewrite[Any], dict[str, Any]]]:
@@ -106,21 +107,34 @@ class Emitter:
             for rewrite in self._targets_rewrites
         ]
 
-    @cached_property
-    def _raised(self) -> onnx.ModelProto:
-        """``base`` in the first opset that has blocks: only models with blocks are written in it."""
+    def base_for(self, types: Iterable[QType]) -> onnx.ModelProto:
+        """``base`` in the first opset that has Q/DQ nodes in all ``types``; raised only where some of them ask for it.
+
+        Raises:
+            ModelError: it cannot be raised.
+        """
+        newest = max(types, key=lambda t: t.opset, default=QType.INT8)
+        if newest.opset and newest.opset not in self._raised:
+            self._raised[newest.opset] = self._raise(newest)
+        return self._raised.get(newest.opset, self.base)
+
+    def _raise(self, qtype: QType) -> onnx.ModelProto:
+        what = "blocks of weights need" if qtype.block else f"{qtype.value} needs"
         try:
-            model, changed = raise_opset(self._model, BLOCKS_OPSET)
+            model, changed = raise_opset(self._model, qtype.opset)
         except TargetError as error:
-            raise ModelError(f"blocks of weights need opset {BLOCKS_OPSET}: {error}") from error
+            raise ModelError(f"{what} opset {qtype.opset}: {error}") from error
         base = externalize_weights(model, self._store) if changed else self.base
         left = {(n.name, *n.output) for n in base.graph.node}
         lost = next((n for n in self.base.graph.node if (n.name, *n.output) not in left), None)
         if lost is not None:
-            raise ModelError(
-                f"blocks of weights need opset {BLOCKS_OPSET}, in which {lost.op_type} {lost.name} is gone"
-            )
-        return base
+            raise ModelError(f"{what} opset {qtype.opset}, in which {lost.op_type} {lost.name} is gone")
+        if base.ir_version >= LEAST_IR[qtype.opset]:
+            return base
+        newer = onnx.ModelProto()
+        newer.CopyFrom(base)
+        newer.ir_version = LEAST_IR[qtype.opset]
+        return newer
 
     @cached_property
     def _values(self) -> set[str]:
@@ -151,16 +165,14 @@ class Emitter:
             metadata: entries for the model's metadata properties.
 
         Raises:
-            ModelError: a port that the model does not have, or whose value cannot be quantized; or blocks of weights
-            in a model whose opset cannot be raised.
+            ModelError: a port that the model does not have, or whose value cannot be quantized; or a type that needs
+                an opset to which the model cannot be raised.
         """
         sites = self._sites(placement, table)
-        blocks = any(site.qtype.block for site in sites)
-        proto, base = onnx.ModelProto(), self._raised if blocks else self.base
+        proto, base = onnx.ModelProto(), self.base_for({site.qtype for site in sites})
         for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
             if base.HasField(field):
                 setattr(proto, field, getattr(base, field))
-        proto.ir_version = max(proto.ir_version, BLOCKS_IR if blocks else 0)
         proto.opset_import.extend(base.opset_import)
         proto.metadata_props.extend(base.metadata_props)
         proto.functions.extend(base.functions)

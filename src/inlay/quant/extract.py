@@ -31,6 +31,8 @@ from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QTy
 
 _DEPTH_TO_SPACE = "DepthToSpace"
 
+_COARSEST_FLOAT_STEP = 32.0  # between the largest floats of 8 bits with 3 of them behind the point, 416 and 448
+
 _TYPES = {(ir.DataType[t.element.upper()], t.block): t for t in QType if not t.dynamic}
 
 
@@ -255,4 +257,5 @@ def _is_form_of(original: ir.Value, array: np.ndarray, params: QParams) -> bool:
     tensor = original.const_value
     if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tuple(tensor.shape.numpy()) != array.shape:
         return False
-    return bool(np.all(np.abs(tensor.numpy() - array) <= max(params.scale) * 0.51))
+    steps = _COARSEST_FLOAT_STEP if params.qtype.floating else 1.0
+    return bool(np.all(np.abs(tensor.numpy() - array) <= max(params.scale) * steps * 0.51))

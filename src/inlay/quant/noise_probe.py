@@ -24,7 +24,7 @@ from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE
 from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize, scale_shape
 from inlay.space.rules import Rules
-from inlay.space.units import Unit
+from inlay.space.units import Unit, static_sites
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
 SWITCHES = "inlay.switches"
@@ -72,11 +72,13 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
     """
     found: list[Switch] = []
     owners: dict[Port, tuple[int, QType]] = {}
+    produced: dict[str, list[QType]] = {}
     for i, unit in enumerate(units):
         if unit.selectable:
-            owners.update(dict.fromkeys(unit.activations, (i, rules.activation)))
-            owners.update(dict.fromkeys(unit.weights, (i, rules.weight)))
-    produced = {v for u in units if u.selectable for v in u.outputs}
+            biases = set(unit.biases)
+            owners.update((port, (i, qtype)) for port, qtype in static_sites(unit, rules) if port not in biases)
+            types = [unit.activation or rules.activation, *(t for t in rules.fast if t.value in unit.searched)]
+            produced.update(dict.fromkeys(unit.outputs, types))
     values = dict.fromkeys([*(graph.value_of(p) for p in owners), *(v for u in units for v in u.outputs)])
     held = 0
     for value in values:
@@ -86,8 +88,8 @@ def find_switches(graph: Graph, units: Sequence[Unit], rules: Rules, table: QPar
         for port in graph.consumers(value):
             if port in owners:
                 groups[owners[port]].append(port)
-            elif value in produced:
-                groups[-1, rules.activation].append(port)
+            for qtype in produced.get(value, ()) if port not in owners else ():
+                groups[-1, qtype].append(port)
         array = graph.constant(value)
         if array is not None:
             held += array.nbytes * len(groups)
@@ -107,7 +109,7 @@ def _form_switches(graph: Graph, units: Sequence[Unit], owners: Mapping[Port, tu
     sites = dict.fromkeys(site for u in units for sites in u.searched.values() for site in sites)
     left = _CONSTANT_BYTES
     for port, qtype in sites:
-        if port not in owners or owners[port][1] is not qtype:
+        if qtype is not QType.INT32 and (port not in owners or owners[port][1] is not qtype):
             value = graph.value_of(port)
             array = graph.constant(value)
             held = 0 if array is None else array.size if qtype.block else array.nbytes
@@ -178,6 +180,7 @@ def _switched(
     """For each switch a node that quantizes the value or passes it through; enters what its ports read in ``reads``."""
     value = group[0][1].value
     source = raw.get(value, value)
+    last = max((n for n, s in group if any(p.node == GRAPH_OUTPUT for p in s.ports)), default=-1)
     for number, switch in group:
         prefix = f"{SWITCHES}/{value}/{number}"
         rounded = f"{prefix}/rounded"
@@ -202,7 +205,7 @@ def _switched(
         same = [helper.make_node("Identity", [passed], [f"{prefix}/same"])]
         proto.initializer.append(tensor_proto(f"{prefix}/index", np.array(number, np.int64), TensorProto.INT64))
         yield helper.make_node("Gather", [SWITCHES, f"{prefix}/index"], [f"{prefix}/on"])
-        read = value if any(p.node == GRAPH_OUTPUT for p in switch.ports) else f"{prefix}/read"
+        read = value if number == last else f"{prefix}/read"  # the last one of several types takes the output's name
         yield helper.make_node(
             "If",
             [f"{prefix}/on"],
@@ -210,7 +213,7 @@ def _switched(
             then_branch=_branch(made, rounded),
             else_branch=_branch(same, f"{prefix}/same"),
         )
-        reads.update({port: read for port in switch.ports if port.node != GRAPH_OUTPUT})
+        reads.update(dict.fromkeys(switch.ports, read))
 
 
 def _constant(proto: onnx.GraphProto, rounded: np.ndarray | None, prefix: str) -> list[onnx.NodeProto]:

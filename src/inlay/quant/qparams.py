@@ -23,12 +23,14 @@ _BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows i
 def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QParams:
     """Per-tensor qparams that cover ``found``: ``scale = (high - low) / (qmax - qmin)``, zero exactly representable.
 
+    Those of a floating type are symmetric: the largest magnitude becomes the largest element.
+
     The scale is rounded down to float32 where rounding up would let the largest integer dequantize to more than
     ``high``: a runtime drops a Clip only when no integer exceeds its bounds.
     """
     low, high = min(0.0, found.low), max(0.0, found.high)
     steps = qtype.qmax - qtype.qmin
-    if symmetric:
+    if symmetric or qtype.floating:
         reach = max(-low, high)
         low, high = -reach, reach
         steps = 2 * qtype.qmax if qtype.signed else steps
@@ -37,7 +39,7 @@ def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QP
     scale = np.float32(min(max((high - low) / steps, _TINY), _HUGE / steps))
     if low == 0.0 and scale * np.float32(steps) > np.float32(high):
         scale = np.nextafter(scale, np.float32(0))
-    if symmetric:
+    if symmetric or qtype.floating:
         return QParams(qtype, (float(scale),), (0 if qtype.signed else (qtype.qmax + 1) // 2,))
     zero = round(qtype.qmin - low / float(scale))
     return QParams(qtype, (float(scale),), (int(np.clip(zero, qtype.qmin, qtype.qmax)),))
@@ -49,21 +51,24 @@ def covered(params: QParams) -> Range:
     return Range((params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale)
 
 
-def weight_params(weight: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float = 0.0) -> QParams:
-    """Symmetric int8 qparams: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
+def weight_params(
+    weight: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float = 0.0, qtype: QType = QType.INT8
+) -> QParams:
+    """Symmetric qparams: ``scale = max|w| / limit`` per channel along ``axis``, or per tensor for None.
 
     Args:
         weight: float array, at least one dimension when ``axis`` is given.
         axis: channel axis.
-        limit: largest integer magnitude.
+        limit: largest magnitude of an element.
         floor: least scale, per channel: keeps the int32 bias of the channel from overflowing.
+        qtype: of the elements.
     """
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     finite = np.where(np.isfinite(weight), np.abs(weight), 0.0)
     top = np.asarray(finite.max(axis=others, initial=0.0), np.float64)
     scale = np.maximum(top / limit, floor)
     scale = np.where(scale > 0.0, np.maximum(scale, _TINY), 1.0).astype(np.float32).reshape(-1)
-    return QParams(QType.INT8, tuple(scale.tolist()), (0,) * scale.size, None if axis is None else axis % weight.ndim)
+    return QParams(qtype, tuple(scale.tolist()), (0,) * scale.size, None if axis is None else axis % weight.ndim)
 
 
 _CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8)
@@ -102,8 +107,14 @@ def scale_shape(shape: Sequence[int | None], params: QParams) -> tuple[int, ...]
 
 
 def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
-    """``clip(round_half_even(x / scale) + zero_point)`` as QuantizeLinear does, in float32 (biases: float64)."""
+    """``clip(round_half_even(x / scale) + zero_point)`` as QuantizeLinear does, in float32 (biases: float64).
+
+    Of a floating type, the nearest element, ties to the even one, in place of the nearest integer.
+    """
     scale, zero = _aligned(array, params)
+    if params.qtype.floating:
+        steps = np.asarray(array, np.float32) / scale
+        return np.asarray(np.clip(steps, params.qtype.qmin, params.qtype.qmax), STORAGE[params.qtype])
     wide = np.float64 if params.qtype is QType.INT32 else np.float32
     steps = np.rint(np.asarray(array, wide) / scale.astype(wide)) + zero.astype(wide)
     return np.asarray(np.clip(steps, params.qtype.qmin, params.qtype.qmax), STORAGE[params.qtype])
@@ -112,11 +123,14 @@ def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
 def dequantize(array: np.ndarray, params: QParams) -> np.ndarray:
     """``(q - zero_point) * scale`` in float32."""
     scale, zero = _aligned(array, params)
+    if params.qtype.floating:
+        return np.asarray(array.astype(np.float32) * scale, np.float32)
     return np.asarray((array.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
 
-STORAGE = {t: np.dtype(t.element.replace("int4", "int8")) for t in QType}
-"""The numpy type that holds each integer type."""
+_FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+STORAGE = {t: _FLOAT8 if t.floating else np.dtype(t.element.replace("int4", "int8")) for t in QType}
+"""The numpy type that holds the elements of each type."""
 
 STORED = {t: np.dtype(ml_dtypes.int4) if t.element == "int4" else STORAGE[t] for t in QType}
 """The numpy type of each as a model stores it."""
@@ -248,11 +262,13 @@ class QParamsTable:
         channels = self._weights[value][0] if qtype.block and value in self._weights else None
         if channels is not None:
             return block_params(array, 1 - channels, qtype)
-        if value not in self._weights or qtype is not self._rules.weight:
+        if value not in self._weights or not (qtype is self._rules.weight or qtype.floating):
             found = self._ranges.get(value) or constant_range(array)
             return activation_params(found, qtype, self._rules.symmetric_activations)
         axis, consumers = self._weights[value]
         axis = axis if self._rules.per_channel and value not in self._per_tensor else None
+        if qtype.floating:
+            return weight_params(array, axis, qtype.qmax, qtype=qtype)
         return weight_params(array, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
 
     @cached_property
@@ -271,6 +287,8 @@ class QParamsTable:
     def _floor(self, weight: np.ndarray, axis: int | None, consumers: list[str]) -> np.ndarray | float:
         """Least scales with which every consumer's bias, in units of ``scale_x * scale_w``, fits int32."""
         floor: np.ndarray | float = 0.0
+        usual = self._rules.activation
+        data_type = usual if usual.takes_bias else QType.UINT8  # beside others, the bias is float
         for name in consumers:
             node = self._graph.node(name)
             rule = self._rules.rule(node)
@@ -279,7 +297,7 @@ class QParamsTable:
             values = self._graph.constant(bias) if bias else None
             if values is None or node.inputs[0] not in self._ranges:
                 continue
-            scale = self.params(node.inputs[0], self._rules.activation).scale[0]
+            scale = self.params(node.inputs[0], data_type).scale[0]
             least = np.abs(values.astype(np.float64)).reshape(-1) / (scale * _BIAS_LIMIT)
             channels = 1 if axis is None else weight.shape[axis]
             least = least if channels == least.size else np.full(channels, least.max(initial=0.0))

@@ -156,10 +156,15 @@ def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]
     values: defaultdict[str, list[Switch]] = defaultdict(list)
     constants: defaultdict[str, list[Switch]] = defaultdict(list)
     by_site: dict[tuple[Port, QType], Switch] = {}
+    usual: dict[Port, QType] = {}
     for switch in switches:
         if switch.weight is not None:
             continue  # it follows from another
         by_site.update(((port, switch.qtype), switch) for port in switch.ports)
+        if switch.qtype is not QType.INT32 and any(
+            usual.setdefault(p, switch.qtype) is not switch.qtype for p in switch.ports
+        ):
+            continue  # it is another label's: the usual type comes first
         if switch.constant and not switch.qtype.block and switch.ports[0] in owner:
             constants[owner[switch.ports[0]]].append(switch)
         elif not switch.constant and not switch.qtype.dynamic:

@@ -84,7 +84,8 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
             qparams.setdefault((move.inputs[0], qtype), params)
     for bias in ports.new_biases():  # else the runtime would compute the product in float
         data, weight = (sites.get(Port(bias.node, slot)) for slot in (0, 1))
-        if data is not None and weight is not None and not data.dynamic and target.is_constant(target.value_of(bias)):
+        integer = data is not None and weight is not None and data.takes_bias and not data.dynamic
+        if integer and target.is_constant(target.value_of(bias)):
             sites.setdefault(bias, QType.INT32)
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))

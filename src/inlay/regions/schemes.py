@@ -17,7 +17,7 @@ from inlay.regions.patterns import Instance
 from inlay.regions.point_filters import Rejections
 from inlay.regions.tree import LiveRange, RegionType, leaves_region
 from inlay.space.rules import Rules
-from inlay.space.units import Unit
+from inlay.space.units import Unit, static_sites
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 
 
@@ -265,15 +265,17 @@ class SchemeCompletion:
         self._rules = rules
         self._base = base if base is not None else Placement()
         self._rewrites = rewrites | self._base.rewrites
+        self._types: dict[Port, QType] = {}
         self._operands: list[tuple[tuple[Port, ...], tuple[tuple[Port, QType], ...]]] = []
         owned: set[Port] = set()
         for unit in units:
             if not unit.selectable:
                 continue
             computed = tuple(p for p in unit.activations if not graph.is_constant(graph.value_of(p)))
-            implied = [(p, rules.activation) for p in unit.activations if p not in computed]
-            implied += [(p, rules.weight) for p in unit.weights]
-            implied += [(p, QType.INT32) for p in unit.biases]
+            given = [t for t in rules.types if all(self._base.qtype(p) is t for p in computed)]
+            qtype = given[0] if given and computed else unit.activation or rules.activation
+            implied = [site for site in static_sites(unit, rules, qtype) if site[0] not in computed]
+            self._types.update(dict.fromkeys(computed, qtype))
             if computed and implied:
                 self._operands.append((computed, tuple(implied)))
                 owned.update(p for p, _ in implied)
@@ -302,7 +304,7 @@ class SchemeCompletion:
         chosen = set(selected)
         self._promote(chosen)
         base = self._base
-        sites: dict[Port, QType] = {p: base.qtype(p) or self._rules.activation for p in chosen}
+        sites: dict[Port, QType] = {p: base.qtype(p) or self._types.get(p, self._rules.activation) for p in chosen}
         for computed, implied in self._operands:
             covered = all(p in chosen for p in computed)
             if covered or (computed in self._weight_only and not any(p in chosen for p in computed)):

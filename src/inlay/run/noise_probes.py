@@ -125,7 +125,7 @@ class Probes:
             begun = self.clock()
             prepared = self.prepared
             probe = NoiseProbe(
-                prepared.emitter.base,
+                prepared.probe_base,
                 prepared.store,
                 prepared.graph,
                 prepared.units,

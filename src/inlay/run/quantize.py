@@ -31,6 +31,7 @@ from inlay.space.units import rejection_counts
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy
+from inlay.types import AUTO
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Quantized:
     leftovers: tuple[Leftover, ...] = ()
 
 
-def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rules: Recipe) -> Quantized:
+def quantize(
+    file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rules: Recipe, quant_type: str = AUTO
+) -> Quantized:
     """Quantize ``file`` by ``rules`` and write it to ``out``.
 
     Args:
@@ -69,6 +72,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         spec: the target.
         samples: real ones, or random ones, which neither choose ranges nor measure accuracy.
         rules: which operators, in which types.
+        quant_type: of activations, where the rules do not say.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -85,7 +89,7 @@ def quantize(file: ModelFile, out: Path, spec: TargetSpec, samples: Samples, rul
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
         extraction = take_apart(file, samples.feeds, work)
-        target = Capabilities.of(create(spec))
+        target = Capabilities.of(create(spec), quant_type)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction)
         if real and extraction is None:
             scales = find_scales(prepared, target, samples.feeds)

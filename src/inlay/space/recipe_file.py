@@ -4,10 +4,11 @@
 
     inlay-recipe: 1
     rules:
-      - {global: int}                  # the target's usual type; also int8, uint8, int16
+      - {global: int}                  # the target's usual type; also int8, uint8, int16, uint16, fp8
       - {op_type: Softmax, config: float}
       - {name: "head*", config: {activation: int8, per_channel: false}}
       - {module: backbone/, config: int}
+      - {name: "out*", config: {activation: uint16, weight: int8}}    # weights follow activations: it may say so
       - {op_type: MatMul, config: dynamic}    # a precision of the target: ranges found in each inference
       - {op_type: Gemm, config: weight-only}    # the same: weights of 8 bits, activations in float
       - {name: "fc*", config: {weight: int4, block: 32}}    # the same, with a scale for each 32 weights
@@ -132,10 +133,11 @@ def _rule(number: int, data: object) -> RecipeRule:
 def _config(number: int, data: object) -> OpConfig | None:
     if data is None or data == "float":
         return None
-    if isinstance(data, Mapping) and ("weight" in data or "block" in data):
+    if isinstance(data, Mapping) and "activation" not in data and ("weight" in data or "block" in data):
         return OpConfig(form=_weight_only(number, data))
     if isinstance(data, Mapping):
-        rewrites = {str(k): v for k, v in data.items() if k not in ("activation", "per_channel")}
+        _check_weight(number, data)
+        rewrites = {str(k): v for k, v in data.items() if k not in ("activation", "weight", "per_channel")}
         for key, wanted in rewrites.items():
             if wanted is not True:
                 raise ValueError(f"rule {number}: {key} is {wanted!r}; a rewrite is selected by true, or left out")
@@ -147,6 +149,16 @@ def _config(number: int, data: object) -> OpConfig | None:
     if isinstance(data, str) and not data.startswith(("int", "uint")) and data not in _TYPES:
         return OpConfig(form=data)  # of the target, which is not known yet
     return OpConfig(_qtype(number, data))
+
+
+def _check_weight(number: int, data: Mapping[str, object]) -> None:
+    """Raise ValueError where a weight is to have another type than it has beside those activations."""
+    activation = _qtype(number, data["activation"]) if "activation" in data else None
+    usual = activation.value if activation is not None and activation.floating else QType.INT8.value
+    if data.get("weight", usual) != usual:
+        raise ValueError(
+            f"rule {number}: weights beside {data['activation']} activations are {usual}, not {data['weight']!r}"
+        )
 
 
 def _weight_only(number: int, data: Mapping[str, object]) -> str:

@@ -11,13 +11,11 @@ from inlay.model.graph import Graph
 from inlay.space.domains import find_clusters, is_shared
 from inlay.space.recipe import Matches, OpConfig, Recipe, RecipeRule, Scope, match
 from inlay.space.rules import Rules
-from inlay.space.units import Unit, placement_from_labels
+from inlay.space.units import Unit, placement_from_labels, static_sites
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QType
 
 DEFAULT = "the target's usual"
 """Stands for the deciding rule where none matches."""
-
-_OPSET_16_BITS = 21
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,10 @@ def resolve(recipe: Recipe, graph: Graph, units: Collection[Unit], rules: Rules)
     """Apply ``recipe``.
 
     Raises:
-        UsageError: a rule matches nothing, names a type that the target or the model's opset lacks, or a rewrite that
-            the target lacks.
+        UsageError: a rule matches nothing, or names a type or a rewrite that the target lacks.
     """
     for rule in recipe.rules:
-        _check_type(rule, graph, rules)
+        _check_type(rule, rules)
     found = match(recipe, graph)
     verdicts = {u.name: _verdict(u, recipe, found, graph, rules) for u in units}
     _settle_clusters(recipe, found, graph, rules, verdicts)
@@ -135,14 +132,17 @@ def recipe_of(
     rewrites = _rewrites_by_port(placement)
     for unit in units:
         types = {placement.qtype(p) for p in unit.activations}
-        complete = unit.selectable and all(p in placement for p in (*unit.weights, *unit.biases))
-        qtype = types.pop() if complete and len(types) == 1 else None
-        if qtype is not None and qtype in _known_types(rules):
+        qtype = types.pop() if unit.selectable and len(types) == 1 else None
+        if (
+            qtype is not None
+            and qtype in rules.types
+            and all(port in placement for port, _ in static_sites(unit, rules, qtype))
+        ):
             uniform = any(graph.value_of(p) in per_tensor for p in unit.weights)
             names = frozenset(name for p in unit.weights for name in rewrites.get(p, ()))
             recipe = recipe.set_name(glob.escape(unit.name), OpConfig(qtype, False if uniform else None, names))
             continue
-        # a form that quantizes activations, too, has those ports besides the others'
+        # a form that quantizes activations, too, has those ports besides the others'; further static types are above
         forms = [f for f, own in unit.forms.items() if all(placement.qtype(p) is t for p, t in own)]
         if forms:
             form = max(forms, key=lambda f: len(unit.forms[f]))
@@ -166,11 +166,7 @@ def _rewrites_by_port(placement: Placement) -> Mapping[Port, frozenset[str]]:
     return found
 
 
-def _known_types(rules: Rules) -> frozenset[QType]:
-    return rules.other_activations | {rules.activation}
-
-
-def _check_type(rule: RecipeRule, graph: Graph, rules: Rules) -> None:
+def _check_type(rule: RecipeRule, rules: Rules) -> None:
     form = "" if rule.config is None else rule.config.form
     forms = [f.name for f in rules.forms]
     if form and form not in forms:
@@ -183,11 +179,9 @@ def _check_type(rule: RecipeRule, graph: Graph, rules: Rules) -> None:
     qtype = None if rule.config is None else rule.config.activation
     if qtype is None or rule.scope is Scope.PORT:
         return
-    if qtype not in _known_types(rules):
-        known = ", ".join(sorted(t.value for t in _known_types(rules)))
+    if qtype not in rules.types:
+        known = ", ".join(sorted(t.value for t in rules.types))
         raise UsageError(f"recipe: {rule}: the target runs activations in {known}, not {qtype.value}")
-    if qtype.bits == 16 and graph.opset < _OPSET_16_BITS:
-        raise UsageError(f"recipe: {rule}: 16-bit Q/DQ needs opset {_OPSET_16_BITS}; the model has {graph.opset}")
 
 
 def _verdict(unit: Unit, recipe: Recipe, found: Matches, graph: Graph, rules: Rules) -> _Verdict:

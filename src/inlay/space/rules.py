@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from inlay.errors import UsageError
 from inlay.model.graph import Graph, Node
-from inlay.types import Port, QType
+from inlay.types import AUTO, Port, QType
 
 
 class Needs(enum.Enum):
@@ -135,7 +136,8 @@ class Rules:
             targets).
         symmetric_activations: zero points of activations must be 0.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
-        other_activations: further types in which it runs activations.
+        other_activations: further types of activations that a recipe may ask for: the target runs them, perhaps slowly.
+        fast: by further type, the operators that have fast kernels for it: one more label of a search for each.
         forms: further precisions of single operators.
         rewrites: names of the target's selectable rewrites (:mod:`inlay.quant.rewrite`).
         requantize_cost: price of a requantized input of an operator in ``share``, per element. The unit is the
@@ -156,12 +158,42 @@ class Rules:
     symmetric_activations: bool = False
     fuses_residual_add: bool = False
     other_activations: frozenset[QType] = frozenset()
+    fast: Mapping[QType, frozenset[str]] = field(default_factory=dict)
     forms: tuple[Form, ...] = ()
     rewrites: frozenset[str] = frozenset()
     requantize_cost: float = 1.0
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64
     barred: str = ""
+
+    @property
+    def types(self) -> tuple[QType, ...]:
+        """Every type of activations, the usual one first."""
+        return tuple(
+            dict.fromkeys((self.activation, *(t for t in QType if t in {*self.other_activations, *self.fast})))
+        )
+
+    def weight_beside(self, activation: QType) -> QType:
+        """Type of the weights of products with such activations: floats of 8 bits are multiplied by such floats."""
+        return activation if activation.floating else self.weight
+
+    def with_usual(self, usual: QType) -> Rules:
+        """The same with another usual type of activations, one of :attr:`types`."""
+        return replace(self, activation=usual, other_activations=frozenset(self.types) - {usual})
+
+    def in_type(self, name: str, option: str = "--quant-type") -> Rules:
+        """The same with the activations of a search in one type alone, by its name; :data:`AUTO` leaves it the choice.
+
+        Raises:
+            UsageError: the target has no such type; ``option`` asked for it.
+        """
+        if name == AUTO:
+            return self
+        usual = next((t for t in self.types if t.value == name), None)
+        if usual is None:
+            known = ", ".join(sorted(t.value for t in self.types))
+            raise UsageError(f"{option} {name}: activations of this target are {known}")
+        return replace(self.with_usual(usual), fast={})
 
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""

@@ -33,7 +33,9 @@ class Unit:
         weights: port of the constant weight; at most one.
         biases: port of the bias; at most one.
         outputs: values that it computes for other units.
+        activation: type of its activations where they are quantized statically; None for the target's usual one.
         forms: by the name of each further precision that it has, the ports that this quantizes, with their types.
+            A further static type goes by its own name.
         unsearched: those of them that a search does not try.
     """
 
@@ -46,6 +48,7 @@ class Unit:
     weights: tuple[Port, ...] = ()
     biases: tuple[Port, ...] = ()
     outputs: tuple[str, ...] = ()
+    activation: QType | None = None
     forms: Mapping[str, tuple[tuple[Port, QType], ...]] = field(default_factory=dict)
     unsearched: frozenset[str] = frozenset()
 
@@ -84,8 +87,27 @@ def find_units(graph: Graph, rules: Rules) -> tuple[Unit, ...]:
         if activation is not None:
             fused.add(activation.name)
         forms = {form.name: sites for form in rules.forms if (sites := form.sites(graph, node))}
-        units.append(replace(_unit(graph, rules, node, activation), forms=forms, unsearched=unsearched))
+        unit = _unit(graph, rules, node, activation)
+        if unit.selectable:
+            fast = [t for t, ops in rules.fast.items() if t is not rules.activation and node.op_type in ops]
+            forms.update((t.value, tuple(static_sites(unit, rules, t))) for t in fast)
+        units.append(replace(unit, forms=forms, unsearched=unsearched))
     return tuple(units)
+
+
+def static_sites(unit: Unit, rules: Rules, qtype: QType | None = None) -> Iterator[tuple[Port, QType]]:
+    """The ports that ``unit`` reads quantized in static precision, with their types; its own type by default."""
+    qtype = qtype or unit.activation or rules.activation
+    yield from ((port, qtype) for port in unit.activations)
+    yield from ((port, rules.weight_beside(qtype)) for port in unit.weights)
+    if qtype.takes_bias:
+        yield from ((port, QType.INT32) for port in unit.biases)
+
+
+def static_types(units: Collection[Unit], rules: Rules) -> frozenset[QType]:
+    """Every type in which some unit may read activations statically."""
+    usual = {u.activation or rules.activation for u in units if u.selectable}
+    return frozenset(usual | {t for t in rules.fast if any(t.value in u.forms for u in units)})
 
 
 STATIC = "static"
@@ -100,8 +122,16 @@ def placement_from_precisions(
     ``precisions`` maps names of units to :data:`STATIC` or a form of theirs, or lists those that are static.
     """
     given = precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, STATIC)
+    fast = {t.value: t for t in rules.fast}
+    types: dict[str, QType] = {}
+    for unit in units:
+        precision = given.get(unit.name, "")
+        if precision == STATIC:
+            types[unit.name] = unit.activation or rules.activation
+        elif precision in fast and precision in unit.forms:
+            types[unit.name] = fast[precision]
     return placement_from_labels(
-        graph, units, rules, lambda u: given.get(u.name) == STATIC, form=lambda u: given.get(u.name, "")
+        graph, units, rules, lambda u: u.name in types, lambda u: types[u.name], lambda u: given.get(u.name, "")
     )
 
 
@@ -120,16 +150,14 @@ def placement_from_labels(
 
     Every consumer of a low-precision unit's output reads Q/DQ, since one float consumer would keep the runtime from
     fusing the producer. The output of a unit that can also write float (``Needs.EITHER``) carries Q/DQ only if some
-    consumer runs in low precision. ``qtype`` gives the type of a unit's quantized activations, by default the target's
-    usual one; if producer and consumer differ, the consumer's type is used.
+    consumer runs in low precision. ``qtype`` gives the type of a unit's quantized activations, by default its own;
+    if producer and consumer differ, the consumer's type is used: a value that is read in two types has two pairs.
     """
     quantized = [u for u in units if u.selectable and quantize(u)]
-    type_of = {u.name: rules.activation if qtype is None else qtype(u) for u in quantized}
+    type_of = {u.name: qtype(u) if qtype else u.activation or rules.activation for u in quantized}
     sites: dict[Port, QType] = {}
     for unit in quantized:
-        sites.update(dict.fromkeys(unit.activations, type_of[unit.name]))
-        sites.update(dict.fromkeys(unit.weights, rules.weight))
-        sites.update(dict.fromkeys(unit.biases, QType.INT32))
+        sites.update(static_sites(unit, rules, type_of[unit.name]))
     reads = frozenset(sites)
     for unit in quantized:
         assert unit.rule is not None

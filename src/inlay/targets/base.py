@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from inlay.types import AUTO
+
 if TYPE_CHECKING:  # a worker, which runs models and changes none, starts without the graph library behind these
     from inlay.model.normalize import FloatRewrite
     from inlay.quant.rewrite import Rewrite
@@ -178,9 +180,10 @@ class Capabilities:
         object.__setattr__(self, "rules", replace(self.rules, rewrites=selectable))
 
     @classmethod
-    def of(cls, target: Target) -> Capabilities:
-        """Those of ``target``."""
-        return cls(target.rules(), tuple(target.float_rewrites()), tuple(target.rewrites()))
+    def of(cls, target: Target, quant_type: str = AUTO) -> Capabilities:
+        """Those of ``target``, with activations of ``quant_type`` (:meth:`Rules.in_type`, whose errors it raises)."""
+        rules = target.rules().in_type(quant_type)
+        return cls(rules, tuple(target.float_rewrites()), tuple(target.rewrites()))
 
 
 OptionValue = str | int | float | bool

@@ -22,8 +22,8 @@ MAX_INLINED = 100_000  # nodes after local functions became part of the graph; l
 FIRST_QDQ_OPSET = 10  # the first one with QuantizeLinear and DequantizeLinear
 QDQ_OPSET = 13
 """First opset with a channel axis on QuantizeLinear/DequantizeLinear."""
-BLOCKS_OPSET, BLOCKS_IR = 21, 10
-"""First opset, and its IR version, with blocks on DequantizeLinear, and with 4-bit integers."""
+LEAST_IR = {19: 9, 21: 10}
+"""IR version of the opsets that brought types: floats of 8 bits; blocks, and integers of 4 and 16 bits."""
 
 
 def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]:
