@@ -40,6 +40,11 @@ class QDQGraph:
         """Whether ``dq`` dequantizes a constant, and is the only reader of it, its scale and its zero point."""
         return all(v in self._tensors and self.uses[v] == 1 for v in dq.input) and self.uses[dq.output[0]] == 1
 
+    def element(self, name: str) -> int | None:
+        """ONNX's number of the element type of the initializer ``name``; None where it is computed."""
+        tensor = self._tensors.get(name)
+        return None if tensor is None else tensor.data_type
+
     def constant(self, name: str) -> np.ndarray:
         """The stored array of the initializer ``name``."""
         tensor = self._tensors[name]

@@ -46,7 +46,7 @@ from inlay.testing.models import (
     sqnr,
     upsampling_model,
 )
-from inlay.types import Placement, QParams, QType
+from inlay.types import Placement, PortRewrite, QParams, QType
 
 _DIGESTS = "import pickle, sys; print(*(r.digest for r in pickle.load(sys.stdin.buffer)))"
 _Rewrites = Sequence[Rewrite[Any]]
@@ -65,6 +65,7 @@ class _Emission:
             float32, so that two ways of writing an operator must agree to the bit, whatever order they add in.
         feed: one set of inputs.
         static: whether the scales are fixed. Dynamic ones are no powers of two.
+        rewrites: of the selectable ones, those to select: they are for integers.
     """
 
     name: str
@@ -73,11 +74,12 @@ class _Emission:
     table: QParamsTable
     feed: Feed
     static: bool
+    rewrites: frozenset[PortRewrite]
 
     @property
     def selected(self) -> Placement:
         """The placement with every selectable rewrite wherever it applies."""
-        return self.placement.with_rewrites(self.prepared.selectable_rewrites)
+        return self.placement.with_rewrites(self.rewrites)
 
     def emit(self, placement: Placement, rewrites: _Rewrites) -> onnx.ModelProto:
         """The model with ``placement`` and those of its rewrites that are among ``rewrites``."""
@@ -224,7 +226,7 @@ class RewriteTestCase:
 
 @contextmanager
 def _emissions(name: str, proto: onnx.ModelProto, target: Capabilities) -> Iterator[list[_Emission]]:
-    """One for the static precision, and one for each form that some unit has."""
+    """One for the static precision, one for static floats, and one for each form that some unit has."""
     with tempfile.TemporaryDirectory() as text:
         folder, feed = Path(text), random_feed(proto)
         onnx.save(proto, folder / "float.onnx")
@@ -239,7 +241,13 @@ def _emissions(name: str, proto: onnx.ModelProto, target: Capabilities) -> Itera
             placement = prepared.label(dict.fromkeys(units, precision))
             table, static = _powers_of_two(prepared, plain, placement), precision == STATIC
             if static or units:
-                cases.append(_Emission(f"{name}, {precision}", prepared, placement, table, feed, static))
+                rewrites = prepared.selectable_rewrites
+                cases.append(_Emission(f"{name}, {precision}", prepared, placement, table, feed, static, rewrites))
+        for qtype in (t for t in prepared.rules.types if t.floating):
+            floats = replace(prepared, rules=prepared.rules.with_usual(qtype))
+            placement = floats.label(precisions[STATIC])
+            table = _powers_of_two(floats, plain, placement)
+            cases.append(_Emission(f"{name}, {qtype.value}", floats, placement, table, feed, True, frozenset()))
         yield cases
 
 

@@ -146,6 +146,6 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         unfold_cost=_FLOAT_AGAIN_NS,
         product_cost=_PRODUCT_NS,
         forms=(_DYNAMIC, *_WEIGHT_ONLY),
-        # 16 bits run in float kernels between their Q/DQ nodes: they are for accuracy, and gain no time
-        other_activations=frozenset({QType.UINT8, QType.INT8, QType.INT16, QType.UINT16}),
+        # 16 bits and floats of 8 run in float kernels between their Q/DQ nodes: they are for accuracy, and gain no time
+        other_activations=frozenset({QType.UINT8, QType.INT8, QType.INT16, QType.UINT16, QType.FP8}),
     )

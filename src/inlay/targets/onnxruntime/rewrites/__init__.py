@@ -10,6 +10,7 @@ from collections.abc import Collection
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DynamicLstm
 from inlay.targets.onnxruntime.rewrites.dynamic_product import DynamicProduct
+from inlay.targets.onnxruntime.rewrites.float8_pairs import Float8Pairs
 from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
@@ -20,6 +21,7 @@ from inlay.targets.onnxruntime.rewrites.upright_weight import UprightWeight
 __all__ = [
     "DynamicLstm",
     "DynamicProduct",
+    "Float8Pairs",
     "FloatWeight",
     "NonzeroZeroPoint",
     "RowTiling",
@@ -33,13 +35,14 @@ __all__ = [
 def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
     """The rewrites, given the activations that the runtime fuses into the operator before them.
 
-    Undoing the first one looks for QuantizeLinear nodes, so it comes after the undoing of the others. Row tiling reads
-    the zero points that NonzeroZeroPoint sets, and leaves alone what SpaceToDepth takes. The latter comes last because
-    it lets several nodes read one value's integers.
+    Where the first one was applied, the others find no pairs. Undoing the second one looks for QuantizeLinear nodes,
+    so it comes after the undoing of those behind it. Row tiling reads the zero points that NonzeroZeroPoint sets, and
+    leaves alone what SpaceToDepth takes. The latter comes last because it lets several nodes read one value's integers.
     """
     fused = frozenset(absorbed)
     blocked = SpaceToDepth()
     return (
+        Float8Pairs(),
         FloatWeight(),
         NonzeroZeroPoint(),
         TransposedConv(fused),

@@ -74,7 +74,9 @@ class NonzeroZeroPoint(Rewrite[bool]):
 
 
 def _step(weight: np.ndarray) -> int:
-    """-1 where every integer can be one lower, else 1 where every one can be one higher, else 0."""
+    """-1 where every integer can be one lower, else 1 where every one can be one higher, else 0 (as of floats)."""
+    if weight.dtype.kind not in "iu":
+        return 0
     limits = np.iinfo(weight.dtype)
     if weight.min(initial=0) > limits.min:
         return -1
