@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inlay.api import bench, explain, list_targets, quantize, regions, select, tune
+    from inlay.api import bench, explain, quantize, regions, select, tune, write_report
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
         Config,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
+    from inlay.targets.listing import list_targets
     from inlay.types import Placement, Port, QParams, QType
     from inlay.version import __version__
 
@@ -64,12 +65,14 @@ __all__ = [
     "regions",
     "select",
     "tune",
+    "write_report",
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "explain", "list_targets", "quantize", "regions", "select", "tune"),
+    "inlay.api": ("bench", "explain", "quantize", "regions", "select", "tune", "write_report"),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
+    "inlay.targets.listing": ("list_targets",),
     "inlay.types": ("Placement", "Port", "QParams", "QType"),
     "inlay.version": ("__version__",),
 }

@@ -28,7 +28,7 @@ from inlay.data import (
     read_samples,
 )
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import InlayError, UsageError
+from inlay.errors import UsageError
 from inlay.explain import explain as _explain
 from inlay.explain import repair as _repair
 from inlay.explain.changes import changes
@@ -45,6 +45,7 @@ from inlay.prepare.options import (
     DEFAULT_MIN_SQNR_DB,
     STRATEGIES,
     check_sqnr,
+    command_line,
     documented,
     parse_bind,
     parse_duration,
@@ -67,7 +68,7 @@ from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, OptionValue, TargetSpec
-from inlay.targets.registry import DEFAULT_TARGET, available, create, describe, options_of, remark_of
+from inlay.targets.registry import DEFAULT_TARGET, create, describe
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 Sizes = Sequence[str] | Mapping[str, int]
@@ -113,7 +114,7 @@ def tune(
     Raises:
         InlayError: see :mod:`inlay.errors`.
     """
-    begun = time.monotonic() - before_s
+    begun, command = time.monotonic() - before_s, command_line(tune, locals())
     spec = _spec(target, target_options, threads)
     given = _Given.read(model, data, bind)
     samples = given.samples
@@ -142,6 +143,7 @@ def tune(
         quant_type=quant_type,
         nodes=tuple(nodes),
         recipe=None if recipe is None else find_recipe(recipe),
+        command=command,
     )
     if strategy not in STRATEGIES:
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
@@ -149,7 +151,11 @@ def tune(
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
     before_s = time.monotonic() - begun
-    return _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
+    result = _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
+    from inlay.report import leave_report  # templates and drawings: no other command waits for them
+
+    trouble = leave_report(Path(out))
+    return replace(result, notes=(*result.notes, trouble)) if trouble else result
 
 
 @documented
@@ -272,40 +278,19 @@ def explain(
     return replace(found, repair=done)
 
 
-@dataclass(frozen=True)
-class TargetRow:
-    """One installed target.
+@documented
+def write_report(out: Annotated[str | Path, options.RUN]) -> Path:
+    """Write ``report.html`` of an earlier run into its folder, as ``tune`` does at its end.
 
-    Attributes:
-        name: of its entry point.
-        facts: what measurements on it depend on.
-        problem: why it cannot be used here, or not without options.
-        options: the names of its options, each with its default as text; without one where it must be given.
-        remark: what else there is to know.
+    Returns:
+        The file: one page without references to anything outside.
+
+    Raises:
+        JournalError: there is no finished run in ``out``, or the folder cannot be written to.
     """
+    from inlay.report import write_report as write
 
-    name: str
-    facts: Mapping[str, str]
-    problem: str = ""
-    options: Sequence[str] = ()
-    remark: str = ""
-
-
-def list_targets() -> list[TargetRow]:
-    """Every installed target."""
-    return [_target_row(name) for name in available()]
-
-
-def _target_row(name: str) -> TargetRow:
-    facts: Mapping[str, str] = {}
-    problem, known = "", list[str]()
-    try:
-        options = options_of(name)
-        known = [key if p.default is p.empty else f"{key}={p.default}" for key, p in options.items()]
-        facts = create(TargetSpec(name)).fingerprint().facts
-    except InlayError as error:
-        problem = str(error)
-    return TargetRow(name, facts, problem, known, remark_of(name))
+    return write(Path(out))
 
 
 @documented

@@ -54,6 +54,7 @@ def test_tune(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
         "model.onnx",
         "pattern_cache.yaml",
         "recipe.yaml",
+        "report.html",
         "result.json",
         "run.sqlite",
     ]

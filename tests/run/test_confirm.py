@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.run.confirm import Confirmed, Rejected, best_of
+from inlay.run.confirm import Confirmed, Rejected
 from inlay.run.contenders import Entry
+from inlay.run.delivered import best_of
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort
 from inlay.run.result import Best

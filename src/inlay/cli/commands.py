@@ -25,6 +25,7 @@ from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
 from inlay.run.progress import Progress, Silent
+from inlay.targets.listing import list_targets
 from inlay.version import __version__
 
 app = typer.Typer(
@@ -93,6 +94,13 @@ def quantize(
 def select(**options: Any) -> None:
     """Write another model that a run has measured, without searching again."""
     say(render.selected(api.select(**options)))
+
+
+@app.command()
+@options_of(api.write_report)
+def report(**options: Any) -> None:
+    """Write OUT/report.html again: the run on one page, for a browser."""
+    say([f"Wrote {api.write_report(**options)}."])
 
 
 @app.command()
@@ -187,7 +195,7 @@ def lower_model(
 @app.command()
 def targets() -> None:
     """List the installed targets, and what their measurements depend on."""
-    Terminal().print(render.targets_table(api.list_targets()))
+    Terminal().print(render.targets_table(list_targets()))
 
 
 @app.callback(invoke_without_command=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from inlay.api import TargetRow
 from inlay.run.compare import BenchRow
 from inlay.run.quantize import Quantized
 from inlay.run.result import AnchorResult, Best, TuneResult
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.space.resolve import Decision
+from inlay.targets.listing import TargetRow
 from inlay.trial import Accuracy, Failed, Interval, Measured
 
 _SHOWN_AS_EXACT_DB = 120.0

@@ -49,17 +49,24 @@ class Samples:
         kind: ``npz``, ``folder``, ``function``, ``feeds`` or ``random``.
         source: where they come from, for messages and ``result.json``.
         labels: one per feed (or per row of its batch), or None.
+        numbers: where each stands in the user's data, from 0; empty where these are all of it, in order.
     """
 
     feeds: tuple[Feed, ...]
     kind: str
     source: str
     labels: np.ndarray | None = None
+    numbers: tuple[int, ...] = ()
 
     def part(self, indices: Sequence[int]) -> Samples:
         """The samples at ``indices``, labels included."""
         labels = None if self.labels is None else self.labels[list(indices)]
-        return Samples(tuple(self.feeds[i] for i in indices), self.kind, self.source, labels)
+        numbers = tuple(self.number(i) for i in indices)
+        return Samples(tuple(self.feeds[i] for i in indices), self.kind, self.source, labels, numbers)
+
+    def number(self, index: int) -> int:
+        """Where the sample at ``index`` stands in the user's data, from 0."""
+        return self.numbers[index] if self.numbers else index
 
     def __len__(self) -> int:
         return len(self.feeds)

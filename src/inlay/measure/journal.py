@@ -207,6 +207,13 @@ class Journal:
         rows = [(kind, key, json.dumps(list(map(float, n))), float(d)) for n, d in zip(ns, drift, strict=True)]
         self._write("INSERT INTO blocks (kind, models, ns, drift) VALUES (?, ?, ?, ?)", *rows)
 
+    def readings(self) -> list[tuple[str, list[str], list[float], float]]:
+        """Every recorded block in order: its kind, its models, their nanoseconds, and its drift."""
+        query = "SELECT kind, models, ns, drift FROM blocks ORDER BY number"
+        with self._reading():
+            rows = self._db.execute(query).fetchall()
+            return [(str(k), list(json.loads(m)), list(map(float, json.loads(n))), float(d)) for k, m, n, d in rows]
+
     def fact(self, fact: Fact[T]) -> T | None:
         """The value recorded earlier, or None."""
         with self._reading():

@@ -33,6 +33,7 @@ class TuneConfig:
         confirm_processes: fresh processes in which the winner is measured again.
         confirm_blocks: blocks in each of them.
         limit_s: seconds that one call of the runtime may take.
+        command: the line that asks for this run, for people.
     """
 
     target: TargetSpec = field(default_factory=lambda: TargetSpec(DEFAULT_TARGET))
@@ -56,6 +57,7 @@ class TuneConfig:
     confirm_blocks: int = 8
     limit_s: float = 600.0
     cost_db: Annotated[bool, options.COST_DB] = True
+    command: str = ""
 
     def identity(self) -> dict[str, str]:
         """The settings that change which trials a run makes. Budgets may be raised when a run is continued."""

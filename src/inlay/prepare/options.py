@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -86,6 +87,41 @@ def documented(item: T) -> T:
         head += "\n"
     item.__doc__ = f"{head.rstrip()}\n\n{title}\n" + "\n".join(lines) + f"\n{body}"
     return item
+
+
+def command_line(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
+    """The command that does what this call of ``function`` did, whose parameters are options.
+
+    What no command line can say (arrays, functions) stands there in angle brackets; defaults are left out.
+    """
+    hints = inspect.get_annotations(function, eval_str=True)
+    words, places = ["inlay", function.__name__], list[str]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        option, value = option_in(hints.get(name)), given[name]
+        if option is None or option.type is None or value is None or _same(value, parameter.default):
+            continue
+        flag = option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
+        if option.positional:
+            places += _words(value, option)
+        elif option.type is bool:
+            words.append(flag)
+        else:
+            words += [part for word in _words(value, option) for part in (flag, word)]
+    return " ".join([*words[:2], *places, *words[2:]])
+
+
+def _same(value: Any, default: Any) -> bool:
+    plain = (str, int, float, bool, Path, tuple)
+    return isinstance(value, plain) and (str(value) == str(default) or value == default)
+
+
+def _words(value: Any, option: Option) -> list[str]:
+    if option.repeated and isinstance(value, Mapping):
+        return [shlex.quote(f"{key}={setting}") for key, setting in value.items()]
+    if option.repeated and isinstance(value, Sequence) and not isinstance(value, str):
+        return [shlex.quote(str(v)) for v in value]
+    said = str(value) if isinstance(value, (str, int, float, Path)) else getattr(value, "name", None)
+    return [shlex.quote(said) if isinstance(said, str) else f"<{type(value).__name__}>"]
 
 
 MODEL = Option("The ONNX model.", metavar="MODEL", type=Path, positional=True, show_default=False)

@@ -99,6 +99,17 @@ class Judge:
         reason = self._reason(worst, margin, drop)
         return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
 
+    def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
+        """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples."""
+        found = []
+        for want, got in zip(self.reference, outputs, strict=True):
+            energies = [self._compare(name)(y, got.get(name)) for name, y in want.items()]
+            found.append(min((sqnr_db(signal, noise) for signal, noise, *_ in energies), default=EXACT_DB))
+        return tuple(found)
+
+    def _compare(self, name: str) -> Callable[[np.ndarray, np.ndarray | None], tuple[float, float, float, float]]:
+        return _changes if name in self._decisions else _energies
+
     def _reason(self, worst: OutputError, margin: float, drop: float | None) -> str:
         least = self._bound.min_sqnr_db
         if least is not None and worst.sqnr_db < least + margin:
@@ -119,7 +130,7 @@ class Judge:
         names = self.reference[0].keys() if self.reference else ()
         for name in names:
             pairs = [(want[name], got.get(name)) for want, got in zip(self.reference, outputs, strict=True)]
-            compare = _changes if name in self._decisions else _energies
+            compare = self._compare(name)
             signal, noise, dot, other = np.array([compare(*pair) for pair in pairs]).T
             total = sqnr_db(float(signal.sum()), float(noise.sum()))
             norm = float(np.sqrt(signal.sum() * other.sum()))

@@ -94,6 +94,7 @@ def assemble(
         seed=config.seed,
         notes=notes,
         interrupted=interrupted,
+        command=config.command,
     )
 
 

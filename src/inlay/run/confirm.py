@@ -21,7 +21,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from inlay.data import Samples
 from inlay.errors import TargetError
@@ -30,7 +29,6 @@ from inlay.measure.client import Limit, StartWorker, Worker
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256, load
-from inlay.model.store import model_bytes
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Judge, Metric, Outputs
@@ -46,6 +44,7 @@ from inlay.run.contenders import (
     open_cases,
     promise,
 )
+from inlay.run.delivered import best_of, ratio_of
 from inlay.run.evaluate import Candidate
 from inlay.run.fresh_readings import FreshReadings
 from inlay.run.plan import Costs, Effort, Plan
@@ -112,6 +111,7 @@ class Confirmed:
         rejected: contenders that were faster but are outside the bound on unseen samples.
         effort: how thoroughly contenders were measured.
         troubles: what failed on the way, for people.
+        each_db: SQNR of the worst output on each unseen sample; empty where it was not judged on them.
     """
 
     best: Best
@@ -121,6 +121,7 @@ class Confirmed:
     rejected: tuple[Rejected, ...]
     effort: Effort
     troubles: tuple[str, ...] = ()
+    each_db: tuple[float, ...] = ()
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none would help.
@@ -230,7 +231,8 @@ class Confirmation:
         placement = Placement() if best.is_float else champion.candidate.placement
         baseline_ms = float(np.median(base.own_ns)) / 1e6
         found = (*troubles, *verifier.troubles)
-        return Confirmed(best, baseline_ms, champion.file.path, placement, verifier.rejected, effort, found)
+        each_db = verifier.each_db(champion)
+        return Confirmed(best, baseline_ms, champion.file.path, placement, verifier.rejected, effort, found, each_db)
 
     def _unconfirmed(
         self, contenders: Sequence[Entry], verifier: _Verifier, effort: Effort, error: TargetError
@@ -243,7 +245,7 @@ class Confirmation:
         champion = next((e for e in ranked if verifier.keeps(e)), self._given)
         base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (self._given, champion))
         gained = latency[champion.key].speedup
-        over_float = next((_over(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
+        over_float = next((ratio_of(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
         best = replace(best_of(champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {error}; the figures are those of the search"
         return self._confirmed(best, base, champion, verifier, effort, [trouble])
@@ -322,6 +324,7 @@ class _Verifier:
         self._context = context
         self._known: dict[str, Accuracy | Failed | None] = {}
         self._rejected: list[Rejected] = []
+        self._each_db: dict[str, tuple[float, ...]] = {}
         self.troubles: list[str] = []
         given = context.judged[0]
         exact = given.trial.outcome  # it is its own reference
@@ -351,11 +354,17 @@ class _Verifier:
         known = self._known.get(entry.key)
         return known if isinstance(known, Accuracy) else None
 
+    def each_db(self, entry: Entry) -> tuple[float, ...]:
+        """SQNR of a finalist's worst output on each unseen sample; empty where it was not judged on them."""
+        return self._each_db.get(entry.key, ())
+
     def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
         worker, bound = self._context.worker, self._context.config.bound
         judge = Judge(reference, unseen.samples, bound, unseen.metric, margin=False)
         try:
-            return judge.judge(worker.run(entry.file, unseen.feeds))
+            outputs = worker.run(entry.file, unseen.feeds)
+            self._each_db[entry.key] = judge.each_db(outputs)
+            return judge.judge(outputs)
         except TargetError as error:
             return Failed("accuracy", str(error))
         finally:
@@ -371,29 +380,3 @@ class _Verifier:
         except TargetError as error:
             self.troubles.append(f"no model was verified on unseen samples, as the given model fails there: {error}")
             return None
-
-
-def _over(gained: Interval, reference: Interval) -> Interval:
-    """One speed-up over another of the same model, with all that both intervals leave open."""
-    return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
-
-
-def best_of(champion: Entry, over_given: Interval, over_float: Interval, verified: Accuracy | None) -> Best:
-    """What is delivered, with its speed-ups and its accuracy on unseen samples."""
-    outcome = champion.candidate.trial.outcome
-    assert isinstance(outcome, Measured)
-    proto = onnx.load(str(champion.file.path), load_external_data=False)
-    types = [n.op_type for n in proto.graph.node]
-    return Best(
-        origin=champion.candidate.trial.proposal.origin,
-        placement_digest=champion.candidate.trial.proposal.placement.digest,
-        latency_ms=float(np.median(champion.own_ns)) / 1e6,
-        speedup=over_given,
-        over_float=over_float,
-        selection=outcome.accuracy,
-        verification=verified,
-        qdq_pairs=types.count("QuantizeLinear"),
-        is_float=not champion.candidate.placement and not {"QuantizeLinear", "DequantizeLinear"} & set(types),
-        output_sha256=file_sha256(champion.file.path),
-        size_bytes=model_bytes(champion.file.path),
-    )

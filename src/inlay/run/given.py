@@ -13,8 +13,9 @@ from inlay.errors import Late, TimedOut
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import EXACT_DB, Judge
 from inlay.run.assemble import assemble
-from inlay.run.confirm import Confirmed, best_of
+from inlay.run.confirm import Confirmed
 from inlay.run.contenders import Entry
+from inlay.run.delivered import best_of
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS
 from inlay.run.plan import Effort

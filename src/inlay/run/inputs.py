@@ -25,7 +25,7 @@ _MOST_SAMPLES, _MOST_LABELLED = 32, 2000
 thousands; the SQNR of an output settles with tens."""
 
 
-OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.sqlite")
+OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.sqlite", "report.html")
 """What a run writes into its folder; ``pattern_cache.yaml`` besides, which is merged with what it held."""
 
 

@@ -124,6 +124,7 @@ class TuneResult:
         search: how much work was done, and why it ended.
         bound: the accuracy bound, as text.
         seed: of the run.
+        command: the line that asks for this run.
         notes: what people should know: passes rolled back, why float is best, too few samples.
         interrupted: the run was stopped by the user.
     """
@@ -143,6 +144,7 @@ class TuneResult:
     seed: int
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    command: str = ""
 
     @property
     def model_path(self) -> Path:
@@ -163,6 +165,7 @@ class TuneResult:
             "pareto": [dict(p) for p in self.pareto],
             "search": dict(self.search),
             "seed": self.seed,
+            "command": self.command,
             "notes": list(self.notes),
         }
 

@@ -6,6 +6,7 @@ the confirmed winner, the result. :func:`search_until` is the loop.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import Samples
-from inlay.errors import Late
+from inlay.errors import InlayError, Late
 from inlay.measure.client import Lab
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
@@ -31,6 +32,8 @@ from inlay.run.confirm import Confirmation, Confirmed, Unseen
 from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
 from inlay.run.cuts import cuts
 from inlay.run.evaluate import Evaluator
+from inlay.run.evidence import EVIDENCE, evidence_of
+from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone, run_given
 from inlay.run.inputs import RunInputs
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
@@ -103,6 +106,8 @@ def tune(
         write_recipe(inputs.out / "recipe.yaml", model.prepared, confirmed.placement)
         confirmed.install(inputs.out / "model.onnx")
         write_json(inputs.out / "result.json", result.as_json())
+        with contextlib.suppress(InlayError):  # nothing of the result depends on it
+            _leave_evidence(session, model, search, confirmed)
         return result
 
 
@@ -348,6 +353,25 @@ def _result(
         notes=notes,
         interrupted=ended.interrupted,
     )
+
+
+def _leave_evidence(session: Session, model: _Calibrated, search: _SearchSetup, confirmed: Confirmed) -> None:
+    """Record what a report needs; what was delivered is profiled for it where there is time left."""
+    writer, key, placement = model.candidates, model.candidates.key, confirmed.placement
+    if placement is not None and session.plan.deadline.fits(session.costs.profile_s(1, PROFILES_COMPARED)):
+        write = partial(writer.write, placement)
+        search.evaluator.profile(key(placement), write, search.feed, confirmed.best.latency_ms * 1e6)
+    unseen = session.inputs.verification
+    evidence = evidence_of(
+        model.prepared,
+        placement,
+        search.strategies.guided.surrogate.cost_model,
+        session.journal.fact(SENSITIVITY),
+        {"delivered": "" if placement is None else key(placement), "float": key(Placement())},
+        {name: key(trial.proposal.placement) for name, trial in search.strategies.anchors.trials.items()},
+        [] if unseen is None else [(unseen.number(i), db) for i, db in enumerate(confirmed.each_db)],
+    )
+    session.journal.record_fact(EVIDENCE, evidence)
 
 
 def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple[str, ...]:

@@ -1,0 +1,10 @@
+"""A finished run on one page: ``report.html``, a single file that needs no network.
+
+``folder`` reads what a run left, ``kernels`` says what ran where and for how long, ``charts``, ``points``, ``layered``
+and ``drawing`` compute positions, ``page`` fills the template. Names in a model are text from a stranger: the template
+escapes all of them, and the page's script writes text, never markup. Nothing but the commands imports the room.
+"""
+
+from inlay.report.page import leave_report, write_report
+
+__all__ = ["leave_report", "write_report"]

@@ -1,0 +1,80 @@
+"""What a run left in its folder, for a report: result, trials, blocks, evidence and kernel times."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import JournalError
+from inlay.measure.journal import Journal, Record
+from inlay.run.evidence import EVIDENCE, Evidence
+from inlay.run.facts import PROFILE, SIZE
+from inlay.targets.base import KernelTime
+from inlay.trial import Measured
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run.
+
+    Attributes:
+        folder: where it is.
+        result: the content of ``result.json``.
+        trials: every trial, in order.
+        selectable: keys of the trials that ``inlay select`` can write.
+        sizes: bytes of the candidates, by key, as far as known.
+        sentinel: nanoseconds of the given model in each block of a race, in order.
+        evidence: None where the run left none: it ended before there was a candidate, or is of an older version.
+        profiles: kernel times by candidate key, of those that were profiled.
+        recipe: the content of ``recipe.yaml``; empty where there is none.
+    """
+
+    folder: Path
+    result: Mapping[str, Any]
+    trials: Sequence[Record]
+    selectable: frozenset[str]
+    sizes: Mapping[str, int]
+    sentinel: Sequence[float]
+    evidence: Evidence | None
+    profiles: Mapping[str, Sequence[KernelTime]]
+    recipe: str
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """The finished run in ``folder``. Raises JournalError where there is none, or it is damaged."""
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf8"))
+        result["best"]["speedup"], result["model"]["path"], result["baseline"]["latency_ms"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
+    if not (folder / "run.sqlite").is_file():
+        raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
+    with contextlib.closing(Journal(folder / "run.sqlite", None)) as journal:
+        trials = journal.trials()
+        measured = [t.candidate for t in trials if isinstance(t.outcome, Measured)]
+        sizes = {key: journal.fact(SIZE.of(key)) for key in measured}
+        evidence = journal.fact(EVIDENCE)
+        keys = dict.fromkeys(measured if evidence is None else [*measured, evidence.delivered, evidence.floats])
+        profiles = {key: journal.fact(PROFILE.of(key)) for key in keys}
+        return FinishedRun(
+            folder,
+            result,
+            trials,
+            frozenset(key for key in measured if journal.placement(key) is not None),
+            {key: size for key, size in sizes.items() if size is not None},
+            [ns[0] for kind, _, ns, _ in journal.readings() if kind == "race"],
+            evidence,
+            {key: kernels for key, kernels in profiles.items() if kernels},
+            _text(folder / "recipe.yaml"),
+        )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,77 @@
+"""A layered drawing of a graph (Sugiyama, Tagawa and Toda, 1981): layers by longest paths, few crossings, short edges.
+
+Own code, since the libraries that do it are under the GPL, need a program beside Python, or lack a Python version that
+is supported here. The horizontal positions are a library's: a layer in a given order, each node as close as possible to
+its neighbors and at least one unit from the next, is an isotonic regression.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+_SWEEPS = 6
+"""Times that all layers are ordered by their neighbors, down and up in turn: more change little."""
+_LONGEST = 12
+"""Layers that an edge may span to keep a lane of its own: a mask that every block reads would push all nodes apart."""
+
+
+def layers_of(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """The layer of each node: one more than the highest of its producers, but right above its readers without any.
+
+    Args:
+        count: nodes, in topological order.
+        edges: producer and reader, by number.
+    """
+    layer = [0] * count
+    reads: list[bool] = [False] * count
+    for producer, reader in sorted(edges, key=lambda e: e[1]):
+        layer[reader] = max(layer[reader], layer[producer] + 1)
+        reads[reader] = True
+    first_reader: dict[int, int] = {}
+    for producer, reader in edges:
+        first_reader[producer] = min(first_reader.get(producer, layer[reader]), layer[reader])
+    return [at if reads[i] else max(0, first_reader.get(i, 1) - 1) for i, at in enumerate(layer)]
+
+
+def positions(layer: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[float]:
+    """The horizontal position of each node: neighbors in a layer are at least 1 apart; the leftmost node is at 0.
+
+    Args:
+        layer: of each node.
+        edges: producer and reader, by number.
+    """
+    layers = list(layer)
+    below: list[list[int]] = [[] for _ in layer]
+    above: list[list[int]] = [[] for _ in layer]
+    for producer, reader in dict.fromkeys(edges):
+        chain = [producer]
+        if 1 < layer[reader] - layer[producer] <= _LONGEST:  # lanes for the edge on its way
+            for at in range(layer[producer] + 1, layer[reader]):
+                chain.append(len(layers))
+                layers.append(at)
+                below.append([])
+                above.append([])
+        chain.append(reader)
+        for a, b in itertools.pairwise(chain):
+            below[a].append(b)
+            above[b].append(a)
+    rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
+    for node, at in enumerate(layers):
+        rows[at].append(node)
+    x = np.zeros(len(layers))
+    for row in rows:
+        x[row] = np.arange(len(row)) - (len(row) - 1) / 2.0
+    for sweep in range(_SWEEPS):
+        order, sides = (rows, above) if sweep % 2 == 0 else (rows[::-1], below)
+        for row in order:
+            wanted = np.array([x[sides[n]].mean() if sides[n] else x[n] for n in row])
+            by = np.argsort(wanted, kind="stable")
+            row[:] = [row[i] for i in by]
+            steps = np.arange(len(row))
+            x[row] = isotonic_regression(wanted[by] - steps).x + steps if row else []
+    found = x[: len(layer)]
+    return [round(float(at), 2) for at in found - (found.min() if len(found) else 0.0)]

@@ -1,0 +1,174 @@
+"""The page: what a run found, in the order in which people ask, through one template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, TemplateError
+from markupsafe import Markup
+
+from inlay.errors import InlayError, JournalError
+from inlay.files import write_text
+from inlay.report.drawing import drawing
+from inlay.report.folder import FinishedRun, read_run
+from inlay.report.kernels import KINDS, spent, unit_rows
+from inlay.report.points import EXACT_DB, decibels, front, ratio, sentinel, trace
+from inlay.run.evidence import Evidence
+from inlay.search.baselines import ORIGINAL
+
+REPORT = "report.html"
+"""Name of the page in a run's folder."""
+_WORST = 5
+"""Samples that are named for being the least accurate."""
+
+
+def write_report(folder: Path) -> Path:
+    """Write the page of the finished run in ``folder`` into it, and return its path.
+
+    Raises:
+        JournalError: there is no finished run in ``folder``, or it cannot be written to.
+    """
+    path, run = folder / REPORT, read_run(folder)
+    try:
+        text = page(run)
+    except (TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise JournalError(f"{folder} holds a damaged run: {error!r}") from error
+    write_text(path, text)
+    return path
+
+
+def leave_report(folder: Path) -> str:
+    """Write the page; why it could not be written, for people, where it could not: no run is lost by that."""
+    try:
+        write_report(folder)
+    except InlayError as error:
+        return f"there is no {REPORT}: {error}"
+    return ""
+
+
+def page(run: FinishedRun) -> str:
+    """The page as HTML: one document that refers to nothing outside."""
+    evidence = run.evidence
+    units = [] if evidence is None else unit_rows(run, evidence)
+    return _template().render(
+        run=run,
+        result=run.result,
+        verdict=verdict(run.result),
+        accuracy=accuracy_words(run.result),
+        front=front(run),
+        trace=trace(run),
+        sentinel=sentinel(run),
+        anchors=run.result.get("anchors", []),
+        bars=[] if evidence is None else bars(run, evidence),
+        kinds=KINDS,
+        units=units,
+        evidence=evidence,
+        graph=None if evidence is None else drawing(run, evidence, units),
+        unit_data=[
+            [r.facts.name, r.facts.op_type, r.facts.precision, r.executed, r.ns, r.saved_ns, r.why] for r in units
+        ],
+        profiled=evidence is not None and evidence.delivered in run.profiles,
+        worst=[] if evidence is None else sorted(evidence.samples, key=lambda s: s[1])[:_WORST],
+        outputs=run.result["best"].get("outputs", []),
+        exact_db=EXACT_DB,
+        ratio=ratio,
+        decibels=decibels,
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+    )
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Kernel time of one model: its name, nanoseconds by kind, and their sum."""
+
+    name: str
+    parts: Mapping[str, float]
+    total: float
+
+
+def bars(run: FinishedRun, evidence: Evidence) -> list[Bar]:
+    """Kernel time of every anchor that was profiled and of what was delivered; each model once."""
+    named = {evidence.floats: "float, normalized"}
+    for name, key in evidence.anchors.items():
+        named.setdefault(key, name)
+    if evidence.delivered:
+        was = named.pop(evidence.delivered, "")
+        named[evidence.delivered] = f"delivered ({was})" if was else "delivered"
+    found = []
+    for key, name in named.items():
+        if key in run.profiles:
+            parts = spent(run.profiles[key])
+            found.append(Bar(name, parts, sum(parts.values())))
+    return found
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """What came out, in one sentence for someone who knows nothing of the run."""
+    best, given_ms = result["best"], result["baseline"]["latency_ms"]
+    sure = "" if best.get("confirmed", True) else " (not confirmed in fresh processes)"
+    if best["origin"] == ORIGINAL:
+        why = f"nothing that keeps the bound is measurably faster than its {given_ms:.3f} ms"
+        return f"Keep the model as it is: {why}{sure}."
+    what = "as float, normalized" if best["is_float"] else f"with {best['qdq_pairs']} Q/DQ pairs"
+    low, high = best["speedup_low"], best["speedup_high"]
+    between = (
+        "" if low is None or high is None or low == high else f", at 95 % confidence between {low:.2f} and {high:.2f}"
+    )
+    return (
+        f"{best['speedup']:.2f} times as fast as the given model{between}: {given_ms:.3f} ms before, "
+        f"{best['latency_ms']:.3f} ms now, {what}{sure}."
+    )
+
+
+def accuracy_words(result: Mapping[str, Any]) -> str:
+    """How accurate the delivered model is, and what such a figure is good for."""
+    best = result["best"]
+    where = "samples that nothing in the run had seen" if best.get("verified") else "samples that the search has seen"
+    if best["origin"] == ORIGINAL:
+        return "Its outputs are those of the given model, since it is the given model."
+    parts = []
+    if best.get("metric") is not None:
+        drop = best.get("metric_drop")
+        parts.append(f"Metric {best['metric']:.4f}" + ("" if drop is None else f", {0.0 - drop:+.4f} against float"))
+    db = best["sqnr_db"]
+    if db >= EXACT_DB:
+        return "; ".join([*parts, f"outputs equal to float on {where}"]) + "."
+    amplitude = 100.0 * 10.0 ** (-db / 20.0)
+    parts.append(f"SQNR {db:.1f} dB: the outputs differ from float by {amplitude:.2g} % of their size, on {where}")
+    return "; ".join(parts) + "."
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("inlay.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["us"] = _microseconds
+    environment.filters["json"] = _json
+    return environment.get_template("page.html.j2")
+
+
+def _microseconds(ns: float | None) -> str:
+    return "" if ns is None else f"{ns / 1e3:.1f}"
+
+
+def _json(data: object) -> Markup:
+    """JSON that no name of a model can end the script element of."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _asset(name: str) -> Markup:
+    """A file of this package, which is written into the page as it is."""
+    return Markup(resources.files("inlay.report").joinpath(name).read_text(encoding="utf8"))

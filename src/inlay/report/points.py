@@ -1,0 +1,221 @@
+"""The measured models as points: the front of speed and accuracy, and the search as it went."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inlay.measure.journal import Record
+from inlay.report.charts import Axis, quantile
+from inlay.report.folder import FinishedRun
+from inlay.search.baselines import ORIGINAL
+from inlay.trial import Failed, Infeasible, Interval, Measured
+
+EXACT_DB = 120.0
+"""About the rounding of float32 sums: points from here on stand in a column of their own."""
+_WIDTH, _HEIGHT = 640.0, 340.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 20.0, 16.0, 44.0
+_MOST_SPAN = 1.25
+"""Intervals of few blocks are wide or open: an axis goes this factor beyond the extreme values, and bars end there."""
+_BAND = (0.05, 0.95)
+"""Quantiles of the given model's own readings that make the noise band."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One point of a chart: where it is, how it looks, and what is said about it.
+
+    Attributes:
+        x, y: on the page.
+        low, high: ends of its error bar there; equal to ``y`` without one.
+        shape: ``anchor``, ``best``, ``point``, ``outside`` or ``failed``.
+        label: its name.
+        details: pairs of words to show when it is chosen.
+        command: the line that writes this model; empty where there is none.
+    """
+
+    x: float
+    y: float
+    low: float
+    high: float
+    shape: str
+    label: str
+    details: Sequence[tuple[str, str]]
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart: its axes, its marks, and lines and bands in page units."""
+
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    line: str = ""
+    band: tuple[float, float] | None = None
+    exact_x: float = 0.0
+    width: float = _WIDTH
+    height: float = _HEIGHT
+
+
+def front(run: FinishedRun) -> Chart:
+    """Speed-up over the given model against SQNR, of all models that were timed; a line joins those that none beats."""
+    timed = _timed(run)
+    delivered = "" if run.evidence is None else run.evidence.delivered
+    commands = select_lines(run)
+    finite = [m.accuracy.sqnr_db for _, m in timed if m.accuracy.sqnr_db < EXACT_DB]
+    right = _WIDTH - _RIGHT - 44.0
+    x = Axis.around(finite or [0.0, 40.0], _LEFT, right)
+    exact_x = right + 34.0
+    y = Axis.around([1.0, *_span([m.latency.speedup for _, m in timed])], _HEIGHT - _BOTTOM, _TOP)
+    given_ms = run.result["baseline"]["latency_ms"]
+    kept = run.result["best"]["origin"] == ORIGINAL
+    given = [("latency", f"{given_ms:.3f} ms"), ("this is", "the model as it was given")]
+    marks = [Mark(exact_x, y.at(1.0), y.at(1.0), y.at(1.0), "best" if kept else "anchor", ORIGINAL, given)]
+    for trial, measured in timed:
+        speed, accuracy = measured.latency.speedup, measured.accuracy
+        shape = "anchor" if trial.origin in _anchor_names(run) else "point"
+        shape = "best" if trial.candidate == delivered else shape if accuracy.feasible else "outside"
+        marks.append(
+            Mark(
+                exact_x if accuracy.sqnr_db >= EXACT_DB else x.at(accuracy.sqnr_db),
+                y.at(speed.value),
+                y.at(speed.low),
+                y.at(speed.high),
+                shape,
+                trial.origin,
+                _details(trial, measured, run.sizes.get(trial.candidate)),
+                commands.get(trial.candidate, ""),
+            )
+        )
+    order = sorted((m for m in marks if m.command), key=lambda m: (m.x, m.y))
+    line = " ".join(f"{m.x},{m.y}" for m in order)
+    return Chart(x, y, marks, line, exact_x=exact_x)
+
+
+def select_lines(run: FinishedRun) -> dict[str, str]:
+    """The ``inlay select`` line that writes each model that no other beats in both speed and accuracy, by key.
+
+    ``inlay select`` writes the fastest model of at least so many dB: of the models here, that with the bound in this
+    line is the one.
+    """
+    found: dict[str, str] = {}
+    least = -math.inf
+    able = [(t, m) for t, m in _timed(run) if t.candidate in run.selectable]
+    for trial, measured in sorted(able, key=lambda p: -p[1].latency.speedup.value):
+        db = measured.accuracy.sqnr_db
+        if db <= least:
+            continue
+        rounded = math.floor(db * 100.0) / 100.0
+        bound = f"{rounded:g}" if rounded > least and float(f"{rounded:g}") <= db else repr(db)
+        if float(bound) <= least:
+            bound = repr(db)
+        found[trial.candidate] = f"inlay select {quoted(str(run.folder))} --min-sqnr {bound} --to model-{bound}dB.onnx"
+        least = db
+    return found
+
+
+def trace(run: FinishedRun) -> Chart:
+    """Speed-up of every trial in order, the best so far as a line, and the noise band of the given model around 1."""
+    trials = run.trials
+    timed = [t.outcome.latency.speedup for t in trials if isinstance(t.outcome, Measured)]
+    ratios = sentinel_ratios(run)
+    band = (quantile(ratios, _BAND[0]), quantile(ratios, _BAND[1])) if len(ratios) > 2 else None
+    x = Axis(0.0, max(len(trials) + 1.0, 2.0), _LEFT, _WIDTH - _RIGHT)
+    y = Axis.around([1.0, *_span(timed), *(band or ())], _HEIGHT - _BOTTOM, _TOP)
+    marks, line, best = [], [], 1.0
+    for number, trial in enumerate(trials, 1):
+        outcome = trial.outcome
+        at, shape, details = x.at(number), "failed", []
+        low = high = where = y.begin
+        if isinstance(outcome, Measured):
+            speed = outcome.latency.speedup
+            where, low, high = y.at(speed.value), y.at(speed.low), y.at(speed.high)
+            shape = "best" if trial.accepted else "point" if outcome.accuracy.feasible else "outside"
+            details = _details(trial, outcome, run.sizes.get(trial.candidate))
+            if trial.accepted:
+                best = speed.value
+        elif isinstance(outcome, Infeasible):
+            shape, details = "outside", [("not timed", outcome.accuracy.reason)]
+        elif isinstance(outcome, Failed):
+            details = [(f"failed in {outcome.stage}", outcome.message[:300])]
+        line.append(f"{at},{y.at(best)}")
+        marks.append(Mark(at, where, low, high, shape, f"{number}. {trial.origin}", details))
+    return Chart(x, y, marks, " ".join(line), None if band is None else (y.at(band[1]), y.at(band[0])))
+
+
+def sentinel_ratios(run: FinishedRun) -> list[float]:
+    """Each reading of the given model in a race over the median of all of them."""
+    if not run.sentinel:
+        return []
+    typical = quantile(run.sentinel, 0.5)
+    return [ns / typical for ns in run.sentinel] if typical > 0.0 else []
+
+
+def sentinel(run: FinishedRun) -> Chart | None:
+    """The given model's latency in every block of every race, over its median: how steady the machine was."""
+    ratios = sentinel_ratios(run)
+    if len(ratios) < 3:
+        return None
+    x = Axis(0.0, float(len(ratios) - 1), _LEFT, _WIDTH - _RIGHT)
+    y = Axis.around([1.0, *ratios], 120.0, 12.0)
+    line = " ".join(f"{x.at(i)},{y.at(r)}" for i, r in enumerate(ratios))
+    band = y.at(quantile(ratios, _BAND[1])), y.at(quantile(ratios, _BAND[0]))
+    return Chart(x, y, [], line, band, height=150.0)
+
+
+def quoted(text: str) -> str:
+    """``text`` as one word of a shell."""
+    return shlex.quote(text)
+
+
+def _span(speeds: Sequence[Interval]) -> Iterator[float]:
+    """The values, and the ends of their intervals as far as these leave the values' differences visible."""
+    low, high = min((s.value for s in speeds), default=1.0), max((s.value for s in speeds), default=1.0)
+    for speed in speeds:
+        yield from (speed.value, max(speed.low, low / _MOST_SPAN), min(speed.high, high * _MOST_SPAN))
+
+
+def _timed(run: FinishedRun) -> list[tuple[Record, Measured]]:
+    return [(t, t.outcome) for t in run.trials if isinstance(t.outcome, Measured)]
+
+
+def _anchor_names(run: FinishedRun) -> set[str]:
+    return {str(a["name"]) for a in run.result.get("anchors", ())}
+
+
+def _details(trial: Record, measured: Measured, size: int | None) -> list[tuple[str, str]]:
+    speed, accuracy = measured.latency.speedup, measured.accuracy
+    rows = [
+        ("latency", f"{measured.latency.ns / 1e6:.3f} ms"),
+        ("speed-up over the given model", ratio(vars(speed))),
+        ("SQNR of the worst output", decibels(accuracy.sqnr_db)),
+    ]
+    if accuracy.metric is not None:
+        rows.append(("metric", f"{accuracy.metric:.4f}"))
+    if size is not None:
+        rows.append(("size", f"{size / 1e6:.2f} MB"))
+    rows.append(("blocks", str(measured.latency.blocks)))
+    if measured.equal_to:
+        rows.append(
+            ("note", "the runtime makes the same graph of it as of an earlier candidate, whose figures these are")
+        )
+    if not accuracy.feasible:
+        rows.append(("outside the bound", accuracy.reason))
+    return rows
+
+
+def ratio(interval: Mapping[str, Any]) -> str:
+    """A speed-up with its interval, of ``value``, ``low`` and ``high``."""
+    low, high = interval["low"], interval["high"]
+    if low is None or high is None or low == high or math.isinf(high):
+        return f"{interval['value']:.2f}x"
+    return f"{interval['value']:.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def decibels(sqnr_db: float) -> str:
+    """An SQNR in dB, or "exact"."""
+    return "exact" if sqnr_db >= EXACT_DB else f"{sqnr_db:.1f} dB"

@@ -1,0 +1,38 @@
+"""What is delivered, as a value: its figures, and what the file holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from inlay.model.load import file_sha256
+from inlay.model.store import model_bytes
+from inlay.run.contenders import Entry
+from inlay.run.result import Best
+from inlay.trial import Accuracy, Interval, Measured
+
+
+def ratio_of(gained: Interval, reference: Interval) -> Interval:
+    """One speed-up over another of the same model, with all that both intervals leave open."""
+    return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
+
+
+def best_of(champion: Entry, over_given: Interval, over_float: Interval, verified: Accuracy | None) -> Best:
+    """What is delivered, with its speed-ups and its accuracy on unseen samples."""
+    outcome = champion.candidate.trial.outcome
+    assert isinstance(outcome, Measured)
+    proto = onnx.load(str(champion.file.path), load_external_data=False)
+    types = [n.op_type for n in proto.graph.node]
+    return Best(
+        origin=champion.candidate.trial.proposal.origin,
+        placement_digest=champion.candidate.trial.proposal.placement.digest,
+        latency_ms=float(np.median(champion.own_ns)) / 1e6,
+        speedup=over_given,
+        over_float=over_float,
+        selection=outcome.accuracy,
+        verification=verified,
+        qdq_pairs=types.count("QuantizeLinear"),
+        is_float=not champion.candidate.placement and not {"QuantizeLinear", "DequantizeLinear"} & set(types),
+        output_sha256=file_sha256(champion.file.path),
+        size_bytes=model_bytes(champion.file.path),
+    )

@@ -1,0 +1,46 @@
+"""`inlay targets`: what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from inlay.errors import InlayError
+from inlay.targets.base import TargetSpec
+from inlay.targets.registry import available, create, options_of, remark_of
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    """One installed target.
+
+    Attributes:
+        name: of its entry point.
+        facts: what measurements on it depend on.
+        problem: why it cannot be used here, or not without options.
+        options: the names of its options, each with its default as text; without one where it must be given.
+        remark: what else there is to know.
+    """
+
+    name: str
+    facts: Mapping[str, str]
+    problem: str = ""
+    options: Sequence[str] = ()
+    remark: str = ""
+
+
+def list_targets() -> list[TargetRow]:
+    """Every installed target."""
+    return [_target_row(name) for name in available()]
+
+
+def _target_row(name: str) -> TargetRow:
+    facts: Mapping[str, str] = {}
+    problem, known = "", list[str]()
+    try:
+        options = options_of(name)
+        known = [key if p.default is p.empty else f"{key}={p.default}" for key, p in options.items()]
+        facts = create(TargetSpec(name)).fingerprint().facts
+    except InlayError as error:
+        problem = str(error)
+    return TargetRow(name, facts, problem, known, remark_of(name))
