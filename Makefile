@@ -10,7 +10,7 @@ LOCK := requirements/dev.lock
 
 .DEFAULT_GOAL := help
 BUDGET ?= 1h
-.PHONY: help setup demo test fuzz lint format bench docs lock clean
+.PHONY: help setup demo test browser fuzz lint format bench docs lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 10
@@ -31,6 +31,11 @@ demo: $(STAMP)  ## tune the digits example within three minutes
 
 test: $(STAMP)  ## run every test
 	$(BIN)/python -m pytest
+
+browser:  ## install the browser that the report is tested in, where apt may
+	@command -v chromium >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || echo "there is no Chromium, and it could not be installed: the tests of the report in a browser are skipped"
 
 fuzz: $(STAMP)  ## attack every command with hostile inputs for BUDGET=1h; reproducers go to out/findings
 	$(BIN)/python -m tests.attack fuzz --budget $(BUDGET) $(ARGS)

@@ -232,6 +232,7 @@ def _become(arguments: Sequence[str], folder: Path, stderr: int) -> None:
 def outputs(out: Path) -> dict[str, Any]:
     """What two runs of one seed have in common: the files, and the result without counts of work and times."""
     result = json.loads((out / "result.json").read_text(encoding="utf8"))
+    del result["command"]  # it names the folder
     result["search"] = {k: v for k, v in result["search"].items() if k not in _VARIES}
     found = {name: (out / name).read_bytes() for name in ("model.onnx", "recipe.yaml")}
     return {**found, **{f"result.json: {k}": v for k, v in result.items()}, "trials": trials(out)}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import inlay
 from inlay import api
 from inlay.errors import UsageError
 from inlay.targets.base import TargetSpec
@@ -58,6 +59,6 @@ def test_they_reach_the_target_and_add_to_those_of_a_spec(run: RunCommand, save:
 
 
 def test_they_are_listed_with_their_defaults() -> None:
-    rows = {row.name: row for row in api.list_targets()}
+    rows = {row.name: row for row in inlay.list_targets()}
     assert rows["ort-cpu"].options == ["threads=1"]
     assert "burst=0.0" in rows["null"].options

@@ -62,16 +62,24 @@ def positions(layer: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[fl
     rows: list[list[int]] = [[] for _ in range(max(layers, default=-1) + 1)]
     for node, at in enumerate(layers):
         rows[at].append(node)
-    x = np.zeros(len(layers))
+    x = [0.0] * len(layers)
     for row in rows:
-        x[row] = np.arange(len(row)) - (len(row) - 1) / 2.0
+        for number, node in enumerate(row):
+            x[node] = number - (len(row) - 1) / 2.0
     for sweep in range(_SWEEPS):
         order, sides = (rows, above) if sweep % 2 == 0 else (rows[::-1], below)
         for row in order:
-            wanted = np.array([x[sides[n]].mean() if sides[n] else x[n] for n in row])
-            by = np.argsort(wanted, kind="stable")
-            row[:] = [row[i] for i in by]
-            steps = np.arange(len(row))
-            x[row] = isotonic_regression(wanted[by] - steps).x + steps if row else []
-    found = x[: len(layer)]
-    return [round(float(at), 2) for at in found - (found.min() if len(found) else 0.0)]
+            wanted = {n: sum(x[m] for m in sides[n]) / len(sides[n]) if sides[n] else x[n] for n in row}
+            row.sort(key=wanted.__getitem__)
+            for node, place in zip(row, _apart([wanted[n] for n in row]), strict=True):
+                x[node] = place
+    leftmost = min(x[: len(layer)], default=0.0)
+    return [round(at - leftmost, 2) for at in x[: len(layer)]]
+
+
+def _apart(wanted: Sequence[float]) -> Sequence[float]:
+    """Positions as close as possible to the ``wanted`` ones, which ascend, each at least 1 behind the one before."""
+    if all(b - a >= 1.0 for a, b in itertools.pairwise(wanted)):
+        return wanted
+    steps = np.arange(len(wanted))
+    return [float(at) for at in isotonic_regression(np.asarray(wanted) - steps).x + steps]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay import api
+import inlay
 from inlay.errors import CompileFailed, RunFailed, TargetError, UsageError
 from inlay.targets.base import Artifact, Target
 from inlay.targets.tensorrt import bindings
@@ -132,7 +132,7 @@ def test_libraries_that_are_missing_or_too_old_are_named(monkeypatch: pytest.Mon
 
 
 def test_the_list_says_that_no_device_was_at_hand() -> None:
-    rows = {row.name: row for row in api.list_targets()}
+    rows = {row.name: row for row in inlay.list_targets()}
     for name in {"tensorrt", "trtexec"} & set(rows):  # once the package's entry points are installed
         assert "nothing of it has run on a device" in rows[name].remark
         assert rows[name].problem or rows[name].facts

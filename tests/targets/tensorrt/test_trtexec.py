@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay import api
+import inlay
 from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, UsageError
 from inlay.targets.attribution import Names
 from inlay.targets.base import Artifact, Target
@@ -162,7 +162,7 @@ def test_facts_and_the_remark(fake: str, model: Artifact) -> None:
     facts = TrtexecTarget(fake, "--useCudaGraph").fingerprint().facts
     assert (facts["tensorrt"], facts["clock"], facts["arguments"]) == ("11.3.0", "device", "--useCudaGraph")
     assert "nothing of it has run on a device" in TrtexecTarget.remark
-    rows = {row.name: row for row in api.list_targets()}
+    rows = {row.name: row for row in inlay.list_targets()}
     if "trtexec" in rows:  # once the package's entry points are installed
         assert "nothing of it has run on a device" in rows["trtexec"].remark
 
