@@ -23,8 +23,8 @@ _PROOFS = {
 _CHANGES = {
     "to-int8": "{} x {} from float to INT8",
     "to-float": "{} x {} from INT8 to float",
-    "conversion-removed": "{} values are not converted any more",
-    "conversion-added": "{} values are converted now",
+    "conversion-removed": "{} values are converted or rearranged less",
+    "conversion-added": "{} values are converted or rearranged more",
     "kernel": "{} x {} in another kernel or layout",
 }
 _KINDS = {
@@ -44,6 +44,7 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str]:
     yield from _head(found)
     yield from _reasons(found, every)
     yield from _waste(found, every)
+    yield from _losses(found)
     if every:
         yield from _operators(found)
     if found.repair is not None:
@@ -118,6 +119,17 @@ def _waste(found: Explanation, every: bool) -> Iterator[str]:
     left = found.waste[len(rows if every else rows[:_ROWS]) :]
     if left:
         yield f"  {sum(w.cost_ms for w in left):8.3f} ms         {len(left)} more (--all lists them)"
+
+
+def _losses(found: Explanation) -> Iterator[str]:
+    if found.sqnr_db is None:
+        return
+    yield ""
+    yield f"SQNR of the worst output against the float model in it: {found.sqnr_db:.1f} dB"
+    for loss in found.losses:
+        if loss.loss_db >= policy.SHOWN_DB:
+            named = "values" if loss.kind == "activation" else "weights of"
+            yield f"  {loss.loss_db:+6.1f} dB without rounding the {named} {_cut(loss.source, _WIDTH - 45)}"
 
 
 def _repair(done: Repair, every: bool) -> Iterator[str]:

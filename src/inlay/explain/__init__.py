@@ -2,11 +2,13 @@
 
 __all__ = [
     "changes",
+    "exact",
     "executed",
     "experiments",
     "explain",
     "explanation",
     "faults",
+    "losses",
     "policy",
     "repair",
     "waste",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -43,6 +43,15 @@ class Executed:
     conversions: Mapping[tuple[str, str], float]
     unknown_ns: float
     total_ns: float
+
+    def scaled(self, factor: float) -> Executed:
+        """With all times multiplied."""
+        return Executed(
+            {name: replace(ran, ns=ran.ns * factor) for name, ran in self.operators.items()},
+            {key: ns * factor for key, ns in self.conversions.items()},
+            self.unknown_ns * factor,
+            self.total_ns * factor,
+        )
 
     def is_low(self, name: str) -> bool:
         """Whether an operator ran on integers of 8 bits."""

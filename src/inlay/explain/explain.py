@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from inlay.explain.executed import Executed, executed, operators_of
 from inlay.explain.experiments import Laboratory, Proven, does_run, prove
 from inlay.explain.explanation import Explanation, Operator, Reason
 from inlay.explain.faults import Suspect, suspects
+from inlay.explain.losses import Losses, losses
 from inlay.explain.waste import wasted
 from inlay.measure.client import Worker
 from inlay.model.graph import build_graph
@@ -29,7 +31,7 @@ from inlay.prepare.take_apart import holds_quantized
 from inlay.quant.extract import extract
 from inlay.quant.plain_form import write_plain
 from inlay.space.rules import Rules
-from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.preconditions import preconditions_of
 from inlay.targets.registry import create, known_operators, known_rewrites
 
@@ -82,8 +84,16 @@ def explain(
         else:
             broken = {}
         stage("prove the reasons")
-        proven, mended = _prove(laboratory, runs, found, deadline) if quantized else ({}, None)
+        real = quantized and samples.kind != "random"
+        proving = (
+            deadline.earlier(policy.LOSS_SHARE * deadline.left) if real and math.isfinite(deadline.at) else deadline
+        )
+        proven, mended = _prove(laboratory, runs, found, proving) if quantized else ({}, None)
         proven = {**proven, **broken}
+        rounding = Losses(None)
+        if real and deadline.left:
+            stage("find the values that lose the accuracy")
+            rounding = losses(file, Capabilities.of(target), samples, worker, folder / "losses", deadline)
         listed = _operators(runs, found, proven, mended, rules)
         return Explanation(
             str(file.path),
@@ -95,17 +105,20 @@ def explain(
             wasted(runs.model.graph, runs.executed),
             failed,
             None if mended is None else mended.total_ns / 1e6,
-            notes=_notes(samples, runs.executed),
+            rounding.sqnr_db,
+            rounding.sources,
+            notes=(*_notes(samples, runs.executed), *filter(None, [rounding.problem])),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """A model with its profile and its latency in nanoseconds."""
+    """A model with its profile, its latency in nanoseconds, and the factor that its profile was scaled by."""
 
     model: ir.Model
     executed: Executed
     latency_ns: float
+    factor: float = 1.0
 
 
 def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:
@@ -126,7 +139,10 @@ def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed:
         return error
     finally:
         worker.drop(artifact)
-    return _Runs(model, executed(kernels, model.graph, rules), latency)
+    found = executed(kernels, model.graph, rules)
+    if latency:  # profiling costs time of its own: prices are shares of what an inference takes without it
+        found = found.scaled(min(1.0, latency / max(found.total_ns, 1.0)))
+    return _Runs(model, found, latency, found.total_ns / max(sum(k.ns for k in kernels), 1.0))
 
 
 def _prove(
@@ -146,7 +162,7 @@ def _prove(
         return {}, None
     everything = {s.name: s.faults for s in tried}
     try:
-        together = laboratory.profile(everything, policy.PROFILE_LEAST)[0]
+        together = laboratory.profile(everything, policy.PROFILE_LEAST)[0].scaled(runs.factor)
     except TargetError:
         together = None
 

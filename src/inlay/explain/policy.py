@@ -37,3 +37,15 @@ each asked for so many decibels more on the samples of the search."""
 
 REPAIR_BLOCKS, REPAIR_PROCESSES = 8, 3
 """Paired readings of the repaired and the given model in each fresh process: as many as confirm a search."""
+
+LOSS_SAMPLES = 8
+"""Samples on which sources of rounding are probed."""
+
+LOSSES = 12
+"""Sources that are taken out of the whole model, the loudest ones alone."""
+
+LOSS_SHARE = 0.5
+"""Of the budget, for them."""
+
+SHOWN_DB = 0.1
+"""Decibels that a source must cost to be listed on the terminal."""

@@ -12,6 +12,7 @@ import numpy as np
 from inlay.data import Samples, evenly_spaced, save_feed
 from inlay.errors import InlayError, TargetError, UsageError
 from inlay.explain import policy
+from inlay.explain.exact import exact_form
 from inlay.explain.explanation import Repair
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, load
@@ -27,15 +28,21 @@ from inlay.run.progress import Progress
 from inlay.run.select import select, wish
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
+from inlay.targets.preconditions import preconditions_of
+from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval
 
 
 @dataclass(frozen=True, eq=False)
 class _Subject:
-    """What a repair works with: the given file, the float model in it, and its accuracy against that."""
+    """What a repair works with: the given file, the float model in it, and its accuracy against that.
+
+    ``form`` is the given model in its exact form, where that is another; a search starts from it.
+    """
 
     given: ModelFile
     inner: ModelFile
+    form: Path
     samples: Samples
     judge: Judge
     feeds: Sequence[Path]
@@ -62,8 +69,8 @@ def repair(
 ) -> tuple[Repair, ModelFile | None]:
     """Look for a placement that is faster than the given one and at least as accurate; write it to ``out``.
 
-    Values that the given model quantizes keep its scales and zero points; what it does not quantize gets them from
-    ``samples``.
+    Values that the given model quantizes keep its scales and zero points, in the target's type of activations; what it
+    does not quantize gets them from ``samples``.
 
     Args:
         file: a Q/DQ model.
@@ -82,21 +89,21 @@ def repair(
     """
     with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
         work = Path(name)
-        subject = _subject(file, samples, worker, work)
+        subject = _subject(file, spec, samples, worker, work)
         given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
         config = TuneConfig(
             target=spec,
             bound=Bound(min_sqnr_db=given_db - margin),
             budget_s=budget_s,
             seed=seed,
-            qdq_baseline=file.path,
+            qdq_baseline=subject.form,
             keep_qparams=True,
             cost_db=False,
         )
         done = tune(subject.inner, work / "search", samples, config, progress=progress)
         progress.stage("compare the repaired model with the given one")
         problem = "no model that is at least as accurate was measured"
-        for path in _candidates(work / "search", done.best.origin, given_db, work):
+        for path in _candidates(subject, done.best.origin, work / "search"):
             made = load(path)
             accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds))
             if accuracy.sqnr_db < subject.accuracy.sqnr_db - policy.SAME_DB:
@@ -114,7 +121,7 @@ def repair(
     return Repair(str(out), False, None, given_db, None, "", problem), None
 
 
-def _subject(file: ModelFile, samples: Samples, worker: Worker, work: Path) -> _Subject:
+def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path) -> _Subject:
     """The float model in ``file``, and how far ``file`` is from it."""
     apart = take_apart(file, samples.feeds, work)
     assert apart is not None
@@ -135,15 +142,20 @@ def _subject(file: ModelFile, samples: Samples, worker: Worker, work: Path) -> _
         runs = False
         session = Session(externalize_weights(file.model, store), store, fuse_qdq=False)
         outputs += [session.run(feed) for feed in some.feeds]
-    return _Subject(file, inner, some, judge, feeds, judge.judge(outputs), runs)
+    target, form = create(spec), file.path
+    better = exact_form(file.model, target.rules(), preconditions_of(target))
+    if better is not None:
+        form = work / "form.onnx"
+        deliver(externalize_weights(better, store), store, form)
+    return _Subject(file, inner, form, some, judge, feeds, judge.judge(outputs), runs)
 
 
-def _candidates(folder: Path, origin: str, least_db: float, work: Path) -> Iterator[Path]:
+def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[Path]:
     """The model that a search delivered, unless it is the given file; then the fastest that were as accurate."""
-    if not origin.startswith("qdq-baseline: "):
+    if not origin.startswith("qdq-baseline: ") or subject.form != subject.given.path:
         yield folder / "model.onnx"
     for number in range(policy.REPAIR_RETREATS):
-        path = work / f"selected-{number}.onnx"
+        path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db
         try:
             select(folder, path, wish(least_db + number * policy.RETREAT_DB, None, None, "latency", False))
         except InlayError:

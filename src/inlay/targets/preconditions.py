@@ -30,6 +30,7 @@ class Precondition:
         about: the values that the advice is about; the operator's results by default.
         ops: the operators that it is about; None for all with a row in the rules.
         alone: where it is not met, the rows behind it say nothing.
+        exact: the mend changes no number that the model computes.
         source: where it is known from.
     """
 
@@ -40,6 +41,7 @@ class Precondition:
     about: Callable[[Site], str] = field(default=lambda site: _result_names(site))
     ops: frozenset[str] | None = None
     alone: bool = False
+    exact: bool = False
     source: str = ""
 
     def fault_at(self, site: Site) -> str | None:

@@ -224,6 +224,7 @@ _ROWS = (
         _make_scalars,
         "write the scales around {node} as scalars",
         ops=_SCALARS,
+        exact=True,
         source=_SOURCE,
     ),
 )
@@ -233,6 +234,7 @@ _ON_X86 = (
         _branching,
         _unsigned_branches,
         "quantize the activations around {node} to uint8",
+        exact=True,
         source=_SOURCE,
     ),
     Precondition(
@@ -241,6 +243,7 @@ _ON_X86 = (
         _unsigned_constants,
         "quantize the constants of {node} to uint8",
         ops=_BINARY,
+        exact=True,
         source=_SOURCE,
     ),
 )

@@ -1,0 +1,128 @@
+"""Which sources of rounding cost a Q/DQ model its accuracy: each put back to float, and each alone.
+
+One build of the float model with switches answers all questions (:mod:`inlay.quant.noise_probe`), with the scales and
+zero points that the given model states.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from inlay.data import Samples, save_feed
+from inlay.deadline import Deadline
+from inlay.errors import InlayError, TargetError
+from inlay.explain import policy
+from inlay.explain.explanation import Loss
+from inlay.measure.client import Worker
+from inlay.model.graph import Graph
+from inlay.model.load import ModelFile
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.prepare.candidate_writer import deliver
+from inlay.prepare.model import prepare
+from inlay.prepare.qdq_import import import_qdq
+from inlay.prepare.take_apart import take_apart
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.qparams import QParamsTable
+from inlay.space.units import Unit
+from inlay.targets.base import Artifact, Capabilities
+from inlay.trial import decibels
+from inlay.types import Placement, Port
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What rounding costs.
+
+    Attributes:
+        sqnr_db: of the given model's worst output against the float model in it, as the target computes both.
+        sources: the worst first.
+        problem: why something could not be found out.
+    """
+
+    sqnr_db: float | None
+    sources: tuple[Loss, ...] = ()
+    problem: str = ""
+
+
+def losses(
+    file: ModelFile, target: Capabilities, samples: Samples, worker: Worker, folder: Path, deadline: Deadline
+) -> Losses:
+    """The SQNR of a Q/DQ model, and the sources of rounding that cost most of it.
+
+    Args:
+        file: the model.
+        target: what the target runs.
+        samples: real ones; some are used.
+        worker: runs the given model and the float model in it.
+        folder: for files.
+        deadline: sources that are left then are not probed.
+    """
+    folder.mkdir()
+    some = samples.part(range(min(len(samples), policy.LOSS_SAMPLES)))
+    try:
+        apart = take_apart(file, some.feeds, folder)
+        assert apart is not None
+        sqnr = _sqnr(file, apart.model, some, worker, folder)
+        prepared = prepare(file, target, some.feeds[0], folder, extraction=apart)
+        imported = import_qdq(prepared, None, target.float_rewrites, some.feeds, folder)
+        table = QParamsTable(prepared.graph, prepared.rules, {}, imported.qparams)
+        probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
+        probe.use(some.feeds)
+        whole = Placement(site for _, placement in imported.placements for site in placement)
+        found = _probed(probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
+    except InlayError as error:
+        return Losses(None, (), f"nothing is said of single sources of rounding: {error}")
+    return Losses(sqnr, found)
+
+
+def _sqnr(file: ModelFile, inner: ir.Model, samples: Samples, worker: Worker, folder: Path) -> float | None:
+    store = WeightStore(folder)
+    made = deliver(externalize_weights(inner, store), store, folder / "float.onnx")
+    feeds = []
+    for number, feed in enumerate(samples.feeds):
+        feeds.append(folder / f"sample-{number}.npz")
+        save_feed(feeds[-1], feed)
+    try:
+        judge = Judge(worker.run(made, feeds), samples, Bound())
+        return judge.judge(worker.run(Artifact(file.path.resolve(), file.sha256), feeds)).sqnr_db
+    except TargetError:
+        return None
+
+
+def _sources(
+    graph: Graph, units: tuple[Unit, ...], whole: Placement
+) -> Iterator[tuple[tuple[str, str], tuple[Port, ...]]]:
+    """The ports of each activation, and of each operator's weights, by kind and name."""
+    weights = {p: u.name for u in units for p in (*u.weights, *u.biases)}
+    found: defaultdict[tuple[str, str], list[Port]] = defaultdict(list)
+    for port, _ in whole:
+        key = ("weights", weights[port]) if port in weights else ("activation", graph.value_of(port))
+        found[key].append(port)
+    return ((key, tuple(ports)) for key, ports in found.items())
+
+
+def _probed(
+    probe: NoiseProbe, whole: Placement, sources: dict[tuple[str, str], tuple[Port, ...]], deadline: Deadline
+) -> tuple[Loss, ...]:
+    """Every source alone on the noisiest sample, then the loudest taken out of the whole on all of them."""
+    alone: dict[tuple[str, str], float] = {}
+    for key, ports in sources.items():
+        if not deadline.left:
+            break
+        only = Placement((port, qtype) for port, qtype in whole if port in set(ports))
+        alone[key] = max(probe.noise(only, 1), default=0.0)
+    everything = decibels(max(probe.noise(whole), default=0.0))
+    found = []
+    for key in sorted(alone, key=lambda k: -alone[k])[: policy.LOSSES]:
+        if not deadline.left:
+            break
+        left = decibels(max(probe.noise(whole.without(sources[key])), default=0.0))
+        name = key[1].removesuffix("_saturated")  # what a pair clips is a node of its own in the float model
+        found.append(Loss(name, key[0], left - everything, decibels(alone[key])))
+    return tuple(sorted(found, key=lambda loss: -loss.loss_db))

@@ -1,0 +1,75 @@
+"""What an explanation says besides reasons: prices, the values that lose accuracy, and what repairs keep exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay import api
+from inlay.explain.exact import exact_form
+from inlay.model.load import load
+from inlay.model.serialize import proto_with
+from inlay.targets.onnxruntime.preconditions import preconditions_for
+from inlay.targets.onnxruntime.rules import rules_for
+from inlay.testing import Builder, run_reference
+from tests.explain.test_preconditions import Handmade
+from tests.support.hand_written_qdq import insert_qdq_everywhere
+
+
+def test_conversions_are_priced_and_the_sum_is_what_the_target_takes(tmp_path: Path) -> None:
+    b = Builder()
+    y = b.node("tanh", "Tanh", [b.input("x", (1, 3, 8, 8))])
+    b.output(b.node("exp", "Exp", [y]))
+    path = tmp_path / "pairs.onnx"
+    onnx.save(insert_qdq_everywhere(b.model()), path)
+    found = api.explain(path, target="null")
+    assert {w.value for w in found.waste} >= {"x", "tanh_out_float"}
+    assert {w.kind for w in found.waste} == {"idle-pair"}
+    assert found.waste[0].cost_ms == pytest.approx(0.003)  # a Q and a DQ of 1.5 us
+    whole = sum(w.cost_ms for w in found.waste) + sum(o.cost_ms for o in found.operators)
+    assert whole == pytest.approx(found.latency_ms)
+    assert found.lost_ms == pytest.approx(sum(w.cost_ms for w in found.waste))
+
+
+def test_the_value_with_a_coarse_scale_is_named(tmp_path: Path) -> None:
+    b = Handmade()
+    b.branch = "net"
+    coarse = b.pair(b.convolve(b.pair(b.x(), "a", scale=0.03)), "coarse", scale=2.0)
+    b.end(b.pair(b.convolve(coarse, "next"), "y", scale=0.2), op_type="Relu")
+    path = tmp_path / "coarse.onnx"
+    onnx.save(b.model(), path)
+    rng = np.random.default_rng(0)
+    found = api.explain(
+        path, data=[{"net_x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
+    )
+    assert found.sqnr_db is not None
+    assert found.losses[0].source == "net_op_out"
+    assert found.losses[0].loss_db > 1.0
+    assert all(loss.loss_db < found.losses[0].loss_db for loss in found.losses[1:])
+
+
+def test_the_exact_form_computes_the_same_and_has_no_fault_left(tmp_path: Path) -> None:
+    b = Handmade()
+    b.branch = "net"
+    y = b.pair(b.convolve(b.pair(b.x(), "a", zero=0, dtype=np.int8)), "y", zero=3, dtype=np.int8, shape=(1,))
+    total = b.node("net_add", "Add", [y, b.stored("c", (1, 8, 1, 1))], channels=8)
+    b.end(b.pair(total, "sum", zero=-7, dtype=np.int8, shape=(1,)))
+    b.end(y, "other", "Exp")
+    path = tmp_path / "signed.onnx"
+    onnx.save(b.model(), path)
+    rules, rows = rules_for("x86_64"), preconditions_for("x86_64")
+    made = exact_form(load(path).model, rules, rows)
+    assert made is not None
+    proto = proto_with(made, lambda _, tensor: tensor)
+    types = {t.name: t.data_type for t in proto.graph.initializer}
+    quantizers = [n for n in proto.graph.node if n.op_type == "QuantizeLinear"]
+    assert {types[n.input[2]] for n in quantizers} == {onnx.TensorProto.UINT8}
+    feed = {"net_x": np.random.default_rng(0).standard_normal((1, 8, 12, 12)).astype(np.float32)}
+    want, got = run_reference(onnx.load(path), feed), run_reference(proto, feed)
+    assert want.keys() == got.keys()
+    for name in want:
+        np.testing.assert_array_equal(want[name], got[name])
+    assert exact_form(made, rules, rows) is None
