@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
+from inlay.across.labels import target_of, targets_of
+from inlay.across.result import AcrossResult
+from inlay.across.tune import outputs_of, tune_across
 from inlay.data import (
     InputSpec,
     Samples,
@@ -59,7 +62,7 @@ from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
 from inlay.run.compare import BenchRow, compare
-from inlay.run.inputs import OUTPUTS, RANDOM_SAMPLES
+from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.progress import Progress, Silent
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
@@ -68,19 +71,26 @@ from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, OptionValue, TargetSpec
-from inlay.targets.registry import DEFAULT_TARGET, create, describe
+from inlay.targets.registry import DEFAULT_TARGET, create
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 Sizes = Sequence[str] | Mapping[str, int]
+Targets = str | TargetSpec | Sequence[str | TargetSpec]
 GivenOptions = Sequence[str] | Mapping[str, OptionValue]
 
 
-@documented
+@overload
+def tune(model: str | Path, *, target: Literal["auto"], **more: Any) -> AcrossResult: ...
+@overload
+def tune(model: str | Path, *, target: str | TargetSpec = ..., **more: Any) -> TuneResult: ...
+@overload
+def tune(model: str | Path, *, target: Sequence[str | TargetSpec], **more: Any) -> TuneResult | AcrossResult: ...
+@documented  # type: ignore[misc]  # the overloads tell results apart, and leave the other options to this signature
 def tune(
     model: Annotated[str | Path, options.MODEL],
     *,
     out: Annotated[str | Path, options.OUT] = "inlay-out",
-    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target: Annotated[Targets, options.TARGETS] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
     labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None,
@@ -106,16 +116,21 @@ def tune(
     restart: Annotated[bool, options.RESTART] = False,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
     before_s: Annotated[float, options.BEFORE] = 0.0,
-) -> TuneResult:
+) -> TuneResult | AcrossResult:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
 
-    The same call on the same ``out`` continues where it was stopped.
+    With several targets, each is tuned for within the one budget, and the single file that suits all of them best is
+    delivered; with ``auto``, the file and the target to deploy with. The same call on the same ``out`` continues where
+    it was stopped.
+
+    Returns:
+        An :class:`~inlay.across.result.AcrossResult` for ``auto`` and for two targets or more.
 
     Raises:
         InlayError: see :mod:`inlay.errors`.
     """
     begun, command = time.monotonic() - before_s, command_line(tune, locals())
-    spec = _spec(target, target_options, threads)
+    specs, others = targets_of(target, target_options, threads)
     given = _Given.read(model, data, bind)
     samples = given.samples
     if labels is not None:
@@ -127,7 +142,7 @@ def tune(
         samples = replace(samples, labels=array)
     function = find_metric(metric, None if samples is None else samples.labels)
     config = TuneConfig(
-        target=spec,
+        target=next(iter(specs.values())),
         bound=_bound(metric, max_drop, min_sqnr, no_bound),
         bind=given.sizes,
         seed=seed,
@@ -147,13 +162,21 @@ def tune(
     )
     if strategy not in STRATEGIES:
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
-    refuse_overwriting([Path(out) / name for name in OUTPUTS], _files(data, labels, recipe))
+    alone = len(specs) == 1 and others is None
+    inputs = [*_files(data, labels, recipe), *([] if alone else given.file.files)]
+    refuse_overwriting(outputs_of(Path(out), {} if alone else specs), inputs)
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
     before_s = time.monotonic() - begun
-    result = _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
     from inlay.report import leave_report  # templates and drawings: no other command waits for them
 
+    if not alone:
+        found = tune_across(
+            given.file, Path(out), specs, others, samples, config, function, restart, progress, before_s=before_s
+        )
+        own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
+        return replace(found, notes=(*found.notes, *filter(None, own)))
+    result = _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
     trouble = leave_report(Path(out))
     return replace(result, notes=(*result.notes, trouble)) if trouble else result
 
@@ -179,7 +202,7 @@ def bench(
     """
     if len(models) < 2:
         raise UsageError("bench compares models: give two or more")
-    spec = _spec(target, target_options, threads)
+    spec = target_of(target, target_options, threads)
     files = [load(m) for m in models]
     specs = input_specs(files[0].model)
     for file in files[1:]:
@@ -211,7 +234,7 @@ def quantize(
         InlayError: the model or the samples cannot be used.
     """
     rules = find_recipe(recipe)
-    spec = _spec(target, target_options)
+    spec = target_of(target, target_options)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_files(data, recipe)])
@@ -261,7 +284,7 @@ def explain(
     """
     seconds, hears = _seconds(budget), progress or Silent()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
-    spec = _spec(target, target_options, threads)
+    spec = target_of(target, target_options, threads)
     given = _Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
     out = None if repair is None else Path(repair)
@@ -311,7 +334,7 @@ def regions(
         UsageError: a glob of ``nodes`` matches nothing.
         InlayError: the model cannot be used.
     """
-    spec = _spec(target, target_options)
+    spec = target_of(target, target_options)
     with collector_paused(), tempfile.TemporaryDirectory() as folder:  # each step would end with a collection
         given = _Given.read(model, data, bind)
         samples = given.samples_or_random(np.random.default_rng(0), 1)
@@ -325,12 +348,6 @@ def regions(
             minimum_topdown_search_size=minimum_topdown_search_size,
         )
         return find_search_space(graph, rules, None, allowed, config, units=units)
-
-
-def _spec(target: str | TargetSpec, given: GivenOptions, threads: int | None = None) -> TargetSpec:
-    if isinstance(target, str):
-        return describe(target, given, threads)
-    return describe(target.name, given, base=target.options) if given else target
 
 
 def _files(*given: object) -> list[Path]:

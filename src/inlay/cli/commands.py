@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from inlay import api
-from inlay.cli import explained, render
+from inlay.across.result import AcrossResult
+from inlay.cli import explained, render, render_across
 from inlay.cli.options import options_of
 from inlay.cli.progress import Lines, LiveTable
 from inlay.cli.start import end_in_order, seconds_since_start
@@ -61,7 +62,7 @@ def tune(
         result = api.tune(**options, progress=progress, before_s=time.monotonic() - _BEGUN.get(time.monotonic()))
     finally:
         progress.close()
-    say(render.verdict(result))
+    say(render_across.verdict(result) if isinstance(result, AcrossResult) else render.verdict(result))
     if result.interrupted:
         raise typer.Exit(130)
 

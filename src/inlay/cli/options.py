@@ -68,8 +68,8 @@ def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
     default = parameter.default
     if option.negated:
         default = not default
-    if option.repeated and default == ():
-        default = None
+    if option.repeated:
+        default = None if default == () else [default] if isinstance(default, str) else default
     kind: Any = list[option.type] if option.repeated else option.type  # type: ignore[name-defined]
     if default is None:
         kind |= None

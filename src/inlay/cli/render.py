@@ -37,11 +37,11 @@ def verdict(result: TuneResult) -> Iterator[str]:
     else:
         what = "float, normalized" if best.is_float else _what(best)
         yield (
-            f"{verdict_word}: {_ratio(best.speedup)} over the given model "
+            f"{verdict_word}: {ratio(best.speedup)} over the given model "
             f"({result.baseline_ms:.3f} ms -> {best.latency_ms:.3f} ms): {what}."
         )
         if not best.is_float:
-            yield f"  Over the normalized float model: {_ratio(best.over_float)}."
+            yield f"  Over the normalized float model: {ratio(best.over_float)}."
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
     search = result.search
@@ -74,13 +74,14 @@ def _anchor_line(anchor: AnchorResult) -> str:
     if not isinstance(outcome, Measured):
         return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{shown:>24}"
     latency = outcome.latency
-    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} ms{_ratio(latency.speedup):>26}{shown:>24}"
+    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} ms{ratio(latency.speedup):>26}{shown:>24}"
 
 
-def _ratio(ratio: Interval) -> str:
-    if ratio.low == ratio.high or ratio.high == float("inf"):
-        return f"{ratio.value:.2f}x"
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+def ratio(found: Interval) -> str:
+    """A speed-up, with its interval where it has one."""
+    if found.low == found.high or found.high == float("inf"):
+        return f"{found.value:.2f}x"
+    return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _accuracy(accuracy: Accuracy, verified: bool) -> str:
@@ -106,7 +107,7 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
     for title in ("latency", "speed-up over the first, 95 % interval", "blocks"):
         table.add_column(title)
     for row in rows:
-        table.add_row(str(row.path), f"{row.latency_ms:.3f} ms", _ratio(row.speedup), str(row.blocks))
+        table.add_row(str(row.path), f"{row.latency_ms:.3f} ms", ratio(row.speedup), str(row.blocks))
     return table
 
 

@@ -129,8 +129,13 @@ MODELS = Option(
     "Two or more models; ratios are to the first.", metavar="MODEL...", type=Path, positional=True, repeated=True
 )
 TARGET = Option("Where the model will run; see `inlay targets`.", "A name, or a name with options.")
+TARGETS = Option(
+    "Where the model will run; repeat it for one file for several; auto chooses the fastest.",
+    "A name, or a name with options, or several of these.",
+    repeated=True,
+)
 TARGET_OPTIONS = Option(
-    "An option of the target, which `inlay targets` lists; repeatable.",
+    "An option of the target, which `inlay targets` lists; repeatable. Of one of several: TARGET.NAME=VALUE.",
     "As a mapping, or as ``name=value``.",
     flags=("--target-option",),
     metavar="NAME=VALUE",

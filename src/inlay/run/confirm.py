@@ -14,7 +14,6 @@ runs there, nothing can be confirmed: the readings of the search are the evidenc
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,11 +23,10 @@ import numpy as np
 
 from inlay.data import Samples
 from inlay.errors import TargetError
-from inlay.files import replacing
 from inlay.measure.client import Limit, StartWorker, Worker
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
-from inlay.model.load import file_sha256, load
+from inlay.model.load import file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Judge, Metric, Outputs
@@ -47,6 +45,7 @@ from inlay.run.contenders import (
 from inlay.run.delivered import best_of, ratio_of
 from inlay.run.evaluate import Candidate
 from inlay.run.fresh_readings import FreshReadings
+from inlay.run.outputs import install
 from inlay.run.plan import Costs, Effort, Plan
 from inlay.run.result import Best
 from inlay.targets.base import Artifact
@@ -135,14 +134,7 @@ class Confirmed:
 
     def install(self, path: Path) -> None:
         """Copy the measured bytes to ``path`` atomically, external data beside it."""
-        for data in load(self.file).external:
-            beside = path.parent / data.relative_to(self.file.parent.resolve())
-            if data.resolve() != beside.resolve():
-                beside.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(beside) as fresh:
-                    shutil.copyfile(data, fresh)
-        with replacing(path) as fresh:
-            shutil.copyfile(self.file, fresh)
+        install(self.file, path)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 from inlay.errors import UsageError
 from inlay.files import replacing
+from inlay.model.load import load
 from inlay.prepare.candidate_writer import recipe_for
 from inlay.prepare.model import PreparedModel
 from inlay.regions.cache import PatternCache
 from inlay.space.recipe_file import to_text
 from inlay.types import Placement
+
+
+def install(file: Path, path: Path) -> None:
+    """Copy a model to ``path`` atomically, external data beside it."""
+    for data in load(file).external:
+        beside = path.parent / data.relative_to(file.parent.resolve())
+        if data.resolve() != beside.resolve():
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(beside) as fresh:
+                shutil.copyfile(data, fresh)
+    with replacing(path) as fresh:
+        shutil.copyfile(file, fresh)
 
 
 def save_patterns(path: Path, learned: PatternCache) -> None:

@@ -14,15 +14,9 @@ from inlay.files import refuse_overwriting, replacing
 from inlay.measure.journal import Journal, Record
 from inlay.model.load import file_sha256, load
 from inlay.model.store import model_bytes
-from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.equalize import equalized
-from inlay.prepare.model import prepare
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
-from inlay.prepare.take_apart import take_apart
-from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, SATURATIONS, SIZE
-from inlay.targets.base import Capabilities
-from inlay.targets.registry import create
+from inlay.run.facts import SIZE
+from inlay.run.finished import TOO_OLD, writer_of
 from inlay.trial import Accuracy, Measured
 
 
@@ -128,22 +122,12 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) ->
     refuse_overwriting(
         [out, out.with_name(f"{out.name}.data")], [*file.files, journal.path, journal.path.with_name("result.json")]
     )
-    known, feed = journal.fact(CALIBRATION), journal.feed("shapes")
     placement = journal.placement(trial.candidate)
-    if known is None or feed is None or placement is None:
-        raise JournalError(f"{journal.path} was written by an older version, which did not keep what is needed")
+    if placement is None:
+        raise JournalError(f"{journal.path} {TOO_OLD}")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS))
-        target = Capabilities.of(create(known.spec))
-        prepared = prepare(file, target, feed, work, extraction=extraction)
-        prepared = equalized(prepared, journal.fact(EQUALIZATION) or {}, target, feed)
-        try:
-            table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
-            candidates = CandidateWriter(prepared, table, known.digest, known.target)
-            made = candidates.deliver(placement, work / out.name)
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise JournalError(f"{journal.path} is damaged: {error!r} does not fit {path}") from error
+        made = writer_of(journal, file, work)(placement, work / out.name)
         data = made.path.with_name(made.path.name + ".data")
         if data.exists():
             with replacing(out.with_name(data.name)) as fresh:

@@ -206,17 +206,28 @@ def open_session(
     Raises:
         JournalError: the folder is in use, belongs to another run, or cannot be written.
     """
-    with (
-        _locked(inputs.out),
-        tempfile.TemporaryDirectory(prefix=".scratch-", dir=inputs.out, ignore_cleanup_errors=True) as work,
-    ):
-        session = Session(inputs, Path(work), rng, progress, restart, lab, begun)
+    with work_in(inputs.out) as work:
+        session = Session(inputs, work, rng, progress, restart, lab, begun)
         try:
             with limited(session.limit_s):
                 yield session
         finally:
             session.worker.close()
             session.journal.close()
+
+
+@contextlib.contextmanager
+def work_in(folder: Path) -> Iterator[Path]:
+    """Lock ``folder``, made where it does not exist, and give a folder for scratch files in it.
+
+    Raises:
+        JournalError: it is in use, or cannot be written.
+    """
+    with (
+        _locked(folder),
+        tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder, ignore_cleanup_errors=True) as work,
+    ):
+        yield Path(work)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,111 @@
+"""Which target to deploy with, or which single file serves all targets, from measurements in blocks that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inlay.across.candidates import candidates
+from inlay.across.comparing import Comparison, busy_share
+from inlay.across.panel import Readings
+from inlay.across.result import GIVEN, ONE, Cell, Ratio, Table, regret
+from inlay.errors import RunFailed
+from inlay.search.baselines import ORIGINAL
+from inlay.targets.base import Artifact
+
+_TRIES = 3
+"""Files that are verified on unseen samples before the choice is among those that the runs delivered: each look at
+these samples weakens what they prove."""
+_BUSY = 0.2
+"""Share of preempted blocks above which the machine was not quiet, as in a run's own confirmation."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is delivered, and why.
+
+    Attributes:
+        row: of the table.
+        deployed: label of the target to deploy with, or None.
+        origin: what proposed the file; empty where the row's own run tells.
+        file: the delivered file.
+        table: what was measured.
+        ratios: what the choice gains or costs.
+        blocks: that these rest on.
+        notes: for people.
+    """
+
+    row: str
+    deployed: str | None
+    origin: str
+    file: Artifact
+    table: Table
+    ratios: tuple[Ratio, ...]
+    blocks: int
+    notes: tuple[str, ...] = ()
+
+
+def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
+    """The fastest pair of target and file: what each run delivered, and the given model, on the run's own target."""
+    given = comparison.session.given
+    files = {label: {GIVEN: given, label: file} for label, file in delivered.items()}
+    table, readings = comparison.measure(files, verify=True)
+    serving = {cell: ms for cell, each in table.items() if each.serves and (ms := each.latency_ms) is not None}
+    if not serving:
+        raise RunFailed("nothing keeps the bound on any target: " + _reasons(table))
+    best = min(serving, key=lambda cell: serving[cell])
+    row, label = best
+    rivals = {c: Ratio(row, _named(*c), label, readings.ratio(c, best)) for c in serving if c != best}
+    notes = [f"{_named(*c)} is not for use: {why}" for c, each in table.items() if (why := each.reason)]
+    others = [(c, r) for c, r in rivals.items() if c[1] != label]
+    runner_up = min(others, key=lambda each: serving[each[0]], default=None)
+    if runner_up is not None and not runner_up[1].ratio.shows_gain():
+        notes.append(f"{label} is not measurably faster than {_named(*runner_up[0])}")
+    file = given if row == GIVEN else delivered[label]
+    origin = "" if row != GIVEN else ORIGINAL
+    return Chosen(row, label, origin, file, table, tuple(rivals.values()), readings.blocks, (*notes, *_busy(readings)))
+
+
+def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
+    """The file whose worst regret over all targets is smallest, and what each target's own file gains over it.
+
+    Candidates are compared in few blocks, by the samples that the searches looked at. The figures come from other
+    blocks, in fresh processes, and accuracy from samples that nothing has seen; a file that fails there gives way to
+    the next.
+    """
+    session, labels = comparison.session, list(delivered)
+    found = candidates(session, delivered)
+    session.stage(f"look for one file for all: {len(found)} candidates on {len(labels)} targets")
+    rows = {GIVEN: session.given, **{n: f for n, f in found.items() if f.digest != session.given.digest}}
+    looked = comparison.look(dict.fromkeys(labels, rows))
+    ranked = sorted(rows, key=lambda row: regret(looked, row, list(rows), labels))
+    own = {label: {GIVEN: session.given, **delivered} for label in labels}
+    for row in ranked[:_TRIES]:
+        files = {label: {**own[label], ONE: rows[row]} for label in labels}
+        table, readings = comparison.measure(files, verify=True)
+        served = [r for r in (ONE, *labels, GIVEN) if all(table[r, label].serves for label in labels)]
+        if ONE in served or not session.left_s:
+            break
+    best = min(served, key=lambda r: regret(table, r, served, labels), default=GIVEN)
+    ratios = tuple(
+        Ratio(label, best, label, readings.ratio((best, label), (label, label)))
+        for label in labels
+        if table[label, label].serves
+    )
+    file = {**own[labels[0]], ONE: rows[row]}[best]
+    origin = {GIVEN: ORIGINAL, ONE: row}.get(best, "")
+    return Chosen(best, None, origin, file, table, ratios, readings.blocks, tuple(_busy(readings)))
+
+
+def _named(row: str, label: str) -> str:
+    return f"the given model on {label}" if row == GIVEN else label
+
+
+def _reasons(table: Mapping[tuple[str, str], Cell]) -> str:
+    return "; ".join(f"{_named(*c)}: {e.reason}" for c, e in table.items())
+
+
+def _busy(readings: Readings) -> list[str]:
+    if busy_share(readings) <= _BUSY:
+        return []
+    return ["the machine was busy: other processes took a part of many readings; measure again on a quiet machine"]

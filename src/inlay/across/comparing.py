@@ -1,0 +1,199 @@
+"""Files on targets: whether they run there, how accurate they are, and how fast, in blocks that all targets share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from inlay.across import policy
+from inlay.across.panel import Panel, Readings
+from inlay.across.result import GIVEN, Cell
+from inlay.across.session import AcrossSession
+from inlay.data import Samples, evenly_spaced
+from inlay.deadline import NEVER, Deadline
+from inlay.errors import CompileFailed, Late, TargetError
+from inlay.measure.client import Timing, joined
+from inlay.measure.journal import Fact
+from inlay.quant.accuracy import Judge, Outputs
+from inlay.targets.base import Artifact
+from inlay.targets.registry import DEFAULT_TARGET
+from inlay.trial import Accuracy, Interval
+
+Files = Mapping[str, Mapping[str, Artifact]]
+"""Files by target and row; the first of each target is the given model."""
+
+
+class Comparison:
+    """Judges and times files on several targets.
+
+    Args:
+        session: of the command.
+        against_first: accuracy is against the given model on the numeric reference, where that is one of the targets:
+            what a target's own precision loses counts. Otherwise it is against the given model on the same target, as
+            in the target's own run.
+    """
+
+    def __init__(self, session: AcrossSession, against_first: bool) -> None:
+        self.session = session
+        self._against_first = against_first
+        self._references: dict[tuple[str, str], Sequence[Outputs]] = {}
+
+    def screen(self, fact: Fact[dict[str, float | str]]) -> dict[str, float | str]:
+        """Nanoseconds of the given model on each target, in few blocks, or why there are none; decided once."""
+        known = self.session.journal.fact(fact)
+        if known is not None:
+            return known
+        session = self.session
+        session.stage(f"time the given model on {', '.join(session.specs)}")
+        labels, end = list(session.specs), session.share(policy.SCREEN_SHARE)
+        with session.panel(labels) as panel:
+            files = {label: {GIVEN: session.given} for label in panel.workers}
+            readings = self._time(panel, files, policy.SCREEN_BLOCKS, lambda: end.left)
+        found: dict[str, float | str] = {label: str(why) for label, why in panel.unusable.items()}
+        found.update((label, why) for (_, label), why in readings.failed.items())
+        found.update((label, readings.latency_ms((row, label)) * 1e6) for row, label in readings.cells)
+        return session.journal.record_fact(fact, {label: found[label] for label in labels})
+
+    def accuracies(
+        self, panel: Panel, files: Files, verify: bool, end: Deadline = NEVER
+    ) -> dict[tuple[str, str], Accuracy | str]:
+        """Accuracy of each file on each target by row and label, or why it does not run there.
+
+        Args:
+            panel: where they run.
+            files: by target and row.
+            verify: by samples that nothing has seen, where there are enough of them; otherwise by those that the
+                searches looked at, with a margin for others.
+            end: no row but the given model is judged after it.
+        """
+        found: dict[tuple[str, str], Accuracy | str] = {}
+        part = "verification" if verify and self.session.inputs.verification is not None else "selection"
+        config, metric = self.session.inputs.config, self.session.inputs.metric
+        for row in dict.fromkeys(row for rows in files.values() for row in rows):
+            for label in (label for label, rows in files.items() if row in rows):
+                if row != GIVEN and not end.left:
+                    found[row, label] = "there was no time to judge it"
+                    continue
+                judge = Judge(
+                    self._reference(panel, label, part), self._parts[part], config.bound, metric, margin=not verify
+                )
+                try:
+                    found[row, label] = judge.judge(panel.workers[label].run(files[label][row], self._feeds[part]))
+                except TargetError as error:
+                    found[row, label] = str(error)
+        return found
+
+    def measure(self, files: Files, verify: bool) -> tuple[dict[tuple[str, str], Cell], Readings]:
+        """The cells of all files that run, judged and timed in fresh processes."""
+        session = self.session
+        judged: dict[tuple[str, str], Accuracy | str] = {}
+        rounds: list[Readings] = []
+        took_s = 0.0
+        while len(rounds) < policy.PROCESSES and not (rounds and session.left_s < took_s):
+            begun = session.lab.clock()
+            with session.panel(list(files)) as panel:
+                _all_usable(panel)
+                if not judged:
+                    judged = self.accuracies(panel, files, verify)
+                running = {
+                    label: {row: f for row, f in rows.items() if not isinstance(judged[row, label], str)}
+                    for label, rows in files.items()
+                }
+                rounds.append(self._time(panel, running, policy.BLOCKS, lambda: session.left_s))
+            took_s = session.lab.clock() - begun
+            if rounds[-1].exact == set(files):
+                break
+        readings = _together(rounds)
+        return cells(readings, judged), readings
+
+    def look(self, files: Files) -> dict[tuple[str, str], Cell]:
+        """The cells of all files that run everywhere, judged by the selection samples, in few blocks."""
+        session, end = self.session, self.session.share(policy.LOOK_SHARE)
+        with session.panel(list(files)) as panel:
+            _all_usable(panel)
+            judged = self.accuracies(panel, files, verify=False, end=session.share(policy.JUDGING_SHARE))
+            fit = {
+                row
+                for row in next(iter(files.values()))
+                if all(isinstance(a := judged[row, label], Accuracy) and a.feasible for label in files)
+            }
+            running = {
+                label: {row: file for row, file in rows.items() if row in fit or row == next(iter(rows))}
+                for label, rows in files.items()
+            }
+            return cells(self._time(panel, running, policy.LOOK_BLOCKS, lambda: end.left), judged)
+
+    def _time(self, panel: Panel, files: Files, blocks: int, left_s: Callable[[], float]) -> Readings:
+        session = self.session
+        slot_ns = session.inputs.config.protocol.slot_ns
+        return panel.time(files, self._latency_feed, blocks, slot_ns, session.rng, left_s)
+
+    def _reference(self, panel: Panel, label: str, part: str) -> Sequence[Outputs]:
+        """The given model's outputs that others are compared with."""
+        own = next((n for n in panel.workers if self.session.specs[n].name == DEFAULT_TARGET), label)
+        on = own if self._against_first else label
+        if (on, part) not in self._references:
+            self._references[on, part] = panel.workers[on].run(self.session.given, self._feeds[part])
+        return self._references[on, part]
+
+    @cached_property
+    def _latency_feed(self) -> Path:
+        return self.session.save_feeds("latency", self.session.inputs.parts.calibration.part([0]))[0]
+
+    @cached_property
+    def _parts(self) -> dict[str, Samples]:
+        parts = self.session.inputs.parts
+        return {
+            name: samples if samples.labels is not None else _some(samples)
+            for name, samples in (("selection", parts.selection), ("verification", parts.verification))
+        }
+
+    @cached_property
+    def _feeds(self) -> dict[str, list[Path]]:
+        return {name: self.session.save_feeds(name, samples) for name, samples in self._parts.items()}
+
+
+def cells(readings: Readings, judged: Mapping[tuple[str, str], Accuracy | str]) -> dict[tuple[str, str], Cell]:
+    """The cells of a table from readings and accuracies; speed-ups are over the given model on the same target."""
+    found: dict[tuple[str, str], Cell] = {}
+    for cell, accuracy in judged.items():
+        if isinstance(accuracy, str) or cell in readings.failed:
+            found[cell] = Cell(why=accuracy if isinstance(accuracy, str) else readings.failed[cell])
+        elif cell not in readings.cells:
+            found[cell] = Cell(accuracy=accuracy, why=accuracy.reason or "it does not serve every target")
+        else:
+            given = (GIVEN, cell[1])
+            gained = Interval(1.0, 1.0, 1.0) if cell == given else readings.ratio(given, cell)
+            found[cell] = Cell(readings.latency_ms(cell), gained, accuracy)
+    return found
+
+
+def _some(samples: Samples) -> Samples:
+    return samples.part(evenly_spaced([*range(len(samples))], policy.SAMPLES))
+
+
+def _all_usable(panel: Panel) -> None:
+    for label, why in panel.unusable.items():
+        raise CompileFailed(f"{label}: {why}")
+
+
+def _together(rounds: Sequence[Readings]) -> Readings:
+    """The blocks of several processes, of the cells that all of them have."""
+    if not rounds:
+        raise Late("the budget was spent before the files of all targets could be measured in fresh processes")
+    shared = [c for c in rounds[0].cells if all(c in r.cells for r in rounds)]
+    parts = []
+    for each in rounds:
+        at = [each.cells.index(c) for c in shared]
+        timing = each.timing
+        parts.append(Timing(timing.ns[:, at], timing.drift, timing.taken[:, at], timing.hit[:, at]))
+    failed = {cell: why for each in rounds for cell, why in each.failed.items()}
+    return Readings(tuple(shared), joined(parts), rounds[0].exact, failed)
+
+
+def busy_share(readings: Readings) -> float:
+    """Share of the blocks in which other processes took a part of a reading."""
+    return float(np.mean(readings.timing.preempted))

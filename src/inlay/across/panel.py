@@ -1,0 +1,204 @@
+"""Processes of several targets side by side on one machine, timed in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from inlay.errors import Late, TargetError
+from inlay.measure.client import Lab, Limit, Timing, Worker, joined
+from inlay.measure.stats import LEVEL, speedup
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.trial import Interval
+
+Rows = Mapping[str, Artifact]
+"""Files by row of the table, the given model first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """Readings of files on targets, in blocks that all of them share.
+
+    Attributes:
+        cells: row and column of each model in a block.
+        timing: of the blocks.
+        exact: columns whose times have no noise.
+        failed: cells that failed, with the reason.
+    """
+
+    cells: tuple[tuple[str, str], ...]
+    timing: Timing
+    exact: frozenset[str]
+    failed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return len(self.timing.ns)
+
+    def latency_ms(self, cell: tuple[str, str]) -> float:
+        """Median of one inference, without what other processes took."""
+        return float(np.median(self.timing.own_ns[:, self.cells.index(cell)])) / 1e6
+
+    def ratio(self, over: tuple[str, str], of: tuple[str, str]) -> Interval:
+        """Latency of ``over`` divided by that of ``of``: how much faster ``of`` is, paired by block."""
+        i, j = self.cells.index(over), self.cells.index(of)
+        ns, taken = self.timing.ns, self.timing.taken
+        if {over[1], of[1]} <= self.exact:
+            exact = float(ns[0, i] / ns[0, j])
+            return Interval(exact, exact, exact)
+        return speedup(ns[:, i], ns[:, j], LEVEL, taken[:, i], taken[:, j])
+
+
+class Panel:
+    """A process for each target; models stay resident in theirs.
+
+    Args:
+        specs: the targets by label.
+        lab: starts processes.
+        folder: for scratch files.
+        limit: seconds that one call of a runtime may take.
+
+    Attributes:
+        workers: by label.
+        unusable: targets that cannot be created, with the reason.
+    """
+
+    def __init__(self, specs: Mapping[str, TargetSpec], lab: Lab, folder: Path, limit: Limit) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.unusable: dict[str, str] = {}
+        self._lab = lab
+        try:
+            for label, spec in specs.items():
+                try:
+                    self.workers[label] = lab.start(spec, folder, limit)
+                except TargetError as error:
+                    self.unusable[label] = str(error)
+        except BaseException:  # also where it is interrupted: nobody else could end them
+            self.close()
+            raise
+
+    def __enter__(self) -> Panel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self.workers.values():
+            worker.close()
+
+    def time(
+        self,
+        rows: Mapping[str, Rows],
+        feed: Path,
+        blocks: int,
+        slot_ns: int,
+        rng: np.random.Generator,
+        left_s: Callable[[], float],
+    ) -> Readings:
+        """Time files on their targets: a block is each target's own interleaved block, targets in a random order.
+
+        A file that fails is left out of all blocks. Blocks in which other processes took a part of a reading are
+        measured once more, where there is time.
+
+        Args:
+            rows: the files of each target, by label; a target whose first file fails has no readings at all.
+            feed: file of their inputs.
+            blocks: how many.
+            slot_ns: nanoseconds that one reading should take at least.
+            rng: draws orders.
+            left_s: seconds that are left; no block but the first is begun that would take longer.
+
+        Raises:
+            Late: there was no time for a single block.
+        """
+        turns = {label: _Turns(self.workers[label], dict(files)) for label, files in rows.items()}
+        found: list[Timing] = []
+        took_s = 0.0
+
+        def more(count: int) -> None:
+            nonlocal took_s
+            for _ in range(count):
+                if found and left_s() < took_s:
+                    return
+                begun = self._lab.clock()
+                self._block(turns, found, feed, slot_ns, rng)
+                took_s = self._lab.clock() - begun
+
+        exact = frozenset(label for label in turns if self.workers[label].deterministic)
+        blocks = 1 if exact == set(turns) else blocks
+        more(blocks)
+        timing = joined(found)
+        disturbed = int(timing.preempted.sum())
+        if disturbed:
+            more(disturbed)
+            timing = joined(found).least_preempted(min(blocks, len(found)))
+        cells = tuple((row, label) for label, each in turns.items() for row in each.files)
+        failed = {(row, label): why for label, each in turns.items() for row, why in each.failed.items()}
+        return Readings(cells, timing, exact, failed)
+
+    def _block(
+        self, turns: Mapping[str, _Turns], found: list[Timing], feed: Path, slot_ns: int, rng: np.random.Generator
+    ) -> None:
+        """Append a block to ``found``; what fails in it is taken out of the earlier ones, and the block begun anew."""
+        labels = list(turns)
+        while any(turns[label].files for label in labels):
+            parts: dict[str, Timing] = {}
+            for index in rng.permutation(len(labels)):
+                label = labels[int(index)]
+                if not turns[label].files:
+                    continue
+                gone = turns[label].block(parts, label, feed, slot_ns, int(rng.integers(2**31)))
+                if gone:
+                    at = sum(len(turns[each].files) for each in labels[: labels.index(label)])
+                    lost = [at + i for i in sorted(gone, reverse=True)]
+                    for number, earlier in enumerate(found):
+                        for column in lost:
+                            earlier = earlier.without(column)
+                        found[number] = earlier
+                    turns[label].forget(gone)
+                    break
+            else:
+                found.append(_beside([parts[label] for label in labels if label in parts]))
+                return
+        raise Late("nothing ran in fresh processes")
+
+
+class _Turns:
+    """The files that one target is timed with, and those that failed."""
+
+    def __init__(self, worker: Worker, files: dict[str, Artifact]) -> None:
+        self.worker, self.files = worker, files
+        self.failed: dict[str, str] = {}
+
+    def block(self, parts: dict[str, Timing], label: str, feed: Path, slot_ns: int, seed: int) -> list[int]:
+        """One block into ``parts``, or the indices of what failed."""
+        try:
+            parts[label] = self.worker.time(list(self.files.values()), feed, 1, slot_ns, seed)
+            return []
+        except TargetError as error:
+            rows = list(self.files)
+            blamed = next((i for i, r in enumerate(rows) if i and self.files[r].digest == error.culprit), 0)
+            gone = [blamed] if blamed else [*range(len(rows))]
+            self.failed.update((rows[i], str(error)) for i in gone)
+            return gone
+
+    def forget(self, gone: Sequence[int]) -> None:
+        """Take files out."""
+        rows = list(self.files)
+        for index in gone:
+            with contextlib.suppress(TargetError):
+                self.worker.drop(self.files[rows[index]])
+            del self.files[rows[index]]
+
+
+def _beside(parts: Sequence[Timing]) -> Timing:
+    """One block of all targets from one of each: it has drifted as much as the one that has most."""
+    ns, taken, hit = (np.hstack([getattr(p, name) for p in parts]) for name in ("ns", "taken", "hit"))
+    return Timing(ns, np.max([p.drift for p in parts], axis=0), taken, hit)

@@ -1,0 +1,252 @@
+"""Tune for several targets under one budget, then measure the files of all of them on all of them.
+
+Two questions, one way. Which runtime? (:func:`tune_auto`): all targets get first readings of the given model; those
+that can win are tuned for; the files that they deliver run on their own targets. One file for all (:func:`tune_all`):
+all targets are tuned for; candidates of every front run on every target, and the one whose worst regret is smallest is
+delivered. The figures that are reported come from fresh processes, in blocks that all targets share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from inlay.across import policy
+from inlay.across.choose import Chosen, choose_file, choose_target
+from inlay.across.comparing import Comparison
+from inlay.across.labels import folder_of
+from inlay.across.result import AcrossResult, Cell, Column
+from inlay.across.session import AcrossSession, open_across
+from inlay.data import Samples
+from inlay.errors import ModelError, TargetError, UsageError
+from inlay.measure.client import Lab
+from inlay.measure.journal import Fact, Journal
+from inlay.model.load import ModelFile, file_sha256
+from inlay.model.store import model_bytes
+from inlay.prepare.config import TuneConfig
+from inlay.quant.accuracy import Metric
+from inlay.run.inputs import OUTPUTS, RunInputs
+from inlay.run.outputs import install
+from inlay.run.progress import Progress, Silent
+from inlay.run.result import write_json
+from inlay.run.tune import tune
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.trial import Interval
+
+SCREEN: Fact[dict[str, float | str]] = Fact("screen", dict)
+"""Nanoseconds of the given model on each target in the first readings, or why there are none."""
+DELIVERED: Fact[dict[str, str]] = Fact("delivered", dict)
+"""What a run delivered, by label: origin and digest."""
+
+
+def outputs_of(out: Path, specs: Mapping[str, TargetSpec]) -> list[Path]:
+    """Every file that a command for these targets writes."""
+    return [folder / name for folder in (out, *(out / folder_of(label) for label in specs)) for name in OUTPUTS]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the runs of all targets delivered.
+
+    Attributes:
+        files: the delivered models by label.
+        origins: what proposed them.
+        why: targets that were not tuned for, with the reason.
+        interrupted: the user ended a run.
+    """
+
+    files: Mapping[str, Artifact]
+    origins: Mapping[str, str]
+    why: Mapping[str, str]
+    interrupted: bool
+
+
+def tune_across(
+    file: ModelFile,
+    out: Path,
+    specs: Mapping[str, TargetSpec],
+    others: Mapping[str, str] | None = None,
+    samples: Samples | None = None,
+    config: TuneConfig | None = None,
+    metric: Metric | None = None,
+    restart: bool = False,
+    progress: Progress | None = None,
+    lab: Lab | None = None,
+    before_s: float = 0.0,
+) -> AcrossResult:
+    """Tune for several targets, and write the model to deploy to ``out``.
+
+    Args:
+        file: the ONNX model.
+        out: folder for the result, and for a folder of each target's run; the same call on it continues.
+        specs: the targets by label.
+        others: installed targets that cannot be used, with the reason: one of ``specs`` is to be chosen. None where
+            one file is wanted for all of ``specs``.
+        samples: as of :func:`inlay.run.tune.tune`, as all that follow.
+        config: its target is not used, and its budget is that of the whole command.
+        metric: the function behind ``config.bound.metric``.
+        restart: forget earlier runs in ``out``.
+        progress: hears what happens.
+        lab: where latency is measured.
+        before_s: seconds of the budget that the command has used up before this call.
+
+    Raises:
+        InlayError: the model, the samples, a target or the folder cannot be used.
+    """
+    config, lab = config or TuneConfig(), lab or Lab()
+    begun = lab.clock() - before_s
+    rng = np.random.default_rng(config.seed)
+    inputs = RunInputs.of(file, out, samples, config, metric, rng)
+    with open_across(inputs, specs, rng, progress or Silent(), restart, lab, begun) as session:
+        comparison = Comparison(session, against_first=others is not None)
+        screened = comparison.screen(SCREEN) if others is not None else {}
+        tuned = _tune_each(session, samples, screened, restart)
+        if not tuned.files:
+            raise UsageError("; ".join(f"{label}: {why}" for label, why in {**(others or {}), **tuned.why}.items()))
+        session.stage("measure the files of all targets in fresh processes")
+        chosen = choose_file(comparison, tuned.files) if others is None else choose_target(comparison, tuned.files)
+        result = _result(session, tuned, others or {}, screened, chosen)
+        install(chosen.file.path, out / "model.onnx")
+        write_json(out / "result.json", result.as_json())
+        return result
+
+
+def _tune_each(
+    session: AcrossSession, samples: Samples | None, screened: Mapping[str, float | str], restart: bool
+) -> Tuned:
+    """A run for each target that can win, the fastest float first; what one leaves of its time goes to the next."""
+    files: dict[str, Artifact] = {}
+    origins: dict[str, str] = {}
+    why = {label: found for label, found in screened.items() if isinstance(found, str)}
+    float_ns = {label: found for label, found in screened.items() if not isinstance(found, str)}
+    order = sorted(float_ns, key=lambda label: float_ns[label]) if screened else list(session.specs)
+    compare_s = policy.COMPARING_SHARE * session.left_s
+    fastest_ns = min(float_ns.values(), default=0.0)
+    for number, label in enumerate(order):
+        if screened and float_ns[label] > policy.MOST_GAIN * fastest_ns:
+            why[label] = (
+                f"{float_ns[label] / fastest_ns:.1f} times as slow as the fastest before anything is quantized, "
+                f"which gains a factor of {policy.MOST_GAIN:g} at most"
+            )
+            continue
+        left = [later for later in order[number:] if not screened or float_ns[later] <= policy.MOST_GAIN * fastest_ns]
+        whole_s = max(0.0, session.left_s - compare_s)
+        # where an equal share is too short for anything, the first one that can win gets all there is
+        shares = [whole_s / len(left), *([whole_s] if screened and not files and len(left) > 1 else [])]
+        try:
+            found, interrupted = _first_that_fits(session, label, samples, shares, restart)
+        except (UsageError, ModelError, TargetError) as error:
+            if not screened or (not files and label == left[-1]):
+                raise type(error)(f"{label}: {error}") from error
+            why[label] = str(error)
+            continue
+        files[label], origins[label] = found
+        if interrupted:
+            return Tuned(files, origins, {**why, **dict.fromkeys(left[1:], "the command was interrupted")}, True)
+        latency_ns = _latency_ns(session, label)
+        fastest_ns = min(fastest_ns, latency_ns) if latency_ns else fastest_ns
+    return Tuned(files, origins, why, False)
+
+
+def _first_that_fits(
+    session: AcrossSession, label: str, samples: Samples | None, shares: Sequence[float], restart: bool
+) -> tuple[tuple[Artifact, str], bool]:
+    """As :func:`_one`, with the first of the shares that is not too short for a run."""
+    for share_s in shares[:-1]:
+        with contextlib.suppress(UsageError):
+            return _one(session, label, samples, share_s, restart)
+    return _one(session, label, samples, shares[-1], restart)
+
+
+def _one(
+    session: AcrossSession, label: str, samples: Samples | None, share_s: float, restart: bool
+) -> tuple[tuple[Artifact, str], bool]:
+    """The delivered model of one target, its origin, and if the user ended the run; a finished one is not repeated."""
+    inputs, folder, key = session.inputs, session.folder(label), DELIVERED.of(label)
+    known, path = session.journal.fact(key), folder / "model.onnx"
+    if known is not None and path.is_file() and file_sha256(path) == known["sha256"]:
+        return (Artifact(path.resolve(), known["sha256"]), known["origin"]), False
+    session.stage(f"tune for {label}")
+    budget_s = inputs.config.budget_s
+    if budget_s is not None:  # the journal of the run counts what it spent; what is left of the command is its own
+        budget_s = share_s + (0.0 if restart else _spent_s(folder / "run.sqlite"))
+    config = replace(inputs.config, target=session.specs[label], budget_s=budget_s)
+    result = tune(inputs.file, folder, samples, config, inputs.metric, restart, session.of(label), session.lab)
+    found = {"origin": result.best.origin, "sha256": result.best.output_sha256}
+    if not result.interrupted:
+        session.journal.record_fact(key, found)
+    return (Artifact(path.resolve(), found["sha256"]), found["origin"]), result.interrupted
+
+
+def _spent_s(path: Path) -> float:
+    if not path.is_file():
+        return 0.0
+    journal = Journal(path, None)
+    try:
+        return journal.spent_s
+    finally:
+        journal.close()
+
+
+def _latency_ns(session: AcrossSession, label: str) -> float:
+    data = json.loads((session.folder(label) / "result.json").read_text(encoding="utf8"))
+    return float(data["best"]["latency_ms"]) * 1e6
+
+
+def _result(
+    session: AcrossSession,
+    tuned: Tuned,
+    others: Mapping[str, str],
+    screened: Mapping[str, float | str],
+    chosen: Chosen,
+) -> AcrossResult:
+    config, file = session.inputs.config, session.inputs.file
+    columns = {
+        label: Column(
+            spec,
+            session.fingerprints[label],
+            session.folder(label).name if label in tuned.files else None,
+            tuned.why.get(label, ""),
+        )
+        for label, spec in session.specs.items()
+    }
+    unusable = {label: Column(TargetSpec(label), why=why) for label, why in others.items()}
+    exact = Interval(1.0, 1.0, 1.0)
+    first = {  # of targets that were not tuned for, the first readings
+        ("given", label): Cell(found / 1e6, exact, None, f"first readings; {tuned.why.get(label, '')}")
+        for label, found in screened.items()
+        if not isinstance(found, str) and label not in tuned.files
+    }
+    return AcrossResult(
+        folder=session.inputs.out,
+        model=(str(file.path), file.sha256),
+        columns={**columns, **unusable},
+        row=chosen.row,
+        deployed=chosen.deployed,
+        origin=chosen.origin or tuned.origins[chosen.row],
+        sha256=chosen.file.digest,
+        size_bytes=model_bytes(chosen.file.path),
+        table={**chosen.table, **first},
+        ratios=chosen.ratios,
+        blocks=chosen.blocks,
+        bound=str(config.bound),
+        seed=config.seed,
+        wall_s=session.journal.spent_s + session.lab.clock() - session.begun,
+        notes=(*_notes(session, tuned), *chosen.notes),
+        interrupted=tuned.interrupted,
+    )
+
+
+def _notes(session: AcrossSession, tuned: Tuned) -> list[str]:
+    kind = session.inputs.samples.kind
+    notes = (
+        ["NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"]
+        if kind == "random"
+        else []
+    )
+    return [*notes, *(["the command was interrupted"] if tuned.interrupted else [])]

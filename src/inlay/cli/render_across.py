@@ -1,0 +1,74 @@
+"""The result for several targets as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inlay.across.result import GIVEN, AcrossResult, Cell
+from inlay.cli.render import fidelity, ratio
+from inlay.search.baselines import ORIGINAL
+
+
+def verdict(result: AcrossResult) -> Iterator[str]:
+    """The result in a few lines, with the table of files on targets."""
+    yield f"{result.model[0]} on {', '.join(result.used)}"
+    yield ""
+    yield from _table(result)
+    yield ""
+    if result.deployed is not None:
+        yield from _deploy(result)
+    else:
+        yield from _compromise(result)
+    yield f"  Bound: {result.bound}; {result.blocks} blocks in fresh processes; {result.wall_s:.0f} s."
+    for label, column in result.columns.items():
+        if column.why and column.fingerprint is not None:
+            yield f"  Not tuned for {label}: {column.why}."
+    absent = [label for label, column in result.columns.items() if column.fingerprint is None]
+    if absent:
+        yield f"  Not usable here: {', '.join(absent)}; inlay targets says why."
+    for note in result.notes:
+        yield f"  Note: {note}."
+    yield f"  Wrote {result.model_path} (sha256 {result.sha256[:16]}…) and {result.folder / 'result.json'}."
+
+
+def _table(result: AcrossResult) -> Iterator[str]:
+    width = max(26, *(len(c) + 2 for c in result.used))
+    head = "tuned for / run on"
+    first = max(len(head), *(len(r) for r in result.rows)) + 2
+    yield f"  {head:<{first}}" + "".join(f"{c:>{width}}" for c in result.used)
+    for row in result.rows:
+        cells = (result.table.get((row, column)) for column in result.used)
+        yield f"  {row:<{first}}" + "".join(f"{_cell(row, c):>{width}}" for c in cells)
+
+
+def _cell(row: str, cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    if cell.latency_ms is None or cell.speedup is None:
+        return "outside the bound" if cell.accuracy is not None else "does not run"
+    shown = "" if row == GIVEN else f" {cell.speedup.value:.2f}x"
+    accuracy = "" if cell.accuracy is None or (row == GIVEN and cell.serves) else f" {fidelity(cell.accuracy)}"
+    return f"{cell.latency_ms:.3f} ms{shown}{accuracy}{'' if cell.serves or cell.accuracy is None else ' !'}"
+
+
+def _deploy(result: AcrossResult) -> Iterator[str]:
+    assert result.deployed is not None
+    column, cell = result.columns[result.deployed], result.cell
+    options = " ".join(f"{k}={v}" for k, v in column.spec.options.items())
+    what = "the given model" if result.origin == ORIGINAL else result.origin
+    name = f"{column.spec.name} ({options})" if options else column.spec.name
+    yield f"Verdict: deploy with {name}: {what}, {cell.latency_ms:.3f} ms."
+    for each in result.ratios:
+        yield f"  {ratio(each.ratio)} over {each.over}."
+    if cell.accuracy is not None:
+        yield f"  SQNR {fidelity(cell.accuracy)} against the given model on the reference."
+
+
+def _compromise(result: AcrossResult) -> Iterator[str]:
+    worst = result.worst_regret or 1.0
+    what = "the given model" if result.origin == ORIGINAL else result.origin
+    yield f"Verdict: one file for all: {what}; at worst {worst:.2f} times as slow as the best file there."
+    for each in result.ratios:
+        yield f"  {each.on}: its own file is {ratio(each.ratio)} as fast."
+    if result.advantage is not None:
+        yield f"  Own files over the single one, geometric mean: {result.advantage:.2f}x."

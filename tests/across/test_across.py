@@ -1,0 +1,236 @@
+"""Several targets, in a simulation where the truth is known: who is tuned for, what is delivered, what is repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.across.labels import labelled
+from inlay.across.result import GIVEN, ONE, AcrossResult, Cell, regret
+from inlay.across.tune import tune_across
+from inlay.data import Samples
+from inlay.errors import CompileFailed, JournalError, TargetError, UsageError
+from inlay.measure.client import Lab, Limit, Worker
+from inlay.measure.in_process import Clock, InProcessWorker
+from inlay.model.load import load
+from inlay.prepare.config import TuneConfig
+from inlay.quant.accuracy import Bound
+from inlay.targets.base import Artifact, Target, TargetSpec
+from inlay.targets.null import NullExecutable, NullTarget, price
+from inlay.testing import random_feed, small_model
+from inlay.trial import Accuracy, Interval
+from tests.support.fixtures import SaveModel
+
+SHORT_S = 40.0
+EXACT = Interval(1.0, 1.0, 1.0)
+
+
+class Picky(NullTarget):
+    """Refuses files with Q/DQ nodes."""
+
+    def compile(self, model: Artifact) -> NullExecutable:
+        if any(n.op_type == "QuantizeLinear" for n in onnx.load(model.path).graph.node):
+            raise CompileFailed("no Q/DQ here")
+        return super().compile(model)
+
+
+class Rig:
+    """A lab of simulated targets that counts what it starts."""
+
+    def __init__(self, special: Mapping[str, type[NullTarget]] | None = None) -> None:
+        self.clock, self.special = Clock(), dict(special or {})
+        self.started: list[float] = []
+
+    def lab(self) -> Lab:
+        def start(spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+            scale = float(spec.options.get("scale", 1.0))
+            self.started.append(scale)
+            if scale == 13.0:
+                raise TargetError("no such device")
+            kind = self.special.get(str(scale), NullTarget)
+            target: Target = kind(advance_clock=self.clock.sleep, **spec.options)  # type: ignore[arg-type]
+            return InProcessWorker(spec, folder, limit, target=target, clock=self.clock)
+
+        return Lab(start, self.clock, self.clock.sleep)
+
+
+def null(scale: float, **options: Any) -> TargetSpec:
+    return TargetSpec("null", {"scale": scale, "noise": 0.01, "seed": int(scale), **options})
+
+
+def across(
+    path: Path, out: Path, specs: Mapping[str, TargetSpec], rig: Rig | None = None, **options: Any
+) -> AcrossResult:
+    model = onnx.load(path)
+    feeds = tuple(dict(random_feed(model, seed)) for seed in range(4))
+    config = TuneConfig(
+        bound=Bound(min_sqnr_db=10.0), budget_s=options.pop("budget_s", None), strategy="anchors", cost_db=False
+    )
+    samples = Samples(feeds, "test", "test")
+    return tune_across(load(path), out, specs, samples=samples, config=config, lab=(rig or Rig()).lab(), **options)
+
+
+def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = across(save(small_model()), out, {"one": null(1.0), "two": null(3.0)})
+    data = json.loads((out / "result.json").read_text())
+    assert data["best"]["output_sha256"] == hashlib.sha256(result.model_path.read_bytes()).hexdigest()
+    assert {(c["tuned_for"], c["run_on"]) for c in data["table"]} == set(
+        itertools.product([GIVEN, "one", "two", ONE], ["one", "two"])
+    )
+    given, delivered = (sum(k.ns for k in price(onnx.load(p))) for p in (tmp_path / "model.onnx", result.model_path))
+    for label, scale in (("one", 1.0), ("two", 3.0)):
+        cell = result.table[result.row, label]
+        assert cell.speedup is not None
+        assert cell.speedup.value == pytest.approx(given / delivered, rel=0.02), "the planted truth"
+        assert result.table[GIVEN, label].latency_ms == pytest.approx(scale * given / 1e6, rel=0.02)
+        assert (out / label / "model.onnx").is_file()
+    assert delivered < given, "there is something to gain"
+    assert result.worst_regret == pytest.approx(1.0, abs=0.03), "both targets want the same"
+
+
+def test_what_one_target_refuses_is_not_for_all(save: SaveModel, tmp_path: Path) -> None:
+    """The second runs float only: its front holds the single file, and the table says what the first one loses."""
+    rig = Rig({"2.0": Picky})
+    result = across(save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(2.0)}, rig)
+    refused = result.table["one", "two"]
+    assert not refused.serves
+    assert "no Q/DQ here" in refused.reason
+    assert result.table[result.row, "two"].serves
+    assert not any(n.op_type == "QuantizeLinear" for n in onnx.load(result.model_path).graph.node)
+    own = next(r for r in result.ratios if r.on == "one")
+    assert own.ratio.low > 1.05, "its own file is faster than the compromise"
+    assert result.worst_regret == pytest.approx(own.ratio.value, rel=0.03)
+
+
+def test_auto_deploys_on_the_fastest_and_passes_over_what_cannot_win(save: SaveModel, tmp_path: Path) -> None:
+    rig, specs = Rig(), {"slow": null(9.0), "fast": null(1.0), "near": null(1.5), "broken": null(13.0)}
+    result = across(save(small_model()), tmp_path / "out", specs, rig, others={"absent": "pip install it"})
+    assert result.deployed == "fast"
+    assert result.row == "fast"
+    assert {label for label, c in result.columns.items() if c.folder} == {"fast", "near"}
+    assert "times as slow" in result.columns["slow"].why
+    assert "no such device" in result.columns["broken"].why
+    assert result.columns["absent"].why == "pip install it"
+    over = {r.over: r.ratio for r in result.ratios}
+    assert over["near"].low <= 1.5 <= over["near"].high
+    assert not (tmp_path / "out" / "slow").exists()
+    data = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert data["deploy"] == "fast"
+    assert data["target"]["options"]["scale"] == 1.0
+
+
+def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel, tmp_path: Path) -> None:
+    specs = {"fast": null(1000.0), "near": null(1100.0)}  # inferences of about 0.1 s
+    with pytest.raises(UsageError, match="too short"):
+        across(save(small_model()), tmp_path / "both", specs, budget_s=SHORT_S)
+    result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
+    assert result.columns["fast"].folder
+    assert "too short" in result.columns["near"].why
+    assert result.deployed == "fast"
+
+
+def test_the_budget_bounds_the_whole_command(save: SaveModel, tmp_path: Path) -> None:
+    rig = Rig()
+    specs = {"one": null(200.0), "two": null(300.0)}
+    result = across(save(small_model()), tmp_path / "out", specs, rig, budget_s=120.0)
+    assert rig.clock() <= 1.1 * 120.0
+    assert result.wall_s == pytest.approx(rig.clock(), abs=1.0)
+    assert {label for label, c in result.columns.items() if c.folder} == {"one", "two"}
+
+
+def test_a_finished_run_is_neither_repeated_nor_taken_for_another(save: SaveModel, tmp_path: Path) -> None:
+    path, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(2.0)}
+    first = across(path, out, specs)
+    written = {label: (out / label / "result.json").stat().st_mtime_ns for label in specs}
+    again = across(path, out, specs)
+    assert {label: (out / label / "result.json").stat().st_mtime_ns for label in specs} == written
+    assert again.table.keys() == first.table.keys()
+    (out / "two" / "model.onnx").write_bytes(b"damaged")
+    across(path, out, specs)
+    assert onnx.load(out / "two" / "model.onnx").graph.node, "what was damaged is made again"
+    with pytest.raises(JournalError, match="target"):
+        across(path, out, {"one": null(1.0), "two": null(4.0)})
+
+
+def test_an_interrupted_run_leaves_the_best_so_far(save: SaveModel, tmp_path: Path) -> None:
+    path, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(2.0)}
+
+    class Impatient:
+        trials = 0
+
+        def stage(self, text: str) -> None: ...
+        def close(self) -> None: ...
+
+        def trial(self, step: object) -> None:
+            self.trials += 1
+            if self.trials == 2:
+                raise KeyboardInterrupt
+
+    result = across(path, out, specs, progress=Impatient())
+    assert result.interrupted
+    assert "interrupted" in result.columns["two"].why
+    assert result.model_path.is_file()
+    whole = across(path, out, specs)
+    assert not whole.interrupted
+    assert (ONE, "two") in whole.table
+
+
+def test_regret_is_the_worst_ratio_to_the_best_file_there() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        rows, columns = ["a", "b", "c"], ["x", "y"]
+        gains = {(r, c): float(rng.uniform(0.5, 3.0)) for r in rows for c in columns}
+        feasible = {key: bool(rng.random() < 0.8) for key in gains}
+        table = {key: Cell(1.0, replace(EXACT, value=v), Accuracy(feasible[key], 30.0)) for key, v in gains.items()}
+        for row in rows:
+            if not all(feasible[row, c] for c in columns):
+                assert regret(table, row, rows, columns) == float("inf")
+                continue
+            worst = max(max(gains[r, c] for r in rows if feasible[r, c]) / gains[row, c] for c in columns)
+            assert regret(table, row, rows, columns) == pytest.approx(worst)
+
+
+def test_options_reach_the_targets_that_they_are_for() -> None:
+    specs = labelled(["ort-cpu", "null"], ["threads=2", "null.seed=3", "noise=0.5"], None)
+    assert specs["ort-cpu"].options == {"threads": 2}
+    assert specs["null"].options == {"seed": 3, "noise": 0.5}
+    twice = labelled([TargetSpec("null", {"seed": 1}), TargetSpec("null", {"seed": 2})], [], None)
+    assert list(twice) == ["null seed=1", "null seed=2"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "words"),
+    [
+        (["null", "null"], (), "twice"),
+        (["null", "ort-cpu"], ["device=3"], "none of the targets"),
+        (["null", "auto"], (), "auto alone"),
+        (["null", "no-such"], (), "no such target"),
+        ([], (), "give targets"),
+    ],
+)
+def test_mistakes_are_one_line(save: SaveModel, tmp_path: Path, targets: list[str], options: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        inlay.tune(save(small_model()), target=targets, target_options=options, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_output_of_any_run_may_be_an_input(save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "null").mkdir(parents=True)
+    path = out / "null" / "model.onnx"
+    path.write_bytes(save(small_model()).read_bytes())
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="would overwrite"):
+        inlay.tune(path, target=["null", "ort-cpu"], out=out)
+    assert path.read_bytes() == before
