@@ -21,7 +21,7 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks import budgets, compiles, honesty, lowering, openvino, quality, render, subjects, transfer
+from benchmarks import budgets, compiles, honesty, lowering, openvino, precisions, quality, render, subjects, transfer
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
@@ -149,6 +149,15 @@ def run_lowering(options: argparse.Namespace) -> None:
     _tables(options.out, "lowering", {"rows": rows}, lowering.text)
 
 
+def run_precisions(options: argparse.Namespace) -> None:
+    """``precisions.json`` and ``.md``, of trained models."""
+    settings = {"types": list(precisions.TYPES), "version": __version__}
+    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
+    names = [n for n in subjects.chosen(options.models, options.only) if n in (options.only or trained)]
+    rows = collect("precisions", names, options, precisions.row, settings)
+    _tables(options.out, "precisions", {"machine": facts(0.0), "rows": rows}, precisions.text)
+
+
 def run_budgets(options: argparse.Namespace) -> None:
     """``budgets.json`` and ``.md``."""
     settings = {"budgets": list(budgets.BUDGETS_S), "busy": list(budgets.BUSY), "version": __version__}
@@ -214,6 +223,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "growth": run_growth,
     "ethos": run_ethos,
     "lowering": run_lowering,
+    "precisions": run_precisions,
     "budgets": run_budgets,
     "transfer": run_transfer,
     "publish": publish,
@@ -236,6 +246,8 @@ def _write(path: Path, data: Row) -> None:
 def _line(row: Row) -> str:
     if "error" in row:
         return f"fails: {row['error']}"
+    if "types" in row:
+        return precisions.line(row)
     if "ways" in row:
         return lowering.line(row)
     if "cells" in row:

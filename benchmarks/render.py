@@ -280,6 +280,7 @@ TABLES: Sequence[str] = (
     "growth",
     "ethos",
     "lowering",
+    "precisions",
     "budgets",
     "transfer",
 )

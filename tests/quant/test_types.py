@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import inlay
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, dequantize, quantize, weight_params
@@ -22,7 +25,8 @@ from inlay.space.recipe import OpConfig, Recipe
 from inlay.space.recipe_file import from_data, to_data
 from inlay.space.resolve import recipe_of, resolve
 from inlay.space.units import find_units, placement_from_precisions
-from inlay.testing import Builder, run_reference, small_model, sqnr
+from inlay.targets.base import TargetSpec
+from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 from tests.support.fixtures import MakeWorkspace
 from tests.support.float_models import graphs
@@ -182,7 +186,7 @@ def sensitive_model() -> onnx.ModelProto:
     x = b.node("gain", "Mul", [x, b.constant("gains", gains)])
     weight = b.rng.normal(0.0, 0.3, (4, 8, 1, 1)).astype(np.float32)
     weight[:, 0] = 1e-4
-    b.output(b.node("head", "Conv", [x, b.constant("head_w", weight)], channels=4))
+    b.output(b.node("tail", "Conv", [x, b.constant("tail_w", weight)], channels=4))
     return b.model()
 
 
@@ -207,7 +211,7 @@ def test_16_bits_at_one_unit_keep_a_bound_that_8_bits_break(sensitive: Workspace
             "inlay-recipe": 1,
             "rules": [
                 {"global": "int"},
-                {"name": "head", "config": {"activation": "uint16", "weight": "int8"}},
+                {"name": "tail", "config": {"activation": "uint16", "weight": "int8"}},
             ],
         }
     )
@@ -225,7 +229,7 @@ def test_the_probe_knows_the_noise_of_every_type(sensitive: Workspace) -> None:
     probe.use([dict(feed) for feed in sensitive.feeds])
     reference = [run_reference(sensitive.emit(Placement()), feed) for feed in sensitive.feeds]
     for precision in ("static", "uint16", "fp8"):
-        labels = {"body": "static", "head": precision}
+        labels = {"body": "static", "tail": precision}
         placement = placement_from_precisions(prepared.graph, wide.units, rules, labels)
         errors, signal = 0.0, 0.0
         for feed, want in zip(sensitive.feeds, reference, strict=True):
@@ -233,3 +237,17 @@ def test_the_probe_knows_the_noise_of_every_type(sensitive: Workspace) -> None:
             errors += sum(float(np.square(got[k] - want[k]).sum()) for k in want)
             signal += sum(float(np.square(want[k]).sum()) for k in want)
         assert probe.noise(placement)[0] == pytest.approx(errors / signal, rel=0.2)
+
+
+def test_a_search_takes_16_bits_where_8_break_the_bound(tmp_path: Path) -> None:
+    """At known costs: 8 bits gain more, but the last unit keeps the bound in 16 alone."""
+    model = sensitive_model()
+    onnx.save(model, tmp_path / "model.onnx")
+    feeds = [random_feed(model, seed) for seed in range(6)]
+    options: dict[str, Any] = {"min_sqnr": 20.0, "budget": None, "max_measurements": 8, "cost_db": False}
+    spec = TargetSpec("null", {"wide": True})
+    result = inlay.tune(tmp_path / "model.onnx", target=spec, data=feeds, out=tmp_path / "out", **options)
+    assert result.best.selection.sqnr_db >= 20.0
+    rules = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text(encoding="utf8"))["rules"]
+    precisions = {rule["name"]: rule["config"] for rule in rules if "name" in rule}
+    assert (precisions["stem"], precisions["tail"]) == ("uint8", "uint16")

@@ -22,6 +22,7 @@ from inlay.errors import CompileFailed, RunFailed
 from inlay.model.native import runtime_message
 from inlay.model.normalize import FloatRewrite
 from inlay.quant.rewrite import Rewrite
+from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.onnxruntime.rules import OPS
@@ -43,6 +44,7 @@ class NullTarget:
         seed: of the noise.
         effect: 1.0 plants real differences between float and low precision; 0.0 makes every placement cost the same.
         scale: factor on every cost, for models of milliseconds.
+        wide: 16-bit activations gain half of what 8-bit ones do, and a search tries both.
         advance_clock: called with the seconds that building, running or timing would have taken.
     """
 
@@ -56,7 +58,9 @@ class NullTarget:
         effect: float = 1.0,
         scale: float = 1.0,
         advance_clock: Callable[[float], None] | None = None,
+        wide: bool = False,
     ) -> None:
+        self.wide = wide
         self.noise, self.burst, self.seed, self.effect, self.scale = noise, burst, seed, effect, scale
         self.advance_clock: Callable[[float], None] = advance_clock or (lambda seconds: None)
         self.deterministic = noise == 0.0 and burst == 0.0
@@ -64,11 +68,13 @@ class NullTarget:
     def fingerprint(self) -> Fingerprint:
         """All of its parameters."""
         facts = {k: str(getattr(self, k)) for k in ("noise", "burst", "seed", "effect", "scale")}
+        facts.update({"wide": "True"} if self.wide else {})
         return Fingerprint(self.name, facts)
 
     def rules(self) -> Rules:
         """The same operators as ONNX Runtime on x86, so that placements look alike."""
-        return Rules(activation=QType.UINT8, ops=OPS)
+        fast = {QType.UINT16: frozenset(WEIGHTED)} if self.wide else {}
+        return Rules(activation=QType.UINT8, ops=OPS, fast=fast)
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
         """None: every form of a model costs what its nodes cost."""
@@ -158,7 +164,8 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
 
     A compute node that reads a DQ and whose every reader is a Q (perhaps behind a Relu or Clip) runs in low precision;
     its cost changes by a factor in [0.3, 1.3] drawn from its name, so that some nodes are better left in float. A Q is
-    free behind a low-precision node, a DQ before low-precision nodes only; elsewhere each costs 1.5 us.
+    free behind a low-precision node, a DQ before low-precision nodes only; elsewhere each costs 1.5 us. What reads 16
+    bits has half the change.
     """
     graph = proto.graph
     producer = {v: n for n in graph.node for v in n.output}
@@ -174,6 +181,13 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
     def reads_dq(node: onnx.NodeProto) -> bool:
         source = producer.get(node.input[0]) if node.input else None
         return source is not None and source.op_type == _DQ
+
+    types = {t.name: t.data_type for t in graph.initializer}
+
+    def change(node: onnx.NodeProto) -> float:
+        kinds = {types.get(zero) for zero in producer[node.input[0]].input[2:]}
+        wide = bool(kinds & {onnx.TensorProto.INT16, onnx.TensorProto.UINT16})
+        return (_factor(node.name) - 1.0) * (0.5 if wide else 1.0)
 
     def float_weight(node: onnx.NodeProto) -> bool:
         slot = OPS[node.op_type].weight
@@ -200,7 +214,7 @@ def price(proto: onnx.ModelProto, effect: float = 1.0) -> list[KernelTime]:
             return 0.0 if free else _BOUNDARY * effect
         rule = OPS.get(node.op_type)
         ns = _COST if rule is not None and not rule.moves_data else _MOVE
-        return ns * (1.0 + effect * (_factor(node.name) - 1.0)) if node.name in low else ns
+        return ns * (1.0 + effect * change(node)) if node.name in low else ns
 
     return [
         KernelTime(n.name, n.op_type, cost(n), "uint8" if n.name in low else "float32", (n.name,)) for n in graph.node

@@ -286,6 +286,7 @@ inlay-rules: 1
 activation: int8
 symmetric_activations: true
 share: [Concat]
+fast: {int16: [Conv]}
 operators:
   Conv: {weight: 1, bias: 2, output: either, conditions: [constant_weight], source: "manual, page 3"}
   Add: {activations: all}
@@ -293,6 +294,7 @@ operators:
 """)
     rules = load_rules(path)
     assert (rules.activation, rules.symmetric_activations, rules.share) == (QType.INT8, True, frozenset({"Concat"}))
+    assert (rules.fast, rules.types) == ({QType.INT16: frozenset({"Conv"})}, (QType.INT8, QType.INT16))
     conv = rules.ops["Conv"]
     assert (conv.weight, conv.bias, conv.output, conv.source) == (1, 2, Needs.EITHER, "manual, page 3")
     assert [c.__name__ for c in conv.conditions] == ["constant_weight"]

@@ -4,6 +4,7 @@
 
     inlay-rules: 1
     activation: uint8                # type of activations; also int8, int16, ...
+    fast: {uint16: [Conv, Gemm]}     # operators with fast kernels for a further type: a search tries it, too
     share: [Concat]                  # its inputs and outputs must have the same scale
     operators:
       Conv: {weight: 1, bias: 2, conditions: [constant_weight], source: "manual, page 12"}
@@ -134,6 +135,7 @@ _RULES: Mapping[str, Callable[[Any], Any]] = {
     "symmetric_activations": _switch,
     "fuses_residual_add": _switch,
     "other_activations": lambda value: frozenset(_TYPES[name] for name in value),
+    "fast": lambda value: {_TYPES[name]: _names(ops) for name, ops in dict(value).items()},
     "requantize_cost": float,
     "unfold_cost": float,
     "product_cost": float,

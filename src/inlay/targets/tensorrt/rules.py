@@ -47,6 +47,7 @@ _ROWS = (
 
 RULES = Rules(
     activation=QType.INT8,
+    other_activations=frozenset({QType.FP8}),  # a search does not try it: GPUs before compute capability 8.9 lack it
     ops={row.op_type: row for row in _ROWS},
     symmetric_activations=True,
     share=frozenset({"Concat"}),  # bytes are copied as they are: one scale for all
