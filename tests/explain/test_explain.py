@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,11 +35,13 @@ def test_conversions_are_priced_and_the_sum_is_what_the_target_takes(tmp_path: P
     assert found.lost_ms == pytest.approx(sum(w.cost_ms for w in found.waste))
 
 
-def test_the_value_with_a_coarse_scale_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0)])
+def test_the_value_with_a_coarse_scale_is_named(dtype: type, zero: int, tmp_path: Path) -> None:
     b = Handmade()
     b.branch = "net"
-    coarse = b.pair(b.convolve(b.pair(b.x(), "a", scale=0.03)), "coarse", scale=2.0)
-    b.end(b.pair(b.convolve(coarse, "next"), "y", scale=0.2), op_type="Relu")
+    kind: dict[str, Any] = {"dtype": dtype, "zero": zero}
+    coarse = b.pair(b.convolve(b.pair(b.x(), "a", scale=0.03, **kind)), "coarse", scale=2.0, **kind)
+    b.end(b.pair(b.convolve(coarse, "next"), "y", scale=0.2, **kind), op_type="Relu")
     path = tmp_path / "coarse.onnx"
     onnx.save(b.model(), path)
     rng = np.random.default_rng(0)
@@ -73,3 +76,20 @@ def test_the_exact_form_computes_the_same_and_has_no_fault_left(tmp_path: Path) 
     for name in want:
         np.testing.assert_array_equal(want[name], got[name])
     assert exact_form(made, rules, rows) is None
+
+
+def test_a_float_model_has_a_bound_that_no_placement_exceeds(tmp_path: Path) -> None:
+    path, out = tmp_path / "float.onnx", tmp_path / "full.onnx"
+    b = Builder()
+    y = b.node("tanh", "Tanh", [b.conv("first", b.input("x", (1, 3, 8, 8)), 4)])
+    b.output(b.conv("second", y, 4))
+    onnx.save(b.model(), path)
+    found = api.explain(path, target="null")
+    assert not found.quantized
+    assert found.bound is not None
+    assert found.bound.best_ms <= found.bound.float_ms
+    assert any("Tanh has no low-precision form" in barrier for barrier in found.bound.barriers)
+    api.quantize(path, out, target="null")
+    full = api.bench([path, out], target="null", processes=1)[1].speedup.value
+    assert full <= found.bound.at_most
+    assert found.bound.float_ms / found.bound.int8_ms == pytest.approx(full, rel=0.01)

@@ -42,6 +42,7 @@ _KINDS = {
 def lines(found: Explanation, every: bool = False) -> Iterator[str]:
     """The explanation; all of it where ``every``."""
     yield from _head(found)
+    yield from _bound(found)
     yield from _reasons(found, every)
     yield from _waste(found, every)
     yield from _losses(found)
@@ -67,8 +68,28 @@ def _head(found: Explanation) -> Iterator[str]:
         yield from _wrapped(f"  Time lost to placement: {found.lost_ms:.3f} ms of {found.kernels_ms:.3f} ms.", "  ")
 
 
+def _bound(found: Explanation) -> Iterator[str]:
+    if found.bound is None:
+        return
+    bound = found.bound
+    yield f"  INT8 brings at most {bound.at_most:.2f}x: {bound.best_ms:.3f} ms of {bound.float_ms:.3f} ms of kernels,"
+    yield "  with each operator in its faster precision and conversions for nothing."
+    yield f"  All that can be in INT8: {bound.int8_ms:.3f} ms. What stands in the way:"
+    for barrier in bound.barriers:
+        yield from _wrapped(barrier, "    ")
+
+
 def _reasons(found: Explanation, every: bool) -> Iterator[str]:
     """Heavy operators in float, those with one reason together, the most expensive first."""
+    if not found.quantized and not every:
+        gaining = sorted((o for o in found.operators if (o.gain_ms or 0.0) > 0.0), key=lambda o: -(o.gain_ms or 0.0))
+        if gaining:
+            yield ""
+            yield f"Operators that gain by INT8: {len(gaining)}, {sum(o.gain_ms or 0.0 for o in gaining):.3f} ms in all"
+        for o in gaining[:_ROWS]:
+            saved = f"  {o.gain_ms or 0.0:8.3f} of {o.cost_ms:8.3f} ms"
+            yield f"{saved}  {_cut(o.op_type, 16):<16} {_cut(o.name, _WIDTH - 43)}"
+        return
     shown = [o for o in found.operators if o.reasons and (o.heavy or every)]
     if not shown:
         return

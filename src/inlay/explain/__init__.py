@@ -1,6 +1,7 @@
 """Why each operator of a model runs in the precision in which it does, what misplaced Q/DQ nodes cost, the repair."""
 
 __all__ = [
+    "bound",
     "changes",
     "exact",
     "executed",

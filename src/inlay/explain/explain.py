@@ -16,6 +16,7 @@ from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError, UsageError
 from inlay.explain import policy
+from inlay.explain.bound import Bounded, bound
 from inlay.explain.executed import Executed, executed, operators_of
 from inlay.explain.experiments import Laboratory, Proven, does_run, prove
 from inlay.explain.explanation import Explanation, Operator, Reason
@@ -94,7 +95,13 @@ def explain(
         if real and deadline.left:
             stage("find the values that lose the accuracy")
             rounding = losses(file, Capabilities.of(target), samples, worker, folder / "losses", deadline)
+        at_most = Bounded(None, {})
+        if not quantized:
+            stage("find out what INT8 could bring")
+            capabilities = Capabilities.of(target)
+            at_most = bound(file, capabilities, samples, worker, folder / "bound", feed, runs.factor)
         listed = _operators(runs, found, proven, mended, rules)
+        listed = tuple(replace(o, gain_ms=at_most.gains.get(o.name, o.gain_ms)) for o in listed)
         return Explanation(
             str(file.path),
             spec.name,
@@ -107,7 +114,8 @@ def explain(
             None if mended is None else mended.total_ns / 1e6,
             rounding.sqnr_db,
             rounding.sources,
-            notes=(*_notes(samples, runs.executed), *filter(None, [rounding.problem])),
+            at_most.bound,
+            notes=(*_notes(samples, runs.executed), *filter(None, [rounding.problem, at_most.problem])),
         )
 
 

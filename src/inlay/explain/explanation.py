@@ -49,7 +49,7 @@ class Operator:
         cost_ms: of that kernel, in each inference.
         heavy: a product, or what takes a good part of the time.
         reasons: why it does not run on integers.
-        gain_ms: what it takes less once it does, with made-up scales; None where that was not tried.
+        gain_ms: what it takes less once it does; None where that was not tried.
     """
 
     name: str
@@ -212,7 +212,12 @@ class Explanation:
 
     @property
     def lost_ms(self) -> float:
-        """Time lost to placement: conversions and rearrangements within the model, and what mended operators save."""
+        """Time lost to placement: conversions and rearrangements within the model, and what mended operators save.
+
+        0 of a float model, whose ``bound`` says what INT8 could bring.
+        """
+        if not self.quantized:
+            return 0.0
         inner = sum(w.cost_ms for w in self.waste if w.kind not in ("input", "output"))
         return inner + sum(max(o.gain_ms or 0.0, 0.0) for o in self.operators)
 

@@ -7,8 +7,8 @@ zero points that the given model states.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -32,7 +32,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact, Capabilities
 from inlay.trial import decibels
-from inlay.types import Placement, Port
+from inlay.types import Placement, Port, QParams, QType
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,34 @@ def losses(
         sqnr = _sqnr(file, apart.model, some, worker, folder)
         prepared = prepare(file, target, some.feeds[0], folder, extraction=apart)
         imported = import_qdq(prepared, None, target.float_rewrites, some.feeds, folder)
-        table = QParamsTable(prepared.graph, prepared.rules, {}, imported.qparams)
+        own = prepared.rules.activation
+        table = QParamsTable(prepared.graph, prepared.rules, {}, _in_type(imported.qparams, own, prepared.graph))
         probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
         probe.use(some.feeds)
-        whole = Placement(site for _, placement in imported.placements for site in placement)
+        sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
+        graph = prepared.graph
+        whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in sites.items())
         found = _probed(probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
     except InlayError as error:
         return Losses(None, (), f"nothing is said of single sources of rounding: {error}")
     return Losses(sqnr, found)
+
+
+def _in_type(
+    qparams: Mapping[tuple[str, QType], QParams], own: QType, graph: Graph
+) -> Mapping[tuple[str, QType], QParams]:
+    """The same grids in the target's type of activations, which are those that a probe can switch.
+
+    int8 and uint8 differ by 128; what has another width is left out.
+    """
+    found: dict[tuple[str, QType], QParams] = {}
+    for (value, qtype), params in qparams.items():
+        if graph.is_constant(value) or qtype is own:
+            found[value, qtype] = params
+        elif {qtype, own} == {QType.INT8, QType.UINT8}:
+            zero = tuple(z + own.qmin - qtype.qmin for z in params.zero_point)
+            found.setdefault((value, own), replace(params, qtype=own, zero_point=zero))
+    return found
 
 
 def _sqnr(file: ModelFile, inner: ir.Model, samples: Samples, worker: Worker, folder: Path) -> float | None:

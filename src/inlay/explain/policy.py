@@ -49,3 +49,6 @@ LOSS_SHARE = 0.5
 
 SHOWN_DB = 0.1
 """Decibels that a source must cost to be listed on the terminal."""
+
+BOUND_SAMPLES = 2
+"""Samples that make the ranges of a model whose kernels are timed: they do not depend on them."""

@@ -31,7 +31,10 @@ def wasted(graph: ir.Graph, found: Executed) -> tuple[Waste, ...]:
         layout = kinds.pop("layout", 0.0)
         nodes = () if value is None else tuple(dict.fromkeys(_around(value)))
         if layout:
-            rows.append(_row("layout", name, nodes, layout, found, "let its writer and readers have one precision"))
+            precisions = {found.operators[n].precision for n in nodes if n in found.operators}
+            mixed = {"int8", "float"} <= precisions
+            advice = "let its writer and its readers run in one precision" if mixed else ""
+            rows.append(_row("layout", name, nodes, layout, found, advice))
         if kinds:
             kind, advice = _kind(value, found)
             rows.append(_row(kind, name, nodes, sum(kinds.values()), found, advice))
