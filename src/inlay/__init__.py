@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inlay.api import bench, explain, quantize, regions, select, tune, write_report
+    from inlay.api import bench, dry_run, explain, inspect, quantize, regions, select, tune, write_report
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
         Config,
@@ -57,7 +57,9 @@ __all__ = [
     "TuneResult",
     "__version__",
     "bench",
+    "dry_run",
     "explain",
+    "inspect",
     "list_targets",
     "placement_of",
     "quantize",
@@ -69,7 +71,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "explain", "quantize", "regions", "select", "tune", "write_report"),
+    "inlay.api": ("bench", "dry_run", "explain", "inspect", "quantize", "regions", "select", "tune", "write_report"),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.targets.listing": ("list_targets",),

@@ -10,8 +10,9 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
@@ -21,17 +22,10 @@ from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
 from inlay.data import (
-    InputSpec,
-    Samples,
-    bound,
-    files_of,
     input_specs,
-    random_samples,
-    read_labels,
-    read_samples,
 )
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import UsageError
+from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
 from inlay.explain import repair as _repair
 from inlay.explain.changes import changes
@@ -39,30 +33,24 @@ from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.files import refuse_overwriting
 from inlay.model.collector import collector_paused
-from inlay.model.load import ModelFile, load
+from inlay.model.load import load
 from inlay.prepare import options
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
 from inlay.prepare.options import (
     DEFAULT_BUDGET_S,
-    DEFAULT_MIN_SQNR_DB,
-    STRATEGIES,
-    check_sqnr,
-    command_line,
     documented,
-    parse_bind,
-    parse_duration,
-    parse_share,
 )
-from inlay.quant.accuracy import Bound, find_metric
-from inlay.regions.cache import PatternCache
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
+from inlay.run.call import Asked, DataSource, Given, GivenOptions, Sizes, files_in, seconds_of
 from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import RANDOM_SAMPLES
+from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
+from inlay.run.inspection import dry_run as _dry_run
 from inlay.run.progress import Progress, Silent
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
@@ -70,13 +58,10 @@ from inlay.run.select import Selected
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
-from inlay.targets.base import Capabilities, OptionValue, TargetSpec
+from inlay.targets.base import Capabilities, TargetSpec
 from inlay.targets.registry import DEFAULT_TARGET, create
 
-DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
-Sizes = Sequence[str] | Mapping[str, int]
 Targets = str | TargetSpec | Sequence[str | TargetSpec]
-GivenOptions = Sequence[str] | Mapping[str, OptionValue]
 
 
 @overload
@@ -129,56 +114,63 @@ def tune(
     Raises:
         InlayError: see :mod:`inlay.errors`.
     """
-    begun, command = time.monotonic() - before_s, command_line(tune, locals())
-    specs, others = targets_of(target, target_options, threads)
-    given = _Given.read(model, data, bind)
-    samples = given.samples
-    if labels is not None:
-        if samples is None:
-            raise UsageError("--labels without --data: labels belong to samples")
-        if metric in (None, "sqnr"):
-            raise UsageError("--labels without --metric: only a metric looks at labels")
-        array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
-        samples = replace(samples, labels=array)
-    function = find_metric(metric, None if samples is None else samples.labels)
-    config = TuneConfig(
-        target=next(iter(specs.values())),
-        bound=_bound(metric, max_drop, min_sqnr, no_bound),
-        bind=given.sizes,
-        seed=seed,
-        budget_s=_seconds(budget),
-        max_measurements=max_measurements,
-        max_builds=max_builds,
-        qdq_baseline=None if qdq_baseline is None else Path(qdq_baseline),
-        keep_qparams=keep_qparams,
-        cost_db=cost_db,
-        strategy=strategy,
-        schemes_per_region=schemes_per_region,
-        pattern_cache=None if pattern_cache is None else Path(pattern_cache),
-        quant_type=quant_type,
-        nodes=tuple(nodes),
-        recipe=None if recipe is None else find_recipe(recipe),
-        command=command,
-    )
-    if strategy not in STRATEGIES:
-        raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
-    alone = len(specs) == 1 and others is None
-    inputs = [*_files(data, labels, recipe), *([] if alone else given.file.files)]
-    refuse_overwriting(outputs_of(Path(out), {} if alone else specs), inputs)
-    if config.pattern_cache is not None:
-        PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
-    before_s = time.monotonic() - begun
+    begun = time.monotonic() - before_s
     from inlay.report import leave_report  # templates and drawings: no other command waits for them
 
+    specs, others = targets_of(target, target_options, threads)
+    asked = Asked.of(tune, locals(), next(iter(specs.values())))
+    file, samples, config, function = asked.file, asked.samples, asked.config, asked.metric
+    alone = len(specs) == 1 and others is None
+    given = [*files_in(data, labels, recipe), *([] if alone else file.files)]
+    refuse_overwriting(outputs_of(Path(out), {} if alone else specs), given)
+    before_s = time.monotonic() - begun
     if not alone:
         found = tune_across(
-            given.file, Path(out), specs, others, samples, config, function, restart, progress, before_s=before_s
+            file, Path(out), specs, others, samples, config, function, restart, progress, before_s=before_s
         )
         own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
         return replace(found, notes=(*found.notes, *filter(None, own)))
-    result = _run_tune.tune(given.file, out, samples, config, function, restart, progress, before_s=before_s)
+    result = _run_tune.tune(file, out, samples, config, function, restart, progress, before_s=before_s)
     trouble = leave_report(Path(out))
     return replace(result, notes=(*result.notes, trouble)) if trouble else result
+
+
+def dry_run(model: str | Path, **asked: Any) -> DryRun:
+    """Say what :func:`tune` would do with these arguments, after running the model a few times; nothing is written.
+
+    Raises:
+        InlayError: what ``tune`` would raise for them.
+    """
+    call = signature(tune).bind(model, **asked)
+    call.apply_defaults()
+    specs, others = targets_of(*(call.arguments[name] for name in ("target", "target_options", "threads")))
+    if len(specs) > 1 or others is not None:
+        raise UsageError("a dry run looks at one target: give --target NAME")
+    found = Asked.of(tune, call.arguments, next(iter(specs.values())))
+    progress, before_s = call.arguments["progress"], call.arguments["before_s"]
+    return _dry_run(found.file, found.samples, found.config, found.metric, progress, before_s)
+
+
+@documented
+def inspect(
+    model: Annotated[str | Path, options.MODEL],
+    *,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
+    bind: Annotated[Sizes, options.BIND] = (),
+) -> Inspection:
+    """Say what a model takes and gives, what it consists of, and what of it the target can run in low precision.
+
+    Raises:
+        InlayError: the model cannot be read, or the target cannot be used.
+    """
+    capabilities = Capabilities.of(create(target_of(target, target_options)))
+    given = Given.read(model, None, bind)
+    try:
+        feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
+        return inspection(given.file, quantizable_in(given.file, capabilities, feed), "")
+    except InlayError as error:
+        return inspection(given.file, None, str(error))
 
 
 @documented
@@ -210,7 +202,7 @@ def bench(
         if names != [s.name for s in specs]:
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
     rng = np.random.default_rng(seed)
-    samples = _Given.of(files[0], data, bind).samples_or_random(rng, 1)
+    samples = Given.of(files[0], data, bind).samples_or_random(rng, 1)
     return compare(files, spec, samples, blocks, processes, rng)
 
 
@@ -235,9 +227,9 @@ def quantize(
     """
     rules = find_recipe(recipe)
     spec = target_of(target, target_options)
-    given = _Given.read(model, data, bind)
+    given = Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
-    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *_files(data, recipe)])
+    refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type)
 
 
@@ -282,14 +274,14 @@ def explain(
         UsageError: the target gives no times of kernels, or there is nothing to repair.
         InlayError: the model or the samples cannot be used.
     """
-    seconds, hears = _seconds(budget), progress or Silent()
+    seconds, hears = seconds_of(budget), progress or Silent()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     spec = target_of(target, target_options, threads)
-    given = _Given.read(model, data, bind)
+    given = Given.read(model, data, bind)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
     out = None if repair is None else Path(repair)
     if out is not None:
-        refuse_overwriting([out, Path(f"{out}.data")], [*given.file.files, *_files(data)])
+        refuse_overwriting([out, Path(f"{out}.data")], [*given.file.files, *files_in(data)])
         _repair.refuse(given.file, out)
     found = _explain.explain(given.file, spec, samples, deadline, hears.stage)
     if out is None:
@@ -336,7 +328,7 @@ def regions(
     """
     spec = target_of(target, target_options)
     with collector_paused(), tempfile.TemporaryDirectory() as folder:  # each step would end with a collection
-        given = _Given.read(model, data, bind)
+        given = Given.read(model, data, bind)
         samples = given.samples_or_random(np.random.default_rng(0), 1)
         prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
         graph, rules, allowed = prepared.graph, prepared.rules, prepared.allowed
@@ -348,50 +340,3 @@ def regions(
             minimum_topdown_search_size=minimum_topdown_search_size,
         )
         return find_search_space(graph, rules, None, allowed, config, units=units)
-
-
-def _files(*given: object) -> list[Path]:
-    return [path for source in given for path in files_of(source)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """A model with the samples that were given for it, if any, and the sizes of its dynamic dimensions."""
-
-    file: ModelFile
-    samples: Samples | None
-    specs: Sequence[InputSpec]
-    sizes: Mapping[str, int]
-
-    @classmethod
-    def read(cls, model: str | Path, data: DataSource, bind: Sizes) -> _Given:
-        return cls.of(load(model), data, bind)
-
-    @classmethod
-    def of(cls, file: ModelFile, data: DataSource, bind: Sizes) -> _Given:
-        sizes = parse_bind(bind)
-        specs = bound(input_specs(file.model), sizes)
-        return cls(file, None if data is None else read_samples(data, specs), specs, sizes)
-
-    def samples_or_random(self, rng: np.random.Generator, count: int) -> Samples:
-        return self.samples or random_samples(self.specs, rng, count)
-
-
-def _seconds(budget: str | float | None) -> float | None:
-    if budget is None or budget == "none":
-        return None
-    return parse_duration(budget if isinstance(budget, str) else f"{budget:f}")
-
-
-def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | None, no_bound: bool) -> Bound:
-    if no_bound:
-        if max_drop is not None or min_sqnr is not None:
-            raise UsageError("--no-bound contradicts --max-drop and --min-sqnr")
-        return Bound(metric=None if metric == "sqnr" else metric)
-    named = None if metric in (None, "sqnr") else metric
-    if max_drop is not None and named is None:
-        raise UsageError("--max-drop needs --metric: it bounds the fall of a metric")
-    drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else 0.01
-    if named is None and min_sqnr is None:
-        min_sqnr = DEFAULT_MIN_SQNR_DB
-    return Bound(check_sqnr(min_sqnr), named, drop)

@@ -6,4 +6,4 @@ prints all of that so that it controls nothing. The room may import everything; 
 :func:`inlay.cli.commands.main`.
 """
 
-__all__ = ["commands", "options", "progress", "render", "terminal"]
+__all__ = ["commands", "explained", "inspected", "options", "progress", "render", "terminal"]

@@ -10,18 +10,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from inlay import api
 from inlay.across.result import AcrossResult
-from inlay.cli import explained, render, render_across
+from inlay.cli import explained, inspected, render, render_across
 from inlay.cli.options import options_of
-from inlay.cli.progress import Lines, LiveTable
+from inlay.cli.progress import JsonLines, Lines, LiveTable
 from inlay.cli.start import end_in_order, seconds_since_start
 from inlay.cli.terminal import Terminal, plain, say, tolerate_encoding
 from inlay.errors import InlayError
+from inlay.files import refuse_overwriting
 from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
@@ -51,6 +52,12 @@ _UNEXPECTED = "this is a fault of inlay itself: please report it"
 def tune(
     *,
     quiet: Annotated[bool, Option("Print the verdict only.", flags=("--quiet", "-q"), type=bool)] = False,
+    json_log: Annotated[
+        Path | None, Option("Write each event as one line of JSON.", metavar="FILE", type=Path, show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, Option("Say what would be tried, how long it would take, and what can be quantized.", type=bool)
+    ] = False,
     **options: Any,
 ) -> None:
     """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound.
@@ -58,10 +65,21 @@ def tune(
     The same command on the same OUT continues where it was stopped.
     """
     progress = _progress(quiet)
+    before_s = time.monotonic() - _BEGUN.get(time.monotonic())
+    if dry_run:
+        try:
+            done = api.dry_run(**options, progress=progress, before_s=before_s)
+        finally:
+            progress.close()
+        say(inspected.dry_run(done))
+        return
+    log = None if json_log is None else JsonLines(_opened(json_log, options["model"]), progress)
     try:
-        result = api.tune(**options, progress=progress, before_s=time.monotonic() - _BEGUN.get(time.monotonic()))
+        result = api.tune(**options, progress=log or progress, before_s=before_s)
+        if log is not None:
+            log.result(result.as_json())
     finally:
-        progress.close()
+        (log or progress).close()
     say(render_across.verdict(result) if isinstance(result, AcrossResult) else render.verdict(result))
     if result.interrupted:
         raise typer.Exit(130)
@@ -95,6 +113,21 @@ def quantize(
 def select(**options: Any) -> None:
     """Write another model that a run has measured, without searching again."""
     say(render.selected(api.select(**options)))
+
+
+@app.command()
+@options_of(api.inspect)
+def inspect(
+    *,
+    as_json: Annotated[bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool)] = False,
+    **options: Any,
+) -> None:
+    """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data."""
+    found = api.inspect(**options)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        say(inspected.inspection(found))
 
 
 @app.command()
@@ -210,6 +243,11 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def _opened(path: Path, model: Path) -> TextIO:
+    refuse_overwriting([path], [model])
+    return path.open("w", encoding="utf8")
 
 
 def _progress(quiet: bool) -> Progress:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 from rich.live import Live
 from rich.table import Table
 
 from inlay.cli.render import fidelity
 from inlay.cli.terminal import Terminal, plain
-from inlay.run.progress import SearchStep
-from inlay.trial import Failed, Infeasible, Trial
+from inlay.run.progress import Progress, SearchStep
+from inlay.trial import Failed, Infeasible, Measured, Trial
 
 _LATEST = 8  # trials that the live table shows
 
@@ -90,3 +92,66 @@ def describe(trial: Trial) -> str:
     bound = "" if outcome.accuracy.feasible else " (outside the bound)"
     interval = "" if gain.low == gain.high else f" [{gain.low:.3f}, {gain.high:.3f}]"
     return f"{gain.value:.3f}x{interval}, {fidelity(outcome.accuracy)}{metric}{bound}"
+
+
+class JsonLines:
+    """One JSON object a line and event, for programs; what is said goes on to ``others`` as well.
+
+    ``stage``: ``{event, s, text}``. ``trial``: ``{event, s, origin, outcome, accepted, latency_ms, speedup,
+    speedup_low, speedup_high, sqnr_db, metric, feasible, why, best_speedup, judged, timed, failed, left_s}``, with null
+    for what is not known. ``result``: ``{event, s, result}``, the content of ``result.json``; it comes last, unless the
+    run failed.
+    """
+
+    def __init__(self, stream: TextIO, others: Progress) -> None:
+        self._stream, self._others = stream, others
+        self._start = time.monotonic()
+
+    def stage(self, text: str) -> None:
+        """Write it."""
+        self._write("stage", text=text)
+        self._others.stage(text)
+
+    def trial(self, step: SearchStep) -> None:
+        """Write the trial, and where the search is with it."""
+        trial = step.trial
+        latency = trial.outcome.latency if isinstance(trial.outcome, Measured) else None
+        accuracy = trial.accuracy
+        failure = trial.outcome.message if isinstance(trial.outcome, Failed) else ""
+        self._write(
+            "trial",
+            origin=trial.proposal.origin,
+            outcome=type(trial.outcome).__name__.lower(),
+            accepted=trial.accepted,
+            latency_ms=None if latency is None else latency.ns / 1e6,
+            speedup=None if latency is None else latency.speedup.value,
+            speedup_low=None if latency is None else _number(latency.speedup.low),
+            speedup_high=None if latency is None else _number(latency.speedup.high),
+            sqnr_db=None if accuracy is None else accuracy.sqnr_db,
+            metric=None if accuracy is None else accuracy.metric,
+            feasible=trial.feasible,
+            why=failure if accuracy is None else accuracy.reason,
+            best_speedup=step.incumbent.speedup,
+            judged=step.judged,
+            timed=step.timed,
+            failed=step.failed,
+            left_s=_number(step.left_s),
+        )
+        self._others.trial(step)
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """Write the content of ``result.json``."""
+        self._write("result", result=result)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._others.close()
+        self._stream.close()
+
+    def _write(self, event: str, **facts: Any) -> None:
+        line = {"event": event, "s": round(time.monotonic() - self._start, 3), **facts}
+        print(json.dumps(line, allow_nan=False), file=self._stream, flush=True)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

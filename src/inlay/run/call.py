@@ -1,0 +1,142 @@
+"""What a call of a command asks for, read and checked: model, samples, target, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.data import (
+    InputSpec,
+    Samples,
+    bound,
+    files_of,
+    input_specs,
+    random_samples,
+    read_labels,
+    read_samples,
+)
+from inlay.errors import UsageError
+from inlay.model.load import ModelFile, load
+from inlay.prepare.config import TuneConfig
+from inlay.prepare.options import (
+    DEFAULT_MIN_SQNR_DB,
+    STRATEGIES,
+    check_sqnr,
+    command_line,
+    parse_bind,
+    parse_duration,
+    parse_share,
+)
+from inlay.quant.accuracy import Bound, Metric, find_metric
+from inlay.regions.cache import PatternCache
+from inlay.space.recipe_file import find_recipe
+from inlay.targets.base import OptionValue, TargetSpec
+
+DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
+Sizes = Sequence[str] | Mapping[str, int]
+GivenOptions = Sequence[str] | Mapping[str, OptionValue]
+
+
+def files_in(*given: object) -> list[Path]:
+    """The files among what was given."""
+    return [path for source in given for path in files_of(source)]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A model with the samples that were given for it, if any, and the sizes of its dynamic dimensions."""
+
+    file: ModelFile
+    samples: Samples | None
+    specs: Sequence[InputSpec]
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def read(cls, model: str | Path, data: DataSource, bind: Sizes) -> Given:
+        """The model at a path."""
+        return cls.of(load(model), data, bind)
+
+    @classmethod
+    def of(cls, file: ModelFile, data: DataSource, bind: Sizes) -> Given:
+        """A model that is loaded already."""
+        sizes = parse_bind(bind)
+        specs = bound(input_specs(file.model), sizes)
+        return cls(file, None if data is None else read_samples(data, specs), specs, sizes)
+
+    def samples_or_random(self, rng: np.random.Generator, count: int) -> Samples:
+        """Its samples, or random ones where there are none."""
+        return self.samples or random_samples(self.specs, rng, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A call of ``tune``, read and checked: the model, its samples, the settings, and the function of the metric."""
+
+    file: ModelFile
+    samples: Samples | None
+    config: TuneConfig
+    metric: Metric | None
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], call: Mapping[str, Any], target: TargetSpec) -> Asked:
+        """From the arguments of a call of ``function``, by name, whose options its signature declares."""
+        data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
+        given = Given.read(call["model"], data, call["bind"])
+        samples = given.samples
+        if labels is not None:
+            if samples is None:
+                raise UsageError("--labels without --data: labels belong to samples")
+            if metric in (None, "sqnr"):
+                raise UsageError("--labels without --metric: only a metric looks at labels")
+            array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
+            samples = replace(samples, labels=array)
+        measure = find_metric(metric, None if samples is None else samples.labels)
+        baseline, cache, recipe = call["qdq_baseline"], call["pattern_cache"], call["recipe"]
+        config = TuneConfig(
+            target=target,
+            bound=_bound(metric, call["max_drop"], call["min_sqnr"], call["no_bound"]),
+            bind=given.sizes,
+            budget_s=seconds_of(call["budget"]),
+            qdq_baseline=None if baseline is None else Path(baseline),
+            pattern_cache=None if cache is None else Path(cache),
+            nodes=tuple(call["nodes"]),
+            recipe=None if recipe is None else find_recipe(recipe),
+            command=command_line(function, call),
+            **{name: call[name] for name in _AS_GIVEN},
+        )
+        if strategy not in STRATEGIES:
+            raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
+        if config.pattern_cache is not None:
+            PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
+        return cls(given.file, samples, config, measure)
+
+
+_AS_GIVEN = (
+    "seed", "max_measurements", "max_builds", "keep_qparams", "cost_db", "strategy", "schemes_per_region", "quant_type",
+)  # fmt: skip
+"""Options of ``tune`` that are settings of a run as they are."""
+
+
+def seconds_of(budget: str | float | None) -> float | None:
+    """Seconds of a budget; None for no limit. Raises UsageError."""
+    if budget is None or budget == "none":
+        return None
+    return parse_duration(budget if isinstance(budget, str) else f"{budget:f}")
+
+
+def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | None, no_bound: bool) -> Bound:
+    if no_bound:
+        if max_drop is not None or min_sqnr is not None:
+            raise UsageError("--no-bound contradicts --max-drop and --min-sqnr")
+        return Bound(metric=None if metric == "sqnr" else metric)
+    named = None if metric in (None, "sqnr") else metric
+    if max_drop is not None and named is None:
+        raise UsageError("--max-drop needs --metric: it bounds the fall of a metric")
+    drop = None if named is None else parse_share(str(max_drop)) if max_drop is not None else 0.01
+    if named is None and min_sqnr is None:
+        min_sqnr = DEFAULT_MIN_SQNR_DB
+    return Bound(check_sqnr(min_sqnr), named, drop)

@@ -1,0 +1,227 @@
+"""`inlay inspect` and `inlay tune --dry-run`: what a model is, what of it can be quantized, and what a run would do."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.data import InputSpec, Samples, input_specs
+from inlay.measure.client import Lab
+from inlay.model.load import ModelFile
+from inlay.model.store import model_bytes
+from inlay.prepare.config import TuneConfig
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.take_apart import holds_quantized, take_apart
+from inlay.quant.accuracy import Metric
+from inlay.run.given import run_given
+from inlay.run.inputs import RunInputs
+from inlay.run.plan import efforts
+from inlay.run.progress import Progress, Silent
+from inlay.run.session import open_session
+from inlay.search.baselines import anchor_placements
+from inlay.space.units import rejection_counts
+from inlay.targets.base import Capabilities
+from inlay.targets.registry import create
+
+_RUN_FOLDER = "dry"
+
+
+@dataclass(frozen=True)
+class Quantizable:
+    """What of a prepared model a target can run in low precision.
+
+    Attributes:
+        operators: by operator, how many units can have it, and how many there are.
+        forms: by the name of each further precision, how many units have it.
+        reasons: why the others stay float, and how many each.
+    """
+
+    operators: Mapping[str, tuple[int, int]]
+    forms: Mapping[str, int]
+    reasons: Mapping[str, int]
+
+    @classmethod
+    def of(cls, prepared: PreparedModel) -> Quantizable:
+        """That of ``prepared``."""
+        able = Counter(u.op_type for u in prepared.units if u.selectable)
+        return cls(
+            {op: (able[op], n) for op, n in Counter(u.op_type for u in prepared.units).most_common()},
+            dict(Counter(form for u in prepared.units for form in u.forms)),
+            dict(rejection_counts(prepared.units).most_common()),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data."""
+        units = {op: {"quantizable": able, "units": every} for op, (able, every) in self.operators.items()}
+        return {"operators": units, "forms": dict(self.forms), "reasons": dict(self.reasons)}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a model is.
+
+    Attributes:
+        path, sha256, size_bytes: of the file; the size with its weights.
+        opsets: version by domain, ``ai.onnx`` for the default one.
+        inputs: that samples must provide.
+        outputs: each as name, type and shape in words.
+        operators: how many of each the file holds.
+        is_quantized: it holds Q/DQ nodes, or operators on integers.
+        quantizable: once normalized; None where the model could not be run.
+        trouble: why it could not be run; empty where it was.
+    """
+
+    path: Path
+    sha256: str
+    size_bytes: int
+    opsets: Mapping[str, int]
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    operators: Mapping[str, int]
+    is_quantized: bool
+    quantizable: Quantizable | None
+    trouble: str = ""
+
+    @property
+    def template(self) -> str:
+        """A Python program that writes samples for ``--data``, to be filled in."""
+        rows = []
+        for spec in self.inputs:
+            sizes = ", ".join(["16", *(str(d) if isinstance(d, int) else "1" for d in (spec.dims or ())[1:])])
+            free = [d for d in (spec.dims or ())[1:] if isinstance(d, str)]
+            note = f"  # any size: {', '.join(free)}" if free else ""
+            rows.append(f"    {spec.name!r}: np.zeros([{sizes}], {spec.dtype.name!r}),{note}")
+        body = "\n".join(rows)
+        return (
+            "import numpy as np\n\n# 16 real samples, first axis = samples; give a hundred where you can\n"
+            f'np.savez("samples.npz", **{{\n{body}\n}})\n'
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data with stable keys."""
+        return {
+            "model": {"path": str(self.path), "sha256": self.sha256, "size_bytes": self.size_bytes},
+            "opsets": dict(self.opsets),
+            "inputs": [{"name": s.name, "dtype": s.dtype.name, "dims": s.dims} for s in self.inputs],
+            "outputs": list(self.outputs),
+            "operators": dict(self.operators),
+            "is_quantized": self.is_quantized,
+            "quantizable": None if self.quantizable is None else self.quantizable.as_json(),
+            "trouble": self.trouble,
+        }
+
+
+def inspection(file: ModelFile, quantizable: Quantizable | None, trouble: str) -> Inspection:
+    """What ``file`` is; the other arguments as in :class:`Inspection`."""
+    graph = file.model.graph
+    return Inspection(
+        file.path,
+        file.sha256,
+        model_bytes(file.path),
+        {domain or "ai.onnx": version for domain, version in file.model.opset_imports.items()},
+        input_specs(file.model),
+        tuple(_words(v) for v in graph.outputs),
+        dict(Counter(n.op_type for n in graph).most_common()),
+        holds_quantized(file),
+        quantizable,
+        trouble,
+    )
+
+
+def quantizable_in(file: ModelFile, target: Capabilities, feed: Mapping[str, np.ndarray]) -> Quantizable:
+    """What ``target`` can run in low precision of ``file``, normalized. Raises InlayError where it does not run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Quantizable.of(prepare(file, target, feed, Path(folder)))
+
+
+def _words(value: ir.Value) -> str:
+    dtype = "?" if value.dtype is None else value.dtype.name.lower()
+    shape = "any shape" if value.shape is None else "[" + ", ".join(str(d) for d in value.shape) + "]"
+    return f"{value.name}: {dtype} {shape}"
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would do.
+
+    Attributes:
+        quantizable: what there is to decide.
+        anchors: by name, the Q/DQ sites of each placement that would be measured first.
+        inference_ms, build_s, trial_s: of the given model, of a candidate, and of judging one, once measured.
+        samples: for ranges, for the search, and for the verdict.
+        budget_s: of the whole command; infinite without a limit.
+        shares: of the budget, in seconds: what is spent already, calibration, search, confirmation.
+        trials: that the search has time for; None without a limit.
+        bound: on the accuracy, in words.
+    """
+
+    quantizable: Quantizable
+    anchors: Mapping[str, int]
+    inference_ms: float
+    build_s: float
+    trial_s: float
+    samples: tuple[int, int, int]
+    budget_s: float
+    shares: Mapping[str, float]
+    trials: int | None
+    bound: str
+
+
+def dry_run(
+    file: ModelFile,
+    samples: Samples | None,
+    config: TuneConfig,
+    metric: Metric | None,
+    progress: Progress | None = None,
+    before_s: float = 0.0,
+) -> DryRun:
+    """Run and prepare the model as a run would, and say what would follow. Nothing is written.
+
+    Raises:
+        InlayError: what the run would end with.
+    """
+    lab = Lab()
+    begun = lab.clock() - before_s
+    rng = np.random.default_rng(config.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = RunInputs.of(file, Path(folder) / _RUN_FOLDER, samples, config, metric, rng)
+        with open_session(inputs, rng, progress or Silent(), False, lab, begun) as session:
+            run_given(session)
+            parts, target = session.inputs.parts, Capabilities.of(create(config.target))
+            extraction = take_apart(file, parts.calibration.feeds[:1], session.work)
+            feed = parts.calibration.feeds[0]
+            prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)
+            costs, plan = session.costs, session.plan
+            limited, left_s = not math.isinf(plan.seconds), plan.before_writing.left
+            calibration_s = plan.calibration(costs, config).left if limited else math.inf
+            search_s = plan.search(costs, config).left
+            first = plan.protocol(config.protocol, costs, plan.search(costs, config)).first_blocks
+            trial_s = costs.trial_s(len(parts.selection), first)
+            effort = efforts(config, costs.inference_s)[0]
+            shares = {
+                "until now": session.seconds,
+                "ranges, at most": calibration_s,
+                "search": search_s - calibration_s,
+                "confirmation": left_s - search_s if limited else effort.seconds(costs, effort.contenders),
+            }
+            placements = anchor_placements(prepared.graph, prepared.units, prepared.rules)
+            return DryRun(
+                Quantizable.of(prepared),
+                {name: len(placement) for name, placement in placements},
+                costs.inference_s * 1e3,
+                costs.candidate_build_s,
+                trial_s,
+                (len(parts.calibration), len(parts.selection), len(parts.verification) if parts.verified else 0),
+                plan.seconds,
+                shares if limited else {},
+                int(max(0.0, search_s - calibration_s) / max(trial_s, 1e-9)) if limited else None,
+                str(config.bound),
+            )

@@ -1,0 +1,93 @@
+"""What a model is, and what a run would do, before there is one; and the events of a run, for programs."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import inlay
+from inlay.data import input_specs, read_samples
+from inlay.model.load import load
+from inlay.testing.models import residual_model, small_model
+from tests.support.command_line import FAST, RunCommand, failed
+from tests.support.fixtures import SaveModel
+
+
+def test_a_model_is_shown_within_80_columns(run: RunCommand, save: SaveModel) -> None:
+    code, out, err = run("inspect", save(residual_model()), "--target", "null")
+    assert code == 0, err
+    assert "input " in out
+    assert "Conv" in out
+    assert "np.savez" in out
+    assert max(map(len, out.splitlines()[1:])) <= 80
+
+
+def test_it_says_the_same_as_json(run: RunCommand, save: SaveModel) -> None:
+    code, out, err = run("inspect", save(residual_model()), "--target", "null", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert sum(n["units"] for n in found["quantizable"]["operators"].values()) <= sum(found["operators"].values())
+    assert any(n["quantizable"] for n in found["quantizable"]["operators"].values())
+    assert found["trouble"] == ""
+
+
+def test_the_template_writes_samples_that_fit(save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(small_model())
+    program = tmp_path / "samples.py"
+    program.write_text(inlay.inspect(path, target="null").template)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(program))
+    samples = read_samples(tmp_path / "samples.npz", input_specs(load(path).model))
+    assert len(samples) == 16
+    assert all(np.all(a == 0) for a in samples.feeds[0].values())
+
+
+def test_a_model_that_does_not_run_is_shown_with_the_reason(run: RunCommand, save: SaveModel) -> None:
+    model = small_model()
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    code, out, err = run("inspect", save(model), "--target", "null")
+    assert code == 0, err
+    assert "--bind height=N" in " ".join(out.split())
+    failed(run("inspect", save(model).with_name("none.onnx")), 1, "none.onnx")
+
+
+def test_a_dry_run_says_what_would_be_tried_and_writes_nothing(
+    run: RunCommand, save: SaveModel, tmp_path: Path
+) -> None:
+    path, out = save(residual_model()), tmp_path / "out"
+    code, text, err = run("tune", path, "-o", out, *FAST, "--dry-run", "--budget", "60s")
+    assert code == 0, err
+    assert not out.exists()
+    assert {p.name for p in tmp_path.iterdir()} == {path.name}
+    assert "The budget of 60 s" in text
+    code, _, err = run("tune", path, "-o", out, *FAST)
+    assert code == 0, err
+    tried = {a["name"] for a in json.loads((out / "result.json").read_text())["anchors"]} - {"original"}
+    assert tried
+    assert all(f"  {name} " in text for name in tried)
+
+
+def test_each_event_is_a_line_of_json(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    path, log = save(residual_model()), tmp_path / "log.jsonl"
+    code, _, err = run("tune", path, "-o", tmp_path / "out", *FAST, "--json-log", log)
+    assert code == 0, err
+    events = [json.loads(line) for line in log.read_text(encoding="utf8").splitlines()]
+    assert [e["s"] for e in events] == sorted(e["s"] for e in events)
+    assert {e["event"] for e in events} == {"stage", "trial", "result"}
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert events[-1]["event"] == "result"
+    assert events[-1]["result"]["best"] == result["best"]
+    timed = [e for e in events if e["event"] == "trial" and e["outcome"] == "measured"]
+    assert timed
+    assert all(e["speedup"] > 0 and e["latency_ms"] > 0 for e in timed)
+
+
+def test_a_log_does_not_overwrite_the_model(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    path = save(residual_model())
+    before = path.read_bytes()
+    failed(run("tune", path, "-o", tmp_path / "out", *FAST, "--json-log", path), 2, "would overwrite")
+    assert path.read_bytes() == before
