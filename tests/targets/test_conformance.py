@@ -11,6 +11,8 @@ from inlay.targets.base import Target
 from inlay.targets.null import NullTarget
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.targets.openvino.target import OpenVinoCpuTarget
+from inlay.targets.ort_ep.htp import QnnHtpTarget
+from inlay.targets.ort_ep.target import OrtEpTarget
 from inlay.testing import Builder, TargetTestCase
 from tests.support.float_rewrite_models import float_rewrite_models
 
@@ -67,3 +69,14 @@ class TestOpenVinoCpuStreams(TestOpenVinoCpu):
     def target(self) -> Target:
         pytest.importorskip("openvino", reason="the extra openvino is not installed")
         return OpenVinoCpuTarget(threads=2, streams=2, precision="f32")
+
+
+class TestOrtEpCpu(TargetTestCase):
+    def target(self) -> Target:
+        return OrtEpTarget("cpu")
+
+
+class TestQnnHtp(TargetTestCase):
+    def target(self) -> Target:
+        pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
+        return QnnHtpTarget()

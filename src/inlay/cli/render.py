@@ -25,20 +25,23 @@ def verdict(result: TuneResult) -> Iterator[str]:
     verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
     if not best.confirmed:
         verdict_word = "Verdict (NOT CONFIRMED)"
+    unit = result.facts.get("unit", "ms")
+    if result.not_measured:
+        yield result.not_measured
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
     yield ""
     yield f"  {'anchor':<28}{'latency':>12}{'speed-up':>26}{'accuracy':>24}"
     for anchor in result.anchors:
-        yield _anchor_line(anchor)
+        yield _anchor_line(anchor, unit)
     yield ""
     if best.origin == ORIGINAL:
         what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
-        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} ms); {what} is measurably faster."
+        yield f"{verdict_word}: keep the model as it is ({result.baseline_ms:.3f} {unit}); {what} is measurably faster."
     else:
         what = "float, normalized" if best.is_float else _what(best)
         yield (
             f"{verdict_word}: {ratio(best.speedup)} over the given model "
-            f"({result.baseline_ms:.3f} ms -> {best.latency_ms:.3f} ms): {what}."
+            f"({result.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}): {what}."
         )
         if not best.is_float:
             yield f"  Over the normalized float model: {ratio(best.over_float)}."
@@ -64,7 +67,7 @@ def _facts(result: TuneResult) -> str:
     return ", ".join(f"{k} {result.facts[k]}" for k in keys if k in result.facts) or "estimated"
 
 
-def _anchor_line(anchor: AnchorResult) -> str:
+def _anchor_line(anchor: AnchorResult, unit: str) -> str:
     outcome = anchor.outcome
     if isinstance(outcome, Failed):
         return f"  {anchor.name:<28}failed in {outcome.stage}: {outcome.message}"
@@ -74,7 +77,7 @@ def _anchor_line(anchor: AnchorResult) -> str:
     if not isinstance(outcome, Measured):
         return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{shown:>24}"
     latency = outcome.latency
-    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} ms{ratio(latency.speedup):>26}{shown:>24}"
+    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} {unit}{ratio(latency.speedup):>26}{shown:>24}"
 
 
 def ratio(found: Interval) -> str:
@@ -107,7 +110,7 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
     for title in ("latency", "speed-up over the first, 95 % interval", "blocks"):
         table.add_column(title)
     for row in rows:
-        table.add_row(str(row.path), f"{row.latency_ms:.3f} ms", ratio(row.speedup), str(row.blocks))
+        table.add_row(str(row.path), f"{row.latency_ms:.3f} {row.unit}", ratio(row.speedup), str(row.blocks))
     return table
 
 

@@ -22,12 +22,13 @@ _SLOT_NS = 4_000_000  # that each reading takes at least
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One model of a comparison: median milliseconds, and the first model's latency over its own."""
+    """One model of a comparison: its median in ``unit``, and the first model's latency over its own."""
 
     path: Path
     latency_ms: float
     speedup: Interval
     blocks: int
+    unit: str = "ms"
 
 
 def compare(
@@ -66,7 +67,7 @@ def compare(
                     again = worker.time(artifacts, feed, more, _SLOT_NS, int(rng.integers(2**31)))
                     found = joined([found, again]).least_preempted(blocks)
                 readings.append(found)
-                deterministic = worker.deterministic
+                deterministic, unit = worker.deterministic, worker.fingerprint.facts.get("unit", "ms")
     timing = joined(readings)
     ns, taken = timing.ns, timing.taken
     rows = []
@@ -75,7 +76,7 @@ def compare(
         if deterministic or i == 0:
             ratio = float(ns[0, 0] / ns[0, i]) if deterministic else 1.0
             gain = Interval(ratio, ratio, ratio)
-        rows.append(BenchRow(file.path, float(np.median(timing.own_ns[:, i])) / 1e6, gain, len(ns)))
+        rows.append(BenchRow(file.path, float(np.median(timing.own_ns[:, i])) / 1e6, gain, len(ns), unit))
     return rows
 
 

@@ -151,6 +151,11 @@ class TuneResult:
         """The delivered model."""
         return self.folder / "model.onnx"
 
+    @property
+    def not_measured(self) -> str:
+        """That the figures are no times, where the target says so in the facts ``unit`` and ``measures``."""
+        return not_measured(self.facts)
+
     def as_json(self) -> dict[str, Any]:
         """The content of ``result.json``: stable keys."""
         return {
@@ -168,6 +173,12 @@ class TuneResult:
             "command": self.command,
             "notes": list(self.notes),
         }
+
+
+def not_measured(facts: Mapping[str, str]) -> str:
+    """That a target with these facts gives no times, and what it counts instead; empty where it gives times."""
+    unit = facts.get("unit")
+    return f"SPEED WAS NOT MEASURED: figures are {unit}, {facts.get('measures', '')}" if unit else ""
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ from inlay.run.patterns import RunPatterns
 from inlay.run.plan import efforts
 from inlay.run.preparation import prepare_model
 from inlay.run.progress import Progress, Silent
-from inlay.run.result import TuneResult, write_json
+from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.search.base import Strategy
@@ -332,6 +332,7 @@ def _result(
         patterns=search.patterns.coverage,
         why_slow=why_slow,
     )
+    unit_note = not_measured(worker.fingerprint.facts)
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
     facts = {
         "builds": ended.builds,
@@ -350,7 +351,7 @@ def _result(
         anchors.trials,
         confirmed,
         search=facts,
-        notes=notes,
+        notes=(unit_note, *notes) if unit_note else notes,
         interrupted=ended.interrupted,
     )
 

@@ -1,0 +1,194 @@
+"""Qualcomm's Hexagon Tensor Processor (HTP), through ONNX Runtime's QNN provider: on Linux x86-64 an emulator."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.model.native import runtime_message
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.model_file import ModelFile
+from inlay.targets.ort_ep.offload import MEASURES, UNIT, Offload, offload
+from inlay.targets.ort_ep.providers import CPU, Provider, parse_options
+
+if TYPE_CHECKING:
+    from inlay.model.normalize import FloatRewrite
+    from inlay.quant.rewrite import Rewrite
+    from inlay.space.rules import Rules
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+_PROVIDER = "QNNExecutionProvider"
+_ENTRIES = {"session.record_ep_graph_assignment_info": "1"}
+_OPTIONS = {"offload_graph_io_quantization": "0"}
+"""The conversions of inputs and outputs belong to the model, and run on the NPU as well."""
+
+
+@lru_cache(maxsize=1)
+def qnn() -> Any:
+    """The package of the provider. Raises UsageError."""
+    try:
+        return importlib.import_module("onnxruntime_qnn")
+    except ImportError as error:
+        raise UsageError(
+            "target qnn-htp needs ONNX Runtime's QNN provider: pip install 'inlay[qnn]' "
+            f"(Python 3.11 or later, Linux x86-64 or Windows; {error})"
+        ) from error
+
+
+class QnnHtpTarget:
+    """An HTP: what it computes is emulated or real, and no times are told, since emulated cycles vary by half.
+
+    The objective is how much stays on the NPU (:mod:`.offload`): operators and bytes on the host, partitions, and bytes
+    on the NPU itself, of which floats have four times as many.
+
+    Args:
+        options: of the provider, as ``NAME=VALUE,NAME=VALUE``: ``htp_arch=73,soc_model=60``.
+    """
+
+    name = "qnn-htp"
+    deterministic = True
+    remark = "Speed is not measured: the cost is how much stays on the NPU"
+
+    def __init__(self, options: str = "") -> None:
+        self._options = parse_options(options)
+
+    def fingerprint(self) -> Fingerprint:
+        """Versions of the runtime and the provider, what computes, and all options.
+
+        Raises:
+            UsageError: the extra ``qnn`` is not installed.
+        """
+        package = qnn()
+        return Fingerprint(
+            self.name,
+            {
+                "kind": "offload",
+                "unit": UNIT,
+                "measures": MEASURES,
+                "onnxruntime": ort.__version__,
+                "qnn": str(package.__version__),
+                "results": "of the emulator" if platform.machine() in ("x86_64", "AMD64") else "of the device",
+                "options": ",".join(f"{k}={v}" for k, v in sorted(self._options.items())),
+            },
+        )
+
+    def rules(self) -> Rules:
+        """What it runs in 8 bits."""
+        from inlay.targets.ort_ep.htp_rules import RULES
+
+        return RULES
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """None."""
+        return ()
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None."""
+        return ()
+
+    def compile(self, model: Artifact) -> QnnHtpExecutable:
+        """Partition and build a model. Raises CompileFailed."""
+        package = qnn()
+        options = {"backend_path": package.get_qnn_htp_path(), **_OPTIONS, **self._options}
+        return QnnHtpExecutable(Provider.find(_PROVIDER, package.get_library_path(), options), model)
+
+
+class _Program:
+    """A model of fixed shapes, partitioned between HTP and host."""
+
+    def __init__(self, provider: Provider, artifact: Artifact) -> None:
+        self.session: Any = provider.session(artifact, 1, _ENTRIES)
+        host, partitions = set[str](), 0
+        for part in self.session.get_provider_graph_assignment_info():
+            if part.ep_name == CPU:
+                host.update(node.name for node in part.get_nodes())
+            else:
+                partitions += 1
+        proto = onnx.load(str(artifact.path), load_external_data=False)
+        self.offload: Offload = offload(proto, host, partitions)
+
+
+class QnnHtpExecutable:
+    """A model partitioned between HTP and host.
+
+    A program of the HTP has fixed shapes: a model with dynamic dimensions is built for the sizes of its first inputs,
+    and again for other sizes.
+
+    Raises:
+        CompileFailed: it is no valid model, or one of fixed shapes cannot be built.
+    """
+
+    def __init__(self, provider: Provider, artifact: Artifact) -> None:
+        self._provider, self._artifact = provider, artifact
+        self._file: ModelFile | None = ModelFile(artifact.path)
+        self._by_shapes: dict[Shapes, _Program] = {}
+        if self._file.is_static:
+            self._by_shapes[_static(self._file)] = _Program(provider, artifact)
+
+    @property
+    def offload(self) -> Offload:
+        """Where its operators run, for the first shapes. Raises RunFailed where none have been seen."""
+        if not self._by_shapes:
+            raise RunFailed("the model was closed, or has not run yet")
+        return next(iter(self._by_shapes.values())).offload
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name, with the NPU's arithmetic. Raises RunFailed."""
+        program = self._ready(feed)
+        assert self._file is not None
+        try:
+            return dict(zip(self._file.outputs, program.session.run(None, dict(feed)), strict=True))
+        except Exception as error:  # the binding raises bare exceptions of several types
+            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """The model's points, which are no time, ``repeats`` times: shape (repeats,), int64. Raises RunFailed."""
+        return np.full(repeats, self._ready(feed).offload.points, np.int64)
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """The points of every operator, conversion and partition; they add up to :meth:`time`. Raises RunFailed."""
+        return list(self._ready(feed).offload.kernels)
+
+    def close(self) -> None:
+        """Drop everything that was built."""
+        self._file = None
+        self._by_shapes.clear()
+
+    def _ready(self, feed: Feed) -> _Program:
+        if self._file is None:
+            raise RunFailed("the model was closed")
+        shapes = self._file.shapes(feed)
+        if shapes not in self._by_shapes:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / self._artifact.path.name
+                try:
+                    onnx.save(_with_shapes(onnx.load(str(self._artifact.path)), dict(shapes)), path)
+                    self._by_shapes[shapes] = _Program(self._provider, Artifact(path, self._artifact.digest))
+                except (CompileFailed, OSError, ValueError) as error:
+                    raise RunFailed(f"it cannot be built for the shapes of these inputs: {error}") from error
+        return self._by_shapes[shapes]
+
+
+def _static(file: ModelFile) -> Shapes:
+    return tuple((name, tuple(d or 0 for d in dims)) for name, dims in file.inputs.items())
+
+
+def _with_shapes(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """The model with fixed inputs; what it states of other values may hold dimensions that are fixed now."""
+    for value in proto.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            dim.dim_value = size  # replaces a name: they are one field
+    del proto.graph.value_info[:]
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return proto

@@ -1,0 +1,83 @@
+"""What the HTP runs in 8 bits: a table, each row verified by the provider's partitioning.
+
+The provider takes an operator with a DequantizeLinear on each input and a QuantizeLinear on each output as one integer
+operator, also at the graph's outputs. ``tests/targets/ort_ep/test_htp.py`` builds each row's operator in that form and
+looks where it went. Weights are symmetric, per channel for Conv, ConvTranspose, Gemm and MatMul; biases are int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inlay.model.graph import Graph, Node
+from inlay.space.rules import Condition, OpRule, Rules
+from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output
+from inlay.types import QType
+
+SOURCE = "partitioning of onnxruntime-qnn 2.7.0"
+
+
+def _two_dimensional(graph: Graph, node: Node) -> str | None:
+    shape = graph.shape(node.inputs[0])
+    wrong = shape is not None and len(shape) not in (3, 4)
+    return "it has more than 2 spatial dimensions" if wrong else None
+
+
+def _plain_gemm(graph: Graph, node: Node) -> str | None:
+    if node.attributes.get("transA", 0):
+        return "it reads its first input transposed"
+    scaled = node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("beta", 1.0) != 1.0
+    return "its product or its bias is scaled" if scaled else None
+
+
+def _constant_parameters(graph: Graph, node: Node) -> str | None:
+    constant = all(graph.is_constant(v) for v in node.inputs[1:] if v)
+    return None if constant else "its other inputs are computed at run time"
+
+
+def _last_axis(graph: Graph, node: Node) -> str | None:
+    shape, axis = graph.shape(node.inputs[0]), node.attributes.get("axis", -1)
+    return (
+        None if axis == -1 or (shape is not None and axis == len(shape) - 1) else "it does not go along the last axis"
+    )
+
+
+def _row(op_type: str, *conditions: Condition, **details: object) -> OpRule:
+    return OpRule(op_type, conditions=conditions, source=SOURCE, **details)  # type: ignore[arg-type]
+
+
+def _move(op_type: str, *conditions: Condition) -> OpRule:
+    return _row(op_type, moves_activation, *conditions, moves_data=True)
+
+
+_ROWS: Iterable[OpRule] = (
+    _row("Conv", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
+    _row("ConvTranspose", constant_weight, constant_bias, _two_dimensional, weight=1, bias=2),
+    _row("Gemm", constant_weight, constant_bias, _plain_gemm, weight=1, bias=2),
+    _row("MatMul", weight=1),
+    *(_row(op, activations=(0, 1)) for op in ("Add", "Sub", "Mul", "Div")),
+    *(_row(op, activations=None) for op in ("Min", "Max", "Concat")),
+    *(_row(op) for op in ("Relu", "Clip", "Sigmoid", "Tanh", "Elu", "LeakyRelu", "HardSwish", "Gelu")),
+    _row("HardSigmoid"),
+    *(_row(op) for op in ("Exp", "Sqrt", "Abs", "Neg")),
+    _row("Softmax", _last_axis),
+    _row("LogSoftmax", _last_axis),
+    *(_row(op, _two_dimensional) for op in ("AveragePool", "GlobalAveragePool")),
+    *(_row(op, _constant_parameters) for op in ("ReduceMean", "ReduceSum")),
+    _move("MaxPool", _two_dimensional, one_output),
+    *(_move(op, _constant_parameters) for op in ("ReduceMax", "ReduceMin")),
+    *(
+        _move(op, _constant_parameters)
+        for op in ("Reshape", "Squeeze", "Unsqueeze", "Slice", "Split", "Tile", "Expand")
+    ),
+    *(_move(op) for op in ("Flatten", "Transpose", "Gather", "DepthToSpace", "SpaceToDepth", "Resize")),
+)
+
+RULES = Rules(
+    activation=QType.UINT8,
+    ops={row.op_type: row for row in _ROWS},
+    share=frozenset({"Concat"}),
+    other_activations=frozenset({QType.INT8}),
+    unfold_cost=0.0,
+)
+"""Relu and Clip between an operator and its Q are part of the operator: the type's limits clamp."""

@@ -1,0 +1,164 @@
+"""How much of a model stays on an NPU: a cost in points where there are no times.
+
+A point is a byte that an operator on the NPU reads or writes, in the type that the file gives it: an integer operator
+moves a quarter of the bytes of a float one. What runs on the host, and each way between the two, costs points that say
+in which order placements are preferred, and nothing about seconds: first nothing that the NPU could take is on the
+host, then there are few partitions, then little is computed in float.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from inlay.targets.base import KernelKind, KernelTime
+
+_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
+_ABSORBED = frozenset({"Relu", "Clip"})
+
+HOST_BYTE = 16.0
+"""Points of a byte on the host: four times those of a float's byte on the NPU, which has four times as many bytes as an
+integer: no type is worth leaving the NPU for."""
+HOST_NODE = 4096.0
+"""Points of an operator on the host besides: small ones cost a call all the same."""
+CROSSING = 65536.0
+"""Points of a partition on the NPU, for the way there and back."""
+UNIT = "million points"
+MEASURES = "bytes moved on the NPU, more for what leaves it; they are not milliseconds, whatever a key is called"
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Where the operators of one model run.
+
+    Attributes:
+        kernels: each operator, conversion and partition with its points.
+        host: operators on the host by name, with their types.
+        host_bytes: that these read and write.
+        partitions: parts of the model on the NPU.
+        floats: operators on the NPU that compute in float.
+    """
+
+    kernels: tuple[KernelTime, ...]
+    host: Mapping[str, str]
+    host_bytes: int
+    partitions: int
+    floats: int
+
+    @property
+    def points(self) -> int:
+        """The cost of the model."""
+        return max(1, round(sum(k.ns for k in self.kernels)))
+
+
+def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> Offload:
+    """The cost of a model with fixed shapes.
+
+    Args:
+        proto: the model, weights left out or not.
+        host: names of the nodes that run on the host.
+        partitions: parts of the model on the NPU.
+    """
+    graph = proto.graph
+    sizes = _elements(proto)
+    producers = {v: n for n in graph.node for v in n.output}
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for value in node.input:
+            readers[value].append(node)
+    outputs = {v.name for v in graph.output}
+    constants = {t.name for t in graph.initializer}
+    for node in graph.node:
+        if node.op_type in ("Constant", _DQ) and all(v in constants for v in node.input if v):
+            constants.update(node.output)  # also a weight behind its DQ: it is part of the program
+
+    def written(value: str) -> onnx.NodeProto | None:
+        """The Q that alone decides the type of a value, behind activations that its operator absorbs."""
+        after = readers[value]
+        if value in outputs or not after or any(n.op_type != after[0].op_type for n in after):
+            return None
+        if after[0].op_type == _Q:
+            return after[0]
+        if len(after) == 1 and after[0].op_type in _ABSORBED:
+            return written(after[0].output[0])
+        return None
+
+    def reads_integers(value: str) -> bool:
+        node = producers.get(value)
+        if node is not None and node.op_type in _ABSORBED:
+            return reads_integers(node.input[0]) or is_integer(node)
+        return node is not None and node.op_type == _DQ
+
+    def is_integer(node: onnx.NodeProto) -> bool:
+        data = [v for v in node.input if v and v not in constants and v in sizes.floats]
+        before = producers.get(data[0]) if data and node.op_type in _ABSORBED else None
+        inputs = before is not None and before.op_type not in (_DQ, _Q) and is_integer(before)  # which clamps
+        return (inputs or all(reads_integers(v) for v in data)) and all(
+            written(v) is not None for v in node.output if v
+        )
+
+    kernels: list[KernelTime] = []
+    on_host: dict[str, str] = {}
+    host_bytes = floats = 0
+    for node in graph.node:
+        if node.op_type == "Constant" or all(v in constants for v in node.output):
+            continue
+        values = [v for v in (*node.input, *node.output) if v and v not in constants]
+        conversion = node.op_type in (_Q, _DQ)
+        if node.name in host:
+            size = sum(sizes.bytes(v) for v in values)
+            host_bytes += size
+            on_host[node.name] = node.op_type
+            kernels.append(_kernel(node, HOST_NODE + HOST_BYTE * size, "float32"))
+        elif conversion:
+            beside = producers.get(node.input[0]) if node.op_type == _Q else None
+            others = [beside] if beside is not None else readers[node.output[0]] if node.op_type == _DQ else []
+            fused = bool(others) and all(n is not None and n.op_type not in (_Q, _DQ) and is_integer(n) for n in others)
+            kernels.append(_kernel(node, 0.0 if fused else float(sum(sizes.bytes(v) for v in values)), ""))
+        else:
+            whole = is_integer(node)
+            floats += not whole
+            points = sum(sizes.elements(v) if whole and v in sizes.floats else sizes.bytes(v) for v in values)
+            kernels.append(_kernel(node, float(points), "int8" if whole else "float32"))
+    crossings = [KernelTime(f"partition {i}", "partition", CROSSING, kind="layout") for i in range(partitions)]
+    return Offload((*kernels, *crossings), on_host, host_bytes, partitions, floats)
+
+
+def _kernel(node: onnx.NodeProto, points: float, precision: str) -> KernelTime:
+    kind: KernelKind = "quantize" if node.op_type == _Q else "dequantize" if node.op_type == _DQ else "compute"
+    values = () if kind == "compute" else ((node.input if kind == "quantize" else node.output)[0],)
+    return KernelTime(node.name, node.op_type, points, precision, (node.name,), values, kind)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Elements of each value, and which of them are floats."""
+
+    counts: Mapping[str, int]
+    width: Mapping[str, int]
+    floats: frozenset[str]
+
+    def elements(self, value: str) -> int:
+        return self.counts.get(value, 0)
+
+    def bytes(self, value: str) -> int:
+        return self.counts.get(value, 0) * self.width.get(value, 4)
+
+
+def _elements(proto: onnx.ModelProto) -> _Sizes:
+    try:
+        graph = onnx.shape_inference.infer_shapes(proto).graph
+    except Exception:  # of several types; a value whose shape is not known counts as empty
+        graph = proto.graph
+    counts, width, floats = {}, {}, set()
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        counts[value.name] = int(np.prod([max(1, d.dim_value) for d in tensor.shape.dim], dtype=np.int64))
+        width[value.name] = max(1, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).itemsize)
+        if tensor.elem_type == onnx.TensorProto.FLOAT:
+            floats.add(value.name)
+    return _Sizes(counts, width, frozenset(floats))

@@ -1,0 +1,133 @@
+"""Execution providers: those of this ONNX Runtime by name, and those that come as a plugin library of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from inlay.errors import CompileFailed, UsageError
+from inlay.model.native import runtime_message
+from inlay.targets.base import Artifact
+
+CPU = "CPUExecutionProvider"
+
+INSTALL: Mapping[str, str] = {
+    "CUDAExecutionProvider": "pip install onnxruntime-gpu in place of onnxruntime, with CUDA 12 and cuDNN 9",
+    "TensorrtExecutionProvider": "pip install onnxruntime-gpu in place of onnxruntime, with TensorRT 10",
+    "DmlExecutionProvider": "pip install onnxruntime-directml in place of onnxruntime, on Windows",
+    "OpenVINOExecutionProvider": "pip install onnxruntime-openvino in place of onnxruntime",
+    "CoreMLExecutionProvider": "pip install onnxruntime on macOS, whose packages have it",
+    "QNNExecutionProvider": "pip install 'inlay[qnn]', and use the target qnn-htp",
+}
+"""What brings a provider, by its name; from ONNX Runtime's installation page."""
+
+SHORT: Mapping[str, str] = {
+    "cpu": CPU,
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "directml": "DmlExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+}
+_registered: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One provider with its options.
+
+    Attributes:
+        name: as ONNX Runtime calls it.
+        options: of the provider, as text.
+        library: of a plugin; empty where the provider is built into ONNX Runtime.
+        version: of the plugin, as it says; empty where it is built in.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    library: str = ""
+    version: str = ""
+
+    @classmethod
+    def find(cls, name: str, library: str = "", options: Mapping[str, str] | None = None) -> Provider:
+        """The provider ``name``, or its short name, built in or from a plugin library.
+
+        Raises:
+            UsageError: it is not there; says what to install.
+        """
+        name = SHORT.get(name.lower(), name)
+        if library:
+            return cls(name, dict(options or {}), library, _register(name, library))
+        known = ort.get_available_providers()
+        if name not in known:
+            how = INSTALL.get(name, "name its plugin with --target-option library=FILE")
+            raise UsageError(f"this ONNX Runtime has no provider {name} (it has {', '.join(known)}): {how}")
+        return cls(name, dict(options or {}))
+
+    def session(self, model: Artifact, threads: int, entries: Mapping[str, str] | None = None) -> Any:
+        """A session in which the provider takes what it can, and the CPU the rest.
+
+        Args:
+            model: to build.
+            threads: of what runs on the CPU.
+            entries: of the session's configuration.
+
+        Raises:
+            CompileFailed: the runtime refuses the model.
+        """
+        settings = ort.SessionOptions()
+        settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
+        settings.log_severity_level = 4
+        for key, value in (entries or {}).items():
+            settings.add_session_config_entry(key, value)
+        behind = [] if self.name == CPU else [CPU]
+        built_in = None if self.library else [(self.name, dict(self.options)), *behind]
+        try:
+            if self.library:
+                settings.add_provider_for_devices(_devices(self.name), dict(self.options))
+            session = ort.InferenceSession(str(model.path), settings, providers=built_in)
+        except Exception as error:  # the binding raises bare exceptions of several types
+            raise CompileFailed(f"ONNX Runtime cannot build {model.path.name}: {runtime_message(error)}") from error
+        if self.name not in session.get_providers():  # it warns, and takes the CPU
+            raise CompileFailed(f"{self.name} does not start on this machine: its driver or device is missing")
+        return session
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """Options of a provider from ``NAME=VALUE,NAME=VALUE``. Raises UsageError."""
+    options: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = entry.partition("=")
+        if not equals or not name or name in options:
+            raise UsageError(f"--target-option options={text}: give NAME=VALUE,NAME=VALUE, each name once")
+        options[name] = value
+    return options
+
+
+def _devices(name: str) -> list[Any]:
+    return [device for device in ort.get_ep_devices() if device.ep_name == name]
+
+
+def _register(name: str, library: str) -> str:
+    """Register a plugin once in this process, and return the version that it tells."""
+    if not Path(library).is_file():
+        raise UsageError(f"--target-option library={library}: no such file")
+    if not hasattr(ort, "register_execution_provider_library"):
+        raise UsageError(f"ONNX Runtime {ort.__version__} takes no plugins: pip install 'onnxruntime>=1.24'")
+    if library not in _registered:
+        try:
+            ort.register_execution_provider_library(name, library)
+        except Exception as error:  # as in session
+            raise UsageError(f"{library} is no plugin of ONNX Runtime: {runtime_message(error)}") from error
+        _registered.add(library)
+    devices = _devices(name)
+    if not devices:
+        others = sorted({d.ep_name for d in ort.get_ep_devices()} - {CPU})
+        raise UsageError(
+            f"{library} offers no device of {name} here; providers with devices: {', '.join(others) or '-'}"
+        )
+    return str(dict(devices[0].ep_metadata).get("version", ""))

@@ -1,0 +1,132 @@
+"""Any execution provider of ONNX Runtime as a target that is measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime as ort
+
+from inlay.errors import RunFailed, UsageError
+from inlay.model.native import runtime_message
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack, TargetSpec
+from inlay.targets.machine import cpu_name
+from inlay.targets.ort_ep.providers import Provider, parse_options
+
+if TYPE_CHECKING:
+    from inlay.model.normalize import FloatRewrite
+    from inlay.quant.rewrite import Rewrite
+    from inlay.space.rules import Rules
+
+
+class OrtEpTarget:
+    """An execution provider of ONNX Runtime, with the CPU for what it does not take.
+
+    Args:
+        provider: its name, such as ``CUDAExecutionProvider``, or ``cuda``, ``tensorrt``, ``directml``, ``openvino``,
+            ``coreml``.
+        library: of a provider that comes as a plugin.
+        options: of the provider, as ``NAME=VALUE,NAME=VALUE``.
+        rules: another target, whose table says what runs in 8 bits.
+        threads: of what runs on the CPU; 0 lets the runtime choose.
+
+    Raises:
+        UsageError: an option has no such value.
+    """
+
+    name = "ort-ep"
+    deterministic = False
+    lacks: frozenset[Lack] = frozenset({"profile"})
+
+    def __init__(
+        self, provider: str, library: str = "", options: str = "", rules: str = "ort-cpu", threads: int = 1
+    ) -> None:
+        if threads < 0:
+            raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
+        if rules == self.name:
+            raise UsageError(f"--target-option rules={rules}: name another target")
+        self._given, self._library, self._options = provider, library, parse_options(options)
+        self._rules, self.threads = rules, threads
+
+    def provider(self) -> Provider:
+        """The provider. Raises UsageError where it is not there."""
+        return Provider.find(self._given, self._library, self._options)
+
+    def fingerprint(self) -> Fingerprint:
+        """Versions of the runtime and of a plugin, CPU, the provider and all options.
+
+        Raises:
+            UsageError: the provider is not there; says what to install.
+        """
+        found = self.provider()
+        return Fingerprint(
+            self.name,
+            {
+                "onnxruntime": ort.__version__,
+                "provider": found.name,
+                "plugin": found.version,
+                "options": ",".join(f"{k}={v}" for k, v in sorted(found.options.items())),
+                "machine": platform.machine(),
+                "cpu": cpu_name(),
+                "cores": str(os.cpu_count()),
+                "threads": str(self.threads),
+            },
+        )
+
+    def rules(self) -> Rules:
+        """Those of the target that the option ``rules`` names."""
+        from inlay.targets.registry import create
+
+        return create(TargetSpec(self._rules)).rules()
+
+    def float_rewrites(self) -> tuple[FloatRewrite, ...]:
+        """None: what suits one provider's kernels need not suit another's."""
+        return ()
+
+    def rewrites(self) -> tuple[Rewrite[Any], ...]:
+        """None, for the same reason."""
+        return ()
+
+    def compile(self, model: Artifact) -> OrtEpExecutable:
+        """Build a session. Raises CompileFailed, and UsageError where the provider is not there."""
+        return OrtEpExecutable(self.provider().session(model, self.threads))
+
+
+class OrtEpExecutable:
+    """One session."""
+
+    def __init__(self, session: Any) -> None:
+        self._session: Any = session
+        self._outputs = [o.name for o in session.get_outputs()]
+
+    def run(self, feed: Feed) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises RunFailed."""
+        return dict(zip(self._outputs, self._call(feed), strict=True))
+
+    def time(self, feed: Feed, repeats: int) -> np.ndarray:
+        """Nanoseconds of each inference with all transfers, shape (repeats,). Raises RunFailed."""
+        times = np.empty(repeats, np.int64)
+        for i in range(repeats):
+            start = time.perf_counter_ns()
+            self._call(feed)
+            times[i] = time.perf_counter_ns() - start
+        return times
+
+    def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
+        """Providers profile in ways of their own. Raises RunFailed."""
+        raise RunFailed("ONNX Runtime's profiles do not show what a provider runs as one kernel")
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._session = None
+
+    def _call(self, feed: Feed) -> list[np.ndarray]:
+        if self._session is None:
+            raise RunFailed("the model was closed")
+        try:
+            return list(self._session.run(None, dict(feed)))
+        except Exception as error:  # the binding raises bare exceptions of several types
+            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error

@@ -1,0 +1,155 @@
+"""Qualcomm's HTP in the emulator: each row of the table by the provider's own partitioning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import inlay
+from inlay.cli import render
+from inlay.errors import RunFailed
+from inlay.model.load import file_sha256
+from inlay.targets.base import Artifact
+from inlay.targets.ort_ep.htp import QnnHtpExecutable, QnnHtpTarget
+from inlay.targets.ort_ep.htp_rules import RULES
+from inlay.testing import random_feed, run_reference, small_model, sqnr
+
+pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
+
+X = (1, 8, 8, 8)
+_I64 = np.int64
+FORMS: Mapping[str, tuple[dict[str, Any], list[np.ndarray]]] = {
+    "Conv": ({"kernel_shape": [1, 1]}, [np.ones((4, 8, 1, 1), np.float32)]),
+    "ConvTranspose": ({"kernel_shape": [1, 1]}, [np.ones((8, 4, 1, 1), np.float32)]),
+    "Gemm": ({}, [np.ones((8, 4), np.float32)]),
+    "MatMul": ({}, [np.ones((8, 4), np.float32)]),
+    "Clip": ({}, [np.array(0, np.float32), np.array(6, np.float32)]),
+    "Softmax": ({"axis": -1}, []),
+    "LogSoftmax": ({"axis": -1}, []),
+    "Concat": ({"axis": 1}, []),
+    "AveragePool": ({"kernel_shape": [2, 2]}, []),
+    "MaxPool": ({"kernel_shape": [2, 2]}, []),
+    "ReduceMean": ({"axes": [1]}, []),
+    "ReduceMax": ({"axes": [1]}, []),
+    "ReduceMin": ({"axes": [1]}, []),
+    "ReduceSum": ({}, [np.array([1], _I64)]),
+    "Reshape": ({}, [np.array([1, 64, 8], _I64)]),
+    "Squeeze": ({}, [np.array([0], _I64)]),
+    "Unsqueeze": ({}, [np.array([0], _I64)]),
+    "Slice": ({}, [np.array([0], _I64), np.array([4], _I64), np.array([1], _I64)]),
+    "Split": ({"axis": 1}, [np.array([4, 4], _I64)]),
+    "Tile": ({}, [np.array([1, 1, 2, 1], _I64)]),
+    "Expand": ({}, [np.array([1, 8, 8, 8], _I64)]),
+    "Transpose": ({"perm": [0, 2, 3, 1]}, []),
+    "Gather": ({"axis": 1}, [np.array([0, 3], _I64)]),
+    "DepthToSpace": ({"blocksize": 2}, []),
+    "SpaceToDepth": ({"blocksize": 2}, []),
+    "Resize": ({"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+               [np.array([], np.float32), np.array([1, 1, 2, 2], np.float32)]),
+}  # fmt: skip
+TWO = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Concat"}
+
+
+def one_operator(op_type: str) -> onnx.ModelProto:
+    """The operator with a DQ on each activation and weight, and a Q/DQ pair behind each output."""
+    attributes, others = FORMS.get(op_type, ({}, []))
+    shape = (8, 8) if op_type == "Gemm" else X
+    tensors = [
+        numpy_helper.from_array(np.array(0.05, np.float32), "s"),
+        numpy_helper.from_array(np.array(20, np.uint8), "z"),
+    ]
+    nodes: list[onnx.NodeProto] = []
+
+    def pair(value: str, name: str) -> str:
+        nodes.append(helper.make_node("QuantizeLinear", [value, "s", "z"], [f"{name}_q"], f"{name}_Q"))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", "s", "z"], [f"{name}_d"], f"{name}_DQ"))
+        return f"{name}_d"
+
+    given = ["x", "x2"] if op_type in TWO else ["x"]
+    inputs = [pair(name, name) for name in given]
+    for i, array in enumerate(others):
+        if RULES.ops[op_type].weight == 1 and i == 0:
+            tensors.append(numpy_helper.from_array((array * 20).astype(np.int8), "w_q"))
+            tensors.append(numpy_helper.from_array(np.array(0, np.int8), "w_z"))
+            nodes.append(helper.make_node("DequantizeLinear", ["w_q", "s", "w_z"], ["w"], "w_DQ"))
+            inputs.append("w")
+        else:
+            tensors.append(numpy_helper.from_array(np.asarray(array), f"c{i}"))
+            inputs.append(f"c{i}")
+    outputs = ["a", "b"] if op_type == "Split" else ["a"]
+    nodes.append(helper.make_node(op_type, inputs, outputs, "op", **attributes))
+    ends = [pair(value, value) for value in outputs]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(n, 1, shape) for n in given],
+        [helper.make_tensor_value_info(e, 1, None) for e in ends], tensors,
+    )  # fmt: skip
+    opset = 20 if op_type == "Gelu" else 17
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def build(model: onnx.ModelProto, folder: Path) -> QnnHtpExecutable:
+    onnx.save(model, folder / "model.onnx")
+    return QnnHtpTarget().compile(Artifact(folder / "model.onnx", file_sha256(folder / "model.onnx")))
+
+
+@pytest.mark.parametrize("op_type", sorted(RULES.ops))
+def test_each_row_runs_on_the_npu(op_type: str, tmp_path: Path) -> None:
+    found = build(one_operator(op_type), tmp_path)
+    assert found.offload.host == {}
+    assert (found.offload.partitions, found.offload.floats) == (1, 0)
+    found.close()
+
+
+def test_an_operator_that_it_does_not_take_is_on_the_host(tmp_path: Path) -> None:
+    """Negative control: Det has no form there."""
+    model = one_operator("Sigmoid")
+    next(n for n in model.graph.node if n.op_type == "Sigmoid").op_type = "Det"
+    for end in model.graph.output:
+        del end.type.tensor_type.shape.dim[2:]
+    found = build(model, tmp_path)
+    assert found.offload.host["op"] == "Det"
+    assert found.offload.host_bytes > 0
+
+
+def test_dynamic_shapes_are_built_for_the_inputs_that_come(tmp_path: Path) -> None:
+    fixed = small_model()
+    feed = dict(random_feed(fixed, 0))
+    want = build(fixed, tmp_path).run(feed)
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    found = build(fixed, tmp_path)
+    with pytest.raises(RunFailed, match="has not run"):
+        _ = found.offload
+    got = found.run(feed)
+    assert all(np.allclose(got[name], array) for name, array in want.items())
+    assert found.offload.host == {}
+    found.close()
+    with pytest.raises(RunFailed, match="closed"):
+        found.run(feed)
+
+
+def test_tuning_keeps_all_on_the_npu_and_says_that_speed_was_not_measured(tmp_path: Path) -> None:
+    model = small_model()
+    onnx.save(model, tmp_path / "model.onnx")
+    feeds = [dict(random_feed(model, seed)) for seed in range(4)]
+    out = tmp_path / "out"
+    result = inlay.tune(
+        tmp_path / "model.onnx", target="qnn-htp", data=feeds, out=out, budget=None, max_measurements=3, min_sqnr=15.0
+    )
+    assert "not measured" in result.notes[0].lower()
+    data = json.loads((out / "result.json").read_text())
+    assert data["notes"][0].startswith("SPEED WAS NOT MEASURED")
+    assert next(render.verdict(result)).startswith("SPEED WAS NOT MEASURED"), "the first line"
+    found = build(onnx.load(result.model_path), tmp_path)
+    assert found.offload.host == {}
+    assert found.offload.floats == 0
+    assert result.best.latency_ms * 1e6 == pytest.approx(found.offload.points)
+    reference = run_reference(model, feeds[0])
+    assert all(sqnr(reference[n], y) > 15.0 for n, y in found.run(feeds[0]).items())
