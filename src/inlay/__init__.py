@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inlay.api import bench, dry_run, explain, inspect, quantize, regions, select, tune, write_report
+    from inlay.api import bench, dry_run, explain, export, inspect, quantize, regions, select, tune, write_report
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
         Config,
@@ -59,6 +59,7 @@ __all__ = [
     "bench",
     "dry_run",
     "explain",
+    "export",
     "inspect",
     "list_targets",
     "placement_of",
@@ -71,7 +72,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "inlay.api": ("bench", "dry_run", "explain", "inspect", "quantize", "regions", "select", "tune", "write_report"),
+    "inlay.api": (
+        "bench",
+        "dry_run",
+        "explain",
+        "export",
+        "inspect",
+        "quantize",
+        "regions",
+        "select",
+        "tune",
+        "write_report",
+    ),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.targets.listing": ("list_targets",),

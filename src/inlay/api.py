@@ -308,6 +308,29 @@ def write_report(out: Annotated[str | Path, options.RUN]) -> Path:
     return write(Path(out))
 
 
+_FORM = options.Option(
+    "ort-exclude, ort-overrides, nncf, netron, or csv (of the trials).", flags=("--as",), metavar="FORM"
+)
+"""Not with the other options: no room below names what is of one runtime."""
+
+
+@documented
+def export(
+    out: Annotated[str | Path, options.RUN],
+    form: Annotated[str, _FORM],
+    to: Annotated[str | Path | None, options.EXPORTED] = None,
+) -> Path:
+    """Write what a run found in the terms of another tool, and return the path.
+
+    Raises:
+        UsageError: no such form, or ``to`` is a file of the run.
+        JournalError: there is no finished run in ``out``, or it lacks what the form needs.
+    """
+    from inlay.report.exports import export as write
+
+    return write(Path(out), form, None if to is None else Path(to))
+
+
 @documented
 def regions(
     model: Annotated[str | Path, options.MODEL],

@@ -138,6 +138,13 @@ def report(**options: Any) -> None:
 
 
 @app.command()
+@options_of(api.export)
+def export(**options: Any) -> None:
+    """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables."""
+    say([f"Wrote {api.export(**options)}."])
+
+
+@app.command()
 @options_of(api.regions)
 def regions(
     *,

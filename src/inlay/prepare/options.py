@@ -221,6 +221,9 @@ SELECTED_MAX_SIZE = Option(
 )
 SELECTED_MINIMIZE = Option("What to minimize: latency or size.", metavar="WHAT")
 FASTEST = Option("The fastest, whatever its accuracy.", type=bool)
+EXPORTED = Option(
+    "The file to write; by default in OUT, named for the form.", metavar="FILE", type=Path, show_default=False
+)
 LARGEST_LEAF = Option("Most nodes of a leaf region.", type=int, least=1)
 SMALLEST_SEQUENCE = Option("Fewest nodes of a composite sequence.", type=int, least=0)
 
