@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -58,6 +59,18 @@ def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) ->
         for path in given:
             if output.resolve() == path.resolve() or (output.exists() and output.samefile(path)):
                 raise UsageError(f"{output} would overwrite {path}, which is an input: choose another output")
+
+
+def cache_folder() -> Path:
+    """Where the platform wants caches of the user: ``INLAY_CACHE_DIR`` goes before."""
+    chosen = os.environ.get("INLAY_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    home = Path.home()
+    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}.get(
+        sys.platform, home / ".cache"
+    )
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or usual) / "inlay"
 
 
 def _umask() -> int:

@@ -62,3 +62,8 @@ def test_they_are_listed_with_their_defaults() -> None:
     rows = {row.name: row for row in inlay.list_targets()}
     assert rows["ort-cpu"].options == ["threads=1"]
     assert "burst=0.0" in rows["null"].options
+
+
+def test_what_needs_no_installation_says_so(run: RunCommand) -> None:
+    failed(run("targets", "--install", "null"), 2, "nothing besides")
+    failed(run("targets", "--install", "no-such"), 2, "no such target")

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 import onnx
 import pytest
 
+from inlay.errors import UsageError
 from inlay.targets.base import Target
 from inlay.targets.null import NullTarget
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.targets.ort_ep.htp import QnnHtpTarget
 from inlay.targets.ort_ep.target import OrtEpTarget
+from inlay.targets.ort_web.install import packages
+from inlay.targets.ort_web.target import OrtWebTarget
 from inlay.testing import Builder, TargetTestCase
 from tests.support.float_rewrite_models import float_rewrite_models
 
@@ -80,3 +83,12 @@ class TestQnnHtp(TargetTestCase):
     def target(self) -> Target:
         pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
         return QnnHtpTarget()
+
+
+class TestOrtWeb(TargetTestCase):
+    def target(self) -> Target:
+        try:
+            packages()
+        except UsageError as error:
+            pytest.skip(str(error))
+        return OrtWebTarget()

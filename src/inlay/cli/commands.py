@@ -27,7 +27,7 @@ from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
 from inlay.run.progress import Progress, Silent
-from inlay.targets.listing import list_targets
+from inlay.targets import listing
 from inlay.version import __version__
 
 app = typer.Typer(
@@ -234,9 +234,18 @@ def lower_model(
 
 
 @app.command()
-def targets() -> None:
+@options_of()
+def targets(
+    *,
+    install: Annotated[
+        str | None, Option("Install what this target needs besides Python packages.", metavar="TARGET")
+    ] = None,
+) -> None:
     """List the installed targets, and what their measurements depend on."""
-    Terminal().print(render.targets_table(list_targets()))
+    if install is not None:
+        say([f"Installed in {listing.install(install)}."])
+        return
+    Terminal().print(render.targets_table(listing.list_targets()))
 
 
 @app.callback(invoke_without_command=True)

@@ -8,33 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from inlay.errors import InlayError
-from inlay.files import replacing
+from inlay.files import cache_folder, replacing
 from inlay.targets.base import Fingerprint
 
 VERSION = 1
 _LARGEST_NS = 1e15  # eleven days: no kernel takes that long, and sums of such numbers stay finite
 _LOCK_S = 5.0  # to add costs takes milliseconds; who holds the lock for longer has died or is stuck
 _MOST_WEIGHT = 8  # earlier readings count at most so many times against a new one
-
-
-def cache_folder() -> Path:
-    """Where the platform wants caches of the user: ``INLAY_CACHE_DIR`` goes before."""
-    chosen = os.environ.get("INLAY_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    home = Path.home()
-    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}.get(
-        sys.platform, home / ".cache"
-    )
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or usual) / "inlay"
 
 
 class CostDatabase:

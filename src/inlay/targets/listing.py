@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from inlay.errors import InlayError
+from inlay.errors import InlayError, UsageError
 from inlay.targets.base import TargetSpec
-from inlay.targets.registry import available, create, options_of, remark_of
+from inlay.targets.registry import available, constructor, create, options_of, remark_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,21 @@ class TargetRow:
 def list_targets() -> list[TargetRow]:
     """Every installed target."""
     return [_target_row(name) for name in available()]
+
+
+def install(name: str) -> str:
+    """Install what the target ``name`` needs besides Python packages, and say where.
+
+    Raises:
+        UsageError: there is no such target, or it needs nothing.
+        TargetError: it cannot be installed.
+    """
+    if name not in available():
+        raise UsageError(f"--install {name}: there is no such target; installed are {', '.join(available())}")
+    needed = getattr(constructor(name), "install", None)
+    if needed is None:
+        raise UsageError(f"--install {name}: it needs nothing besides Python packages, which pip installs")
+    return str(needed())
 
 
 def _target_row(name: str) -> TargetRow:

@@ -175,6 +175,11 @@ def create(spec: TargetSpec) -> Target:
     return target
 
 
+def constructor(name: str) -> Callable[..., Target]:
+    """What makes the target ``name``. Raises TargetError where its runtime cannot be loaded."""
+    return _constructor(available()[name])
+
+
 def _constructor(found: EntryPoint) -> Callable[..., Target]:
     try:
         make: Callable[..., Target] = found.load()
