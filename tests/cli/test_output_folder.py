@@ -40,6 +40,12 @@ def test_the_folder_is_a_file(run: RunCommand, save: SaveModel, tmp_path: Path) 
     assert (tmp_path / "out").read_text() == "a file"
 
 
+def test_a_command_that_fails_leaves_no_folder(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "newer" / "out"
+    failed(run("tune", save(residual_model()), "-o", out, *FAST, "--nodes", "no such node"), 2, "no such node")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only folders")
 def test_a_read_only_folder(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.errors import JournalError
 from inlay.measure.journal import Fact, Journal, Record
+from inlay.run.facts import CHOICE
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
 from inlay.types import Placement, Port, PortRewrite, QType
 
@@ -181,6 +184,36 @@ def test_a_damaged_record_is_one_line(value: str, tmp_path: Path) -> None:
         for ask in (j.trials, lambda: j.trial("key0"), lambda: j.blocks("race", ["a", "b"])):
             with pytest.raises(JournalError, match=r"is damaged.*--restart"):
                 ask()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"method": "guesswork"},
+        {"chosen": {"x": "guesswork"}},
+        {"chosen": "minmax"},
+        {"shifts": {"conv": ["much"]}},
+        {"scores": {"minmax": "good"}},
+        {"report": {"methods": 3}},
+    ],
+)
+def test_a_choice_of_ranges_that_is_none_is_damage(value: dict[str, object], tmp_path: Path) -> None:
+    """What would fail only later, where it is used, is found as it is read."""
+    path = tmp_path / "run.sqlite"
+    with journal(path) as j:
+        j.record_fact(CHOICE, CalibrationChoice("mse"))
+        assert j.fact(CHOICE) == CalibrationChoice("mse")
+    foreign(path, f"UPDATE facts SET value = '{json.dumps({**CalibrationChoice('mse').as_json(), **value})}'")
+    with journal(path) as j, pytest.raises(JournalError, match=r"is damaged.*--restart"):
+        j.fact(CHOICE)
+
+
+def test_more_sessions_than_there_can_be_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    fill(path)
+    foreign(path, "UPDATE sessions SET number = 9223372036854775807")
+    with pytest.raises(JournalError, match="is damaged"), journal(path):
+        pass
 
 
 def test_time_adds_up_over_sessions_however_they_end(tmp_path: Path) -> None:

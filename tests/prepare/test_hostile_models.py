@@ -183,6 +183,14 @@ def test_a_dimension_that_tosa_has_no_number_for_is_refused(tmp_path: Path) -> N
         lower_file(tmp_path / "model.onnx", tmp_path / "model.tosa")
 
 
+def test_a_function_that_reads_what_nothing_computes_is_refused(tmp_path: Path) -> None:
+    model = with_function(["Relu"])
+    model.functions[0].node[0].input[0] = "nowhere"
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="reads nowhere, which nothing computes"):
+        load(tmp_path / "model.onnx")
+
+
 def test_what_cannot_be_written_is_an_error_of_the_model(tmp_path: Path) -> None:
     onnx.save(residual_model(), tmp_path / "model.onnx")
     model = load(tmp_path / "model.onnx").model

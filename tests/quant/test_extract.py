@@ -156,6 +156,15 @@ def test_scales_that_do_not_fit_their_constant_stay(axis: int, count: int) -> No
     assert [node.op_type for node in found.model.graph] == ["DequantizeLinear", "Add"]
 
 
+def test_a_pair_with_too_many_zero_points_stays() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "Q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "DQ"),
+        helper.make_node("Add", ["d", "x"], ["y"], "add"),
+    ]
+    assert extract(_model(nodes, s=np.float32(0.5), z=np.zeros(4, np.uint8))).placement == Placement([])
+
+
 def test_a_pair_that_reads_nothing_stays() -> None:
     nodes = [
         helper.make_node("QuantizeLinear", ["", "s", "z"], ["q"], "Q"),

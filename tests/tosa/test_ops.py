@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
 from inlay.tosa import ir
 from inlay.tosa.lowering import lower
@@ -52,6 +53,24 @@ def test_conv(data: st.DataObject, seed: int, xq: ScaleZero, zp: int) -> None:
     elif activation:
         y = n.op("Clip", [y, n.f32(0), n.f32(6)])
     check(n, y, covering(n, y, zp), seed)
+
+
+@pytest.mark.parametrize(("groups", "scales"), [(0, 4), (3, 4), (1, 3)])
+def test_a_conv_that_is_none_stays_on_the_host(groups: int, scales: int) -> None:
+    """Groups that do not divide its outputs, and scales that do not fit them, are reasons."""
+    rng = np.random.default_rng(0)
+    n = Net()
+    x = n.qdq(n.input([1, 4, 6, 6]), 0.05, 3)
+    w = n.weight(random_weights(rng, 4, 4, 3, 3), rng.uniform(0.001, 0.02, 4).astype(np.float32))
+    n.output(n.qdq(n.op("Relu", [n.qdq(n.op("Conv", [x, w]), 0.05, 0)]), 0.05, 0))
+    model = n.model()
+    conv = next(node for node in model.graph.node if node.op_type == "Conv")
+    conv.attribute.append(helper.make_attribute("group", groups))
+    for tensor in model.graph.initializer:
+        if list(tensor.dims) == [4] and scales != 4:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:scales], tensor.name))
+    left = {r.op_type: r.reason for r in lower(model).not_lowered}
+    assert "groups" in left["Conv"] if scales == 4 else "do not fit" in left["DequantizeLinear"]
 
 
 def test_windows_of_padding_only() -> None:

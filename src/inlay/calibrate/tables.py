@@ -14,7 +14,7 @@ from inlay.data import Samples
 from inlay.deadline import NEVER, Deadline
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, calibrate
-from inlay.quant.observers import Method, Range
+from inlay.quant.observers import METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.space.domains import find_domains
 from inlay.types import Placement, QParams, QType
@@ -60,6 +60,13 @@ def sharing_of(
 
 WeightErrorMeans = Mapping[str, tuple[float, ...]]
 """By node, the mean error of each output channel that its rounded weight makes, in units of the output."""
+
+
+def _method(name: str) -> Method:
+    for method in METHODS:
+        if method == name:
+            return method
+    raise ValueError(f"there is no method {name!r}")
 
 
 @dataclass(frozen=True)
@@ -126,8 +133,13 @@ class CalibrationChoice:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CalibrationChoice:
         """The choice that gave ``data``."""
-        means = {node: tuple(mean) for node, mean in data["shifts"].items()}
-        return cls(data["method"], data["chosen"], means, tuple(data["flipped"]), data["scores"], data["report"])
+        means = {node: tuple(map(float, mean)) for node, mean in data["shifts"].items()}
+        methods = {domain: _method(name) for domain, name in data["chosen"].items()}
+        scores = {name: float(db) for name, db in data["scores"].items()}
+        flipped = tuple(map(str, data["flipped"]))
+        choice = cls(_method(data["method"]), methods, means, flipped, scores, dict(data["report"]))
+        str(choice)  # a report that cannot be printed is damaged
+        return choice
 
     def __str__(self) -> str:
         report = self.report

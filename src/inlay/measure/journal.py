@@ -53,6 +53,7 @@ CREATE TABLE IF NOT EXISTS feeds (name TEXT PRIMARY KEY, npz BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS sessions (number INTEGER PRIMARY KEY, seconds REAL NOT NULL);
 COMMIT;
 """
+_MOST_SESSIONS = 2**31 - 1
 _MALFORMED = (
     sqlite3.Error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, OSError,
     zipfile.BadZipFile, zlib.error, NotImplementedError, RecursionError,
@@ -142,6 +143,8 @@ class Journal:
             with self._reading():
                 ((last, spent),) = self._db.execute("SELECT MAX(number), SUM(seconds) FROM sessions")
                 self._session, self.spent_s = int(last or 0) + 1, float(spent or 0.0)
+                if self._session > _MOST_SESSIONS:
+                    raise ValueError(f"it counts {last} sessions")
                 if identity is not None:
                     self._check(identity)
         except BaseException:  # also where it is interrupted: nobody else could close it
@@ -302,7 +305,7 @@ def _refuse_foreign(path: Path) -> None:
             ((application,),) = db.execute("PRAGMA application_id")
             tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             columns = {t: " ".join(row[1] for row in db.execute(f"PRAGMA table_info({t})")) for t in _COLUMNS}
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise JournalError(f"{path} cannot be used as a journal ({error}): {_ELSEWHERE}") from error
     if tables and columns != _COLUMNS:
         what = "is damaged" if application == _APPLICATION else "is not a journal of Inlay"

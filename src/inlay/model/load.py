@@ -92,7 +92,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     main = _with_bodies(model.graph)
     graphs = (*main, *(g for function in model.functions.values() for g in _with_bodies(function.graph)))
     _refuse_references(path, main)
-    _refuse_unknown_values(path, main, graphs)
+    _refuse_unknown_values(path, graphs)
     _sort(path, model)
     for key in [k for k in model.metadata_props if not isinstance(k, str)]:
         del model.metadata_props[key]  # not UTF-8: nobody can ask for it
@@ -145,9 +145,9 @@ def _attribute_types(domain: str, op_type: str, version: int) -> Mapping[str, in
     return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
-def _refuse_unknown_values(path: Path, main: Sequence[ir.Graph], graphs: Sequence[ir.Graph]) -> None:
+def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph]) -> None:
     """Every value that is read or handed out is an input, a constant or some operator's output."""
-    for node in chain.from_iterable(main):
+    for node in chain.from_iterable(graphs):
         for value in node.inputs:
             if value is None or value.producer() is not None or value.is_graph_input() or value.is_initializer():
                 continue

@@ -206,6 +206,8 @@ def _params(node: ir.Node) -> QParams | str:
         dtype, zeros = _stated_type(node), np.zeros(scales.shape, np.int64)
     if (dtype, block) not in _TYPES:
         return f"it is quantized to {dtype.name.lower()}{f' in blocks of {block}' if block else ''}"
+    if zeros.size != scales.size:
+        return f"it has {scales.size} scales and {zeros.size} zero points"
     axis = None
     if scales.size > 1 or block or (scales.ndim == 1 and "axis" in node.attributes):
         axis = int(node.attributes["axis"].value) if "axis" in node.attributes else 1

@@ -232,7 +232,7 @@ def work_in(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    made = not folder.exists()
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0)
@@ -249,5 +249,5 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
         with contextlib.suppress(OSError):
             (folder / ".lock").unlink()
-            if made:
-                folder.rmdir()  # only where nothing was written to it
+            for each in made:
+                each.rmdir()  # only where nothing was written to it

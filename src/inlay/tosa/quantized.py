@@ -67,6 +67,12 @@ class QuantizedConstant:
     zero_point: Array
     axis: int | None
 
+    def __post_init__(self) -> None:
+        for numbers in (self.scale, self.zero_point):
+            fitting = self.axis in range(self.values.ndim) and numbers.size == self.values.shape[self.axis or 0]
+            if numbers.size != 1 and not fitting:
+                raise Unsupported(f"{numbers.size} scales do not fit axis {self.axis} of {list(self.values.shape)}")
+
     @property
     def real(self) -> Array:
         """The real values, in float64."""

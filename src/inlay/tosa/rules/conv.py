@@ -24,6 +24,8 @@ def conv(here: NodeContext) -> None:
     if w.ndim == 3:
         w = w[:, :, None, :]
     groups = int(here.attribute("group", 1))
+    if groups < 1 or outputs % groups:
+        raise Unsupported(f"its {outputs} outputs are not divided by {groups} groups")
     bias = int32_bias(here, 2, scales)
     to = here.qparams_within(float((largest_sums(w, bias, x, w_zp) * scales).max()))
     win = here.window(weight.values.shape[2:])
