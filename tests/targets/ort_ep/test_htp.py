@@ -129,7 +129,8 @@ def test_dynamic_shapes_are_built_for_the_inputs_that_come(tmp_path: Path) -> No
         _ = found.offload
     got = found.run(feed)
     assert all(np.allclose(got[name], array) for name, array in want.items())
-    assert found.offload.host == {}
+    assert "stem" in found.offload.host, "a model without Q/DQ nodes is the host's"
+    assert found.offload.partitions == 0
     found.close()
     with pytest.raises(RunFailed, match="closed"):
         found.run(feed)

@@ -48,8 +48,8 @@ def qnn() -> Any:
 class QnnHtpTarget:
     """An HTP: what it computes is emulated or real, and no times are told, since emulated cycles vary by half.
 
-    The objective is how much stays on the NPU (:mod:`.offload`): operators and bytes on the host, partitions, and bytes
-    on the NPU itself, of which floats have four times as many.
+    The objective is how much stays on the NPU (:mod:`.offload`): operators and bytes on the host or in float,
+    partitions, and bytes on the NPU itself.
 
     Args:
         options: of the provider, as ``NAME=VALUE,NAME=VALUE``: ``htp_arch=73,soc_model=60``.
@@ -106,7 +106,9 @@ class QnnHtpTarget:
 class _Program:
     """A model of fixed shapes, partitioned between HTP and host."""
 
-    def __init__(self, provider: Provider, artifact: Artifact) -> None:
+    def __init__(self, provider: Provider, artifact: Artifact, is_float: bool) -> None:
+        if is_float:
+            provider = Provider.find(CPU)
         self.session: Any = provider.session(artifact, 1, _ENTRIES)
         host, partitions = set[str](), 0
         for part in self.session.get_provider_graph_assignment_info():
@@ -121,6 +123,8 @@ class _Program:
 class QnnHtpExecutable:
     """A model partitioned between HTP and host.
 
+    What holds no Q/DQ nodes runs on the host: the emulator would compute it in float32, which no HTP has, in minutes.
+
     A program of the HTP has fixed shapes: a model with dynamic dimensions is built for the sizes of its first inputs,
     and again for other sizes.
 
@@ -131,9 +135,11 @@ class QnnHtpExecutable:
     def __init__(self, provider: Provider, artifact: Artifact) -> None:
         self._provider, self._artifact = provider, artifact
         self._file: ModelFile | None = ModelFile(artifact.path)
+        nodes = onnx.load(str(artifact.path), load_external_data=False).graph.node
+        self._is_float = all(n.op_type != "DequantizeLinear" for n in nodes)
         self._by_shapes: dict[Shapes, _Program] = {}
         if self._file.is_static:
-            self._by_shapes[_static(self._file)] = _Program(provider, artifact)
+            self._by_shapes[_static(self._file)] = _Program(provider, artifact, self._is_float)
 
     @property
     def offload(self) -> Offload:
@@ -173,7 +179,9 @@ class QnnHtpExecutable:
                 path = Path(folder) / self._artifact.path.name
                 try:
                     onnx.save(_with_shapes(onnx.load(str(self._artifact.path)), dict(shapes)), path)
-                    self._by_shapes[shapes] = _Program(self._provider, Artifact(path, self._artifact.digest))
+                    self._by_shapes[shapes] = _Program(
+                        self._provider, Artifact(path, self._artifact.digest), self._is_float
+                    )
                 except (CompileFailed, OSError, ValueError) as error:
                     raise RunFailed(f"it cannot be built for the shapes of these inputs: {error}") from error
         return self._by_shapes[shapes]

@@ -1,9 +1,8 @@
 """How much of a model stays on an NPU: a cost in points where there are no times.
 
-A point is a byte that an operator on the NPU reads or writes, in the type that the file gives it: an integer operator
-moves a quarter of the bytes of a float one. What runs on the host, and each way between the two, costs points that say
-in which order placements are preferred, and nothing about seconds: first nothing that the NPU could take is on the
-host, then there are few partitions, then little is computed in float.
+A point is a byte that an integer operator on the NPU reads or writes. What runs on the host or in float, and each way
+between host and NPU, costs points that say in which order placements are preferred, and nothing about seconds: first
+all that can be integer on the NPU is, then there are few partitions, then few bytes are converted there.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _ABSORBED = frozenset({"Relu", "Clip"})
 
 HOST_BYTE = 16.0
-"""Points of a byte on the host: four times those of a float's byte on the NPU, which has four times as many bytes as an
-integer: no type is worth leaving the NPU for."""
+"""Points of a byte on the host or in float: of 32 bits each, 64 times those of an integer of 8 bits on the NPU, so that
+few float operators outweigh many conversions."""
 HOST_NODE = 4096.0
 """Points of an operator on the host besides: small ones cost a call all the same."""
 CROSSING = 65536.0
 """Points of a partition on the NPU, for the way there and back."""
 UNIT = "million points"
-MEASURES = "bytes moved on the NPU, more for what leaves it; they are not milliseconds, whatever a key is called"
+MEASURES = "bytes of integers on the NPU, more for what is not; they are not milliseconds, whatever a key is called"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Offload:
         host: operators on the host by name, with their types.
         host_bytes: that these read and write.
         partitions: parts of the model on the NPU.
-        floats: operators on the NPU that compute in float.
+        floats: operators that compute in float, which the NPU has no 32-bit units for: they cost as on the host.
     """
 
     kernels: tuple[KernelTime, ...]
@@ -122,8 +121,9 @@ def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> O
         else:
             whole = is_integer(node)
             floats += not whole
-            points = sum(sizes.elements(v) if whole and v in sizes.floats else sizes.bytes(v) for v in values)
-            kernels.append(_kernel(node, float(points), "int8" if whole else "float32"))
+            size = sum(sizes.elements(v) if whole and v in sizes.floats else sizes.bytes(v) for v in values)
+            points = float(size) if whole else HOST_NODE + HOST_BYTE * size
+            kernels.append(_kernel(node, points, "int8" if whole else "float32"))
     crossings = [KernelTime(f"partition {i}", "partition", CROSSING, kind="layout") for i in range(partitions)]
     return Offload((*kernels, *crossings), on_host, host_bytes, partitions, floats)
 
