@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
@@ -15,7 +16,7 @@ import inlay
 from inlay.autotuner import Bound, Config, QDQAutotuner, RegionGroup, RegionPattern, RegionType, placement_of
 from inlay.errors import InlayError, ModelError, UsageError
 from inlay.model.graph import Graph
-from inlay.testing import random_feed
+from inlay.testing import random_feed, run_reference, sqnr
 from tests.autotuner.test_classic_loop import pairs
 from tests.support.branches import branches
 
@@ -123,6 +124,27 @@ def test_a_bound_needs_samples() -> None:
 def test_settings_without_a_meaning_are_refused_with_the_reason(knob: str) -> None:
     with pytest.raises(UsageError, match=f"{knob}: .* (samples|float32)"):
         Config(**{knob: 0.1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["uint8", "int8", "uint16", "int16", "fp8"])
+def test_every_type_is_exported_with_and_without_pairs(name: str) -> None:
+    model = branches()
+    tuner = QDQAutotuner(model)
+    tuner.initialize(Config(schemes_per_region=4, confirmations=0, default_quant_type=name))
+    tuner.submit(10.0)
+    tuner.set_profile_region(tuner.regions[0])
+    tuner.generate()
+    feed = random_feed(model)
+    want = run_reference(model, feed)
+    for written in (True, False):
+        exported = onnx.load_from_string(tuner.export_onnx(insert_qdq=written))
+        session = ort.InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+        got = dict(zip(want, session.run(list(want), feed), strict=True))
+        quantized = {t.data_type for t in exported.graph.initializer} & {
+            int(getattr(onnx.TensorProto, kind)) for kind in ("UINT8", "INT8", "UINT16", "INT16", "FLOAT8E4M3FN")
+        }
+        assert bool(quantized) == written
+        assert all(sqnr(want[v], got[v]) > (15.0 if written else 60.0) for v in want)
 
 
 def test_the_type_of_activations_is_a_setting() -> None:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inlay
+from inlay.errors import UsageError
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, dequantize, quantize, weight_params
@@ -251,3 +252,15 @@ def test_a_search_takes_16_bits_where_8_break_the_bound(tmp_path: Path) -> None:
     rules = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text(encoding="utf8"))["rules"]
     precisions = {rule["name"]: rule["config"] for rule in rules if "name" in rule}
     assert (precisions["stem"], precisions["tail"]) == ("uint8", "uint16")
+
+
+def test_a_type_can_be_the_default_of_a_command(tmp_path: Path) -> None:
+    onnx.save(small_model(), tmp_path / "model.onnx")
+    recipe = Recipe().set_name("left", OpConfig(QType.INT8))
+    inlay.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", recipe=recipe, quant_type="uint16")
+    model = onnx.load(tmp_path / "out.onnx")
+    kinds = {t.name: t.data_type for t in model.graph.initializer}
+    types = [kinds[n.input[2]] for n in model.graph.node if n.op_type == "QuantizeLinear"]
+    assert set(types) == {onnx.TensorProto.INT8, onnx.TensorProto.UINT16}
+    with pytest.raises(UsageError, match="--quant-type int4: activations of this target are fp8, int16, int8, uint"):
+        inlay.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", quant_type="int4")
