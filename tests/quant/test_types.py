@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -27,12 +28,13 @@ from inlay.space.recipe_file import from_data, to_data
 from inlay.space.resolve import recipe_of, resolve
 from inlay.space.units import find_units, placement_from_precisions
 from inlay.targets.base import TargetSpec
-from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
+from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr, upsampling_model
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 from tests.support.fixtures import MakeWorkspace
 from tests.support.float_models import graphs
 from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
+from tests.targets.onnxruntime.test_space_to_depth import stem
 
 STATIC = (QType.UINT8, QType.INT8, QType.INT16, QType.UINT16, QType.FP8)
 WIDE = {QType.INT16, QType.UINT16}
@@ -264,3 +266,17 @@ def test_a_type_can_be_the_default_of_a_command(tmp_path: Path) -> None:
     assert set(types) == {onnx.TensorProto.INT8, onnx.TensorProto.UINT16}
     with pytest.raises(UsageError, match="--quant-type int4: activations of this target are fp8, int16, int8, uint"):
         inlay.quantize(tmp_path / "model.onnx", tmp_path / "out.onnx", quant_type="int4")
+
+
+@pytest.mark.parametrize("model", [stem(False, 32), upsampling_model()], ids=["blocks of pixels", "transposed"])
+def test_rewrites_for_integer_kernels_leave_16_bits_alone(workspace: MakeWorkspace, model: onnx.ModelProto) -> None:
+    """The runtime moves bytes from depth to space and back, but not 16 bits: it did not load such a model."""
+    space = workspace(model)
+    rules = space.prepared.rules
+    placement = resolve(Recipe().set_global(OpConfig(QType.UINT16)), space.graph, space.prepared.units, rules).placement
+    assert len(placement)
+    written = space.emit(placement)
+    session = ort.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+    want = run_reference(written, space.feeds[0])
+    for name, got in zip(want, session.run(list(want), dict(space.feeds[0])), strict=True):
+        assert sqnr(want[name], got) > 60.0

@@ -45,6 +45,11 @@ class QDQGraph:
         tensor = self._tensors.get(name)
         return None if tensor is None else tensor.data_type
 
+    def in_bytes(self, node: onnx.NodeProto) -> bool:
+        """Whether a QuantizeLinear or DequantizeLinear states integers of 8 bits, which integer kernels take."""
+        kinds = {self.element(zero) for zero in node.input[2:]}
+        return kinds <= {onnx.TensorProto.UINT8, onnx.TensorProto.INT8} and bool(kinds)
+
     def constant(self, name: str) -> np.ndarray:
         """The stored array of the initializer ``name``."""
         tensor = self._tensors[name]

@@ -99,7 +99,7 @@ class RowTiling(Rewrite[tuple[Tile, ...]]):
         stale: set[str] = set()
         for node in [n for n in qdq.graph.node if n.name in forms]:
             data, weight = (qdq.dequantizer(v) for v in node.input[:2])
-            if data is None or weight is None or len(weight.input) < 3 or data.attribute:
+            if data is None or weight is None or len(weight.input) < 3 or data.attribute or not qdq.in_bytes(data):
                 continue
             between, q = path_to_quantizer(node, sole_reader, qdq, self.absorbed)
             if q is None or not np.any(qdq.constant(weight.input[2])):

@@ -108,7 +108,7 @@ class SpaceToDepth(Rewrite[BlockedConv]):
             data, weight = (qdq.dequantizer(v) for v in node.input[:2]) if node.name in forms else (None, None)
             if data is None or weight is None or data.input[0] not in qdq.producers or data.attribute:
                 continue
-            if not qdq.owns(weight):
+            if not qdq.owns(weight) or not qdq.in_bytes(data):
                 continue
             form = forms[node.name]
             blocks = _blocks(node.name, form, data, qdq)

@@ -144,7 +144,7 @@ class TransposedConv(Rewrite[BlockConv]):
             if not all(qdq.owns(p) for p in constants):
                 continue
             between, q = path_to_quantizer(node, sole_reader, qdq, self.absorbed)
-            if q is None:
+            if q is None or not qdq.in_bytes(q):  # DepthToSpace has no kernel for wider ones
                 continue
             node.op_type = "Conv"
             set_attributes(node, {"kernel_shape": form.kernel, "pads": form.pads, "strides": (1, 1)}, keep=False)
