@@ -217,3 +217,11 @@ def test_a_chain_is_a_straight_line() -> None:
 def test_a_wish_that_no_line_names_is_refused(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         inlay.select(finished, to=tmp_path / "x.onnx", min_sqnr=250.0, max_size=1)
+
+
+def test_of_points_that_cover_each_other_the_delivered_one_lies_on_top(finished: Path) -> None:
+    """A point below another cannot be chosen with a pointer: what is drawn later lies on top."""
+    marks = front(read_run(finished)).marks
+    assert [m.shape for m in marks].index("best") == len(marks) - 1
+    selectable = [bool(m.command) for m in marks[:-1]]
+    assert selectable == sorted(selectable)
