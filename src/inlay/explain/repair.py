@@ -102,22 +102,25 @@ def repair(
         )
         done = tune(subject.inner, work / "search", samples, config, progress=progress)
         progress.stage("compare the repaired model with the given one")
+        best: tuple[Interval | None, float, Path] | None = None
         problem = "no model that is at least as accurate was measured"
-        for path in _candidates(subject, done.best.origin, work / "search"):
+        for path, is_last in _candidates(subject, done.best.origin, work / "search"):
+            if best is not None and is_last:
+                break
             made = load(path)
             accuracy = subject.judge.judge(worker.run(Artifact(path.resolve(), made.sha256), subject.feeds))
-            if accuracy.sqnr_db < subject.accuracy.sqnr_db - policy.SAME_DB:
-                problem = (
-                    f"the fastest has {accuracy.sqnr_db:.1f} dB, the given model {subject.accuracy.sqnr_db:.1f} dB"
-                )
+            if accuracy.sqnr_db < given_db - policy.SAME_DB:
+                problem = f"the fastest has {accuracy.sqnr_db:.1f} dB, the given model {given_db:.1f} dB"
                 continue
             gain = _gain(subject, made, spec, seed, 1 if worker.deterministic else policy.REPAIR_PROCESSES)
             if gain is not None and not gain.shows_gain():
                 problem = f"the fastest at its accuracy is {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] as fast"
-                continue
-            publish(path, out)
-            found = Repair(str(out), True, gain, given_db, accuracy.sqnr_db, made.sha256)
-            return found, load(out)
+            elif best is None or best[0] is None or (gain is not None and gain.value > best[0].value):
+                best = gain, accuracy.sqnr_db, path
+        if best is not None:
+            publish(best[2], out)
+            written = load(out)
+            return Repair(str(out), True, best[0], given_db, best[1], written.sha256), written
     return Repair(str(out), False, None, given_db, None, "", problem), None
 
 
@@ -150,17 +153,23 @@ def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker
     return _Subject(file, inner, form, some, judge, feeds, judge.judge(outputs), runs)
 
 
-def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[Path]:
-    """The model that a search delivered, unless it is the given file; then the fastest that were as accurate."""
-    if not origin.startswith("qdq-baseline: ") or subject.form != subject.given.path:
-        yield folder / "model.onnx"
+def _candidates(subject: _Subject, origin: str, folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Models that may be the repaired one, and whether each is only of interest where nothing before it will do.
+
+    The model that the search delivered and the exact form of the given one; then the fastest measured ones that were as
+    accurate.
+    """
+    if not origin.startswith("qdq-baseline: "):
+        yield folder / "model.onnx", False
+    if subject.form != subject.given.path:
+        yield subject.form, False
     for number in range(policy.REPAIR_RETREATS):
         path, least_db = folder.with_name(f"selected-{number}.onnx"), subject.accuracy.sqnr_db
         try:
             select(folder, path, wish(least_db + number * policy.RETREAT_DB, None, None, "latency", False))
         except InlayError:
             return
-        yield path
+        yield path, True
 
 
 def _gain(subject: _Subject, made: ModelFile, spec: TargetSpec, seed: int, processes: int) -> Interval | None:
