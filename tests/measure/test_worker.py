@@ -18,6 +18,7 @@ import pytest
 
 from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
+from inlay.measure.worker import PROTOCOL, Service
 from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
@@ -375,3 +376,11 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_messages_of_another_version_are_refused() -> None:
+    service = Service()
+    good = service.handle({"do": "target", "with": {"name": "null", "options": {}, "protocol": PROTOCOL}})
+    assert good["protocol"] == PROTOCOL
+    bad = service.handle({"do": "target", "with": {"name": "null", "options": {}, "protocol": PROTOCOL + 1}})
+    assert f"version {PROTOCOL + 1}" in bad["error"]

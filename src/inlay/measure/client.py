@@ -20,7 +20,7 @@ import numpy as np
 from inlay.data import load_feed
 from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure import policy
-from inlay.measure.worker import write_marker
+from inlay.measure.worker import PROTOCOL, write_marker
 from inlay.model.child import Child, ChildDied
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSpec
 
@@ -289,7 +289,7 @@ class Worker:
     def _choose_target(self) -> None:
         self._resident.clear()
         try:
-            answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options))
+            answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options), protocol=PROTOCOL)
         except TargetError:
             self._kill()  # without a target it is no use
             raise

@@ -26,6 +26,9 @@ from inlay.model.child import serve
 from inlay.targets.base import Artifact, Feed, Target, TargetSpec
 from inlay.targets.registry import create
 
+PROTOCOL = 1
+"""Version of the messages, which ``docs/targets.md`` describes: client and worker must agree."""
+
 
 class Service:
     """Holds the target, the resident executables and the feeds of one worker.
@@ -55,11 +58,16 @@ class Service:
             return {"error": f"{type(error).__name__}: {error}"[: policy.MESSAGE_LENGTH], "stage": "worker"}
         return answer
 
-    def on_target(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    def on_target(self, name: str, options: dict[str, Any], protocol: int = PROTOCOL) -> dict[str, Any]:
         """Choose the target."""
+        if protocol != PROTOCOL:
+            raise TargetError(
+                f"the worker speaks version {PROTOCOL} of the messages, and was asked by version {protocol}"
+            )
         self._target = self._given or create(TargetSpec(name, options))
         found = self._target.fingerprint()
         return {
+            "protocol": PROTOCOL,
             "target": found.target,
             "facts": dict(found.facts),
             "deterministic": self._target.deterministic,

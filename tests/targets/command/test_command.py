@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from inlay.errors import BadReading, CompileFailed, NoSuchFile, RunFailed, Targe
 from inlay.measure.checked import Checked
 from inlay.space.rules import Needs
 from inlay.targets.base import Artifact
-from inlay.targets.command.protocol import Program
+from inlay.targets.command.protocol import Program, save_inputs
 from inlay.targets.command.table import load_rules
 from inlay.targets.command.target import CommandTarget
 from inlay.targets.process import Process
@@ -369,3 +370,14 @@ def test_options_that_must_be_given_are_named(run: RunCommand, save: SaveModel, 
     failed(found, 2, "target command needs --target-option program=…, --target-option rules=…")
     assert os.environ.get("INLAY_DO") is None
     assert Program("a 'b c'", 1.0).arguments == ["a", "b c"]
+
+
+def test_inputs_are_told_with_the_digest_of_their_bytes(tmp_path: Path) -> None:
+    feed: dict[str, np.ndarray] = {
+        "x": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "n": np.array(3, np.int64),
+    }
+    for row in save_inputs(feed, tmp_path / "inputs"):
+        raw = Path(row["raw"]).read_bytes()
+        assert row["digest"] == hashlib.sha256(raw).hexdigest()
+        assert np.array_equal(np.frombuffer(raw, row["dtype"]).reshape(row["shape"]), feed[row["name"]])

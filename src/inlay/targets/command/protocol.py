@@ -7,6 +7,7 @@ left alone. ``docs/targets.md`` describes every field.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -160,9 +161,12 @@ def save_inputs(feed: Mapping[str, np.ndarray], folder: Path) -> list[dict[str, 
             np.save(npy, array, allow_pickle=False)
         except ValueError as error:
             raise RunFailed(f"input {name} of type {array.dtype} cannot be written: {error}") from error
-        raw.write_bytes(array.tobytes())
+        data = array.tobytes()
+        raw.write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
         shape = [int(size) for size in np.shape(given)]
-        found.append({"name": name, "dtype": str(array.dtype), "shape": shape, "npy": str(npy), "raw": str(raw)})
+        files = {"npy": str(npy), "raw": str(raw), "digest": digest}
+        found.append({"name": name, "dtype": str(array.dtype), "shape": shape, **files})
     return found
 
 

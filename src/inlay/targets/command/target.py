@@ -166,7 +166,8 @@ class CommandExecutable:
         gift = {"time": "latency", "run": "outputs"}.get(do, do)
         if gift not in self._gives:
             raise RunFailed(f"the program gives no {gift}")
-        model = {"model": str(self._model.path.resolve()), "folder": str(self._folder)}
+        file = str(self._model.path.resolve())
+        model = {"model": file, "digest": self._model.digest, "folder": str(self._folder)}
         if feed is not None:
             fields["inputs"] = self._inputs(feed)
         return self._conversation.ask(do, **model, **fields)
