@@ -174,7 +174,7 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
     assert _trials(out)[: len(finished)] == finished
     whole, _ = tune(path, tmp_path / "whole", data=str(tmp_path / "samples.npz"), max_measurements=16)
     assert result.model_path.read_bytes() == whole.model_path.read_bytes()
-    written = ["model.onnx", "pattern_cache.yaml", "recipe.yaml", "result.json", "run.sqlite"]
+    written = ["model.onnx", "pattern_cache.yaml", "recipe.yaml", "report.html", "result.json", "run.sqlite"]
     assert sorted(p.name for p in out.iterdir()) == written
     assert sorted(p.name for p in (tmp_path / "whole").iterdir()) == written
 

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from inlay.testing import Builder, small_model
+from tests.support.attention import attention
 
 
 def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
@@ -21,6 +22,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "batch norm": _batch_norm(),
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
         "hard swish": hard_swish(),
+        "attention": attention(),
         "matmul and add": _dense(),
         "residual": _residual(),
         "patches": _patches(),
