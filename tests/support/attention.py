@@ -19,6 +19,7 @@ def attention(
     rows: int | str = ROWS,
     keys: int | str = ROWS,
     shown: bool = False,
+    last: bool = False,
     gain: float = 1.0,
 ) -> onnx.ModelProto:
     """Queries, keys and values of three projections, with what exporters write in one way or another.
@@ -29,6 +30,7 @@ def attention(
         key: how keys are transposed: ``at once`` or ``twice``.
         rows, keys: numbers or names of dimensions.
         shown: the weights of the positions are an output as well.
+        last: nothing follows.
         gain: of the queries.
     """
     b = Builder()
@@ -65,7 +67,8 @@ def attention(
     p = b.node("weights", "Softmax", [s], axis=-1)
     o = b.node("rows", "Transpose", [b.node("sum", "MatMul", [p, v])], perm=[0, 2, 1, 3])
     merged = b.constant("merged_sizes", np.array([0, 0, WIDTH]))
-    b.output(b.node("act", "Relu", [b.node("merged", "Reshape", [o, merged])]))
+    rows_of_heads = b.node("merged", "Reshape", [o, merged])
+    b.output(rows_of_heads if last else b.node("act", "Relu", [rows_of_heads]))
     if shown:
         b.output(p)
     return b.model()

@@ -58,6 +58,14 @@ def test_sizes_may_vary(mask: str, rewritten: RewriteModel) -> None:
     done.assert_close(rtol=1e-5, atol=1e-6)
 
 
+def test_an_output_of_the_model_keeps_its_name(rewritten: RewriteModel) -> None:
+    model = attention(last=True)
+    done = rewritten(model, gather_attention, feed(model))
+    assert done.operators.count("Attention") == 1
+    assert [v.name for v in done.model.graph.outputs] == [o.name for o in model.graph.output]
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
 def test_weights_that_something_else_reads_stay(rewritten: RewriteModel) -> None:
     model = attention(shown=True)
     assert "Attention" not in rewritten(model, gather_attention, feed(model)).operators

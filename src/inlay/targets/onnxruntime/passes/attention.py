@@ -291,6 +291,8 @@ class _Writer:
         else:
             sizes = self._constant(block, "heads", np.array([0, 0, heads, size], np.int64))
             rows = self._add(block, "Reshape", [rows, sizes], "split")
+        if merged.is_graph_output():
+            rows.name, merged.name = merged.name, f"{merged.name}_written_out"
         merged.replace_all_uses_with(rows, replace_graph_outputs=True)
 
     def _limited(self, block: _Block, mask: ir.Value) -> ir.Value:
