@@ -8,7 +8,7 @@ import onnx
 from inlay.testing import Builder
 
 BATCH, ROWS, HEADS, SIZE = 2, 6, 3, 8
-WIDTH = HEADS * SIZE
+WIDTH, PAST = HEADS * SIZE, 4
 SCALE = np.array(SIZE**-0.5)
 
 
@@ -20,6 +20,7 @@ def attention(
     keys: int | str = ROWS,
     shown: bool = False,
     last: bool = False,
+    cached: bool = False,
     gain: float = 1.0,
 ) -> onnx.ModelProto:
     """Queries, keys and values of three projections, with what exporters write in one way or another.
@@ -31,16 +32,23 @@ def attention(
         rows, keys: numbers or names of dimensions.
         shown: the weights of the positions are an output as well.
         last: nothing follows.
+        cached: keys and values of earlier positions are inputs, and all of them outputs.
         gain: of the queries.
     """
     b = Builder()
+    presents: list[str] = []
     x, y = b.input("x", (BATCH, rows, 16)), b.input("y", (BATCH, keys, 16))
 
     def heads(name: str, source: str, perm: list[int], factor: float = 1.0) -> str:
         weight = b.constant(f"{name}_weight", factor * b.rng.standard_normal((16, WIDTH)) / 4)
         sizes = b.constant(f"{name}_sizes", np.array([0, 0, HEADS, SIZE]))
         split = b.node(f"{name}_split", "Reshape", [b.node(f"{name}_rows", "MatMul", [source, weight]), sizes])
-        return b.node(name, "Transpose", [split], perm=perm)
+        transposed = b.node(name, "Transpose", [split], perm=perm)
+        if not cached or name == "q":
+            return transposed
+        past = b.input(f"past_{name}", (BATCH, HEADS, PAST, SIZE))
+        presents.append(b.node(f"present_{name}", "Concat", [past, transposed], axis=2))
+        return presents[-1]
 
     q, v = heads("q", x, [0, 2, 1, 3], gain), heads("v", y, [0, 2, 1, 3])
     if key == "twice":
@@ -69,6 +77,8 @@ def attention(
     merged = b.constant("merged_sizes", np.array([0, 0, WIDTH]))
     rows_of_heads = b.node("merged", "Reshape", [o, merged])
     b.output(rows_of_heads if last else b.node("act", "Relu", [rows_of_heads]))
+    for present in presents:
+        b.output(present)
     if shown:
         b.output(p)
     return b.model()

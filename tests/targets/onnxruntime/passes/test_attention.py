@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
 from inlay.model.normalize import FloatRewrite, normalize
 from inlay.model.pieces import run_model
@@ -64,6 +65,27 @@ def test_an_output_of_the_model_keeps_its_name(rewritten: RewriteModel) -> None:
     assert done.operators.count("Attention") == 1
     assert [v.name for v in done.model.graph.outputs] == [o.name for o in model.graph.output]
     done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaled", ["products", "queries"])
+def test_a_cache_becomes_the_operators_own(scaled: str, rewritten: RewriteModel) -> None:
+    model = attention(scaled, key="twice", cached=True)
+    done = rewritten(model, gather_attention, random_feed(model))
+    assert done.operators.count("Attention") == 1
+    assert "Concat" not in done.operators
+    assert [v.name for v in done.model.graph.outputs] == [o.name for o in model.graph.output]
+    done.assert_close(rtol=1e-5, atol=1e-6)
+
+
+def test_a_cache_of_scaled_keys_stays(rewritten: RewriteModel) -> None:
+    """What is scaled behind the cache may be scaled later; each new key alone may not."""
+    model = attention(key="twice", cached=True)
+    heads = next(n for n in model.graph.node if n.name == "present_k")
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2.0, np.float32), "two"))
+    at = list(model.graph.node).index(heads)
+    model.graph.node.insert(at, helper.make_node("Mul", [heads.input[1], "two"], ["doubled"], "double"))
+    model.graph.node[at + 1].input[1] = "doubled"
+    assert "Attention" not in rewritten(model, gather_attention, random_feed(model)).operators
 
 
 def test_weights_that_something_else_reads_stay(rewritten: RewriteModel) -> None:

@@ -41,7 +41,8 @@ def gather_attention(model: ir.Model, observe: Observe | None = None) -> tuple[i
     """Replace Softmax over products of queries and keys, and the product with values, by ``Attention``.
 
     Queries, keys and values must be rows of known size that a Reshape splits into heads. Between the products may be
-    factors, masks that are added, and masks by Where that put a very negative number.
+    factors, masks that are added, and masks by Where that put a very negative number. A cache of keys and values that a
+    Concat puts before the new ones becomes the operator's.
 
     Args:
         model: is changed, and raised to ``ATTENTION_OPSET`` where there is something to replace.
@@ -61,12 +62,17 @@ def gather_attention(model: ir.Model, observe: Observe | None = None) -> tuple[i
 
 
 class _Heads(NamedTuple):
-    """Rows of all heads, shape (batch, rows, heads * size), and by which constant they are multiplied later."""
+    """Rows of all heads, shape (batch, rows, heads * size), and by which constant they are multiplied later.
+
+    With a cache, ``past`` is what stands before them, as heads, and ``present`` the two together.
+    """
 
     rows: ir.Value
     heads: int
     size: int
     factor: float
+    past: ir.Value | None = None
+    present: ir.Value | None = None
 
 
 class _Masking(NamedTuple):
@@ -114,11 +120,13 @@ def _block(softmax: ir.Node) -> _Block | None:
     if not is_standard(after[0], "MatMul") or after[1] != 0 or transposed is None or not _swaps(transposed[0]):
         return None
     node, factor, masks = products
-    query, value = _heads(node.inputs[0], _SWAPPED), _heads(after[0].inputs[1], _SWAPPED)
+    query, value = _heads(node.inputs[0], _SWAPPED), _cached_heads(after[0].inputs[1])
     key = _heads(node.inputs[1], [0, 2, 3, 1]) or _transposed_heads(node.inputs[1])
     if query is None or key is None or value is None or value.factor != 1.0:
         return None
     if not query.heads == key.heads == value.heads or query.size != key.size:
+        return None
+    if (key.past is None) != (value.past is None):
         return None
     if any(m.value.shape is None or len(m.value.shape) > 4 for m in masks):
         return None
@@ -215,8 +223,21 @@ def _transposed_heads(value: ir.Value | None) -> _Heads | None:
     node = None if value is None else value.producer()
     if node is None or not is_standard(node, "Transpose") or ints(node, "perm", ()) != [0, 1, 3, 2]:
         return None
-    heads = _heads(node.inputs[0], _SWAPPED)
+    heads = _cached_heads(node.inputs[0])
     return heads and heads._replace(factor=heads.factor * factor)
+
+
+def _cached_heads(value: ir.Value | None) -> _Heads | None:
+    """As :func:`_heads`, where others may stand before them, and only the one product reads the two together."""
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node, "Concat"):
+        return _heads(value, _SWAPPED)
+    if node.attributes.get_int("axis", 0) not in (2, -2) or len(node.inputs) != 2 or len(node.outputs[0].uses()) != 1:
+        return None
+    past, heads = node.inputs[0], _heads(node.inputs[1], _SWAPPED)
+    if heads is None or heads.factor != 1.0 or past is None or past.dtype is not ir.DataType.FLOAT:
+        return None
+    return heads._replace(past=past, present=node.outputs[0])
 
 
 def _swaps(node: ir.Node) -> bool:
@@ -236,6 +257,12 @@ def _masks(mask: np.ndarray | None) -> bool:
     if mask is None or not mask.size:
         return False
     return bool(np.mean(mask <= mask.max(axis=-1, keepdims=True) + _MASKING) >= _LEAST_MASKED)
+
+
+def _replace(value: ir.Value, new: ir.Value) -> None:
+    if value.is_graph_output():
+        new.name, value.name = value.name, f"{value.name}_written_out"
+    value.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
 class _Writer:
@@ -270,18 +297,15 @@ class _Writer:
 
     def write(self, block: _Block, mask: ir.Value | None, limit: bool) -> None:
         """Replace a block; ``limit`` its mask where it would lead to denormals."""
-        inputs = [block.query.rows, block.key.rows, block.value.rows]
+        inputs: list[ir.Value | None] = [block.query.rows, block.key.rows, block.value.rows]
         if mask is not None:
-            mask = self._limited(block, mask) if limit else mask
+            mask = self._limited(block, mask) if limit and block.key.past is None else mask
             one = self._constant(block, "one", np.array([1], np.int64))
             rows = self._add(block, "Shape", [block.query.rows], "rows", start=1, end=2)
             sizes = self._add(block, "Concat", [one, one, rows, one], "sizes", axis=0)
             inputs.append(self._add(block, "Expand", [mask, sizes], "mask"))
-        heads = block.query.heads
-        rows = self._add(
-            block, "Attention", inputs, "attention", q_num_heads=heads, kv_num_heads=heads, scale=block.factor
-        )
-        query, size = block.query.rows, block.value.size
+        rows = self._attention(block, inputs)
+        query, heads, size = block.query.rows, block.query.heads, block.value.size
         rows.dtype = ir.DataType.FLOAT
         rows.shape = ir.Shape([*(query.shape or ())[:2], heads * size])
         merged = block.output.outputs[0]
@@ -291,9 +315,24 @@ class _Writer:
         else:
             sizes = self._constant(block, "heads", np.array([0, 0, heads, size], np.int64))
             rows = self._add(block, "Reshape", [rows, sizes], "split")
-        if merged.is_graph_output():
-            rows.name, merged.name = merged.name, f"{merged.name}_written_out"
-        merged.replace_all_uses_with(rows, replace_graph_outputs=True)
+        _replace(merged, rows)
+
+    def _attention(self, block: _Block, inputs: list[ir.Value | None]) -> ir.Value:
+        """The operator itself; what a cache holds afterwards takes the place of what was put together before."""
+        heads, caches = block.query.heads, (block.key, block.value)
+        if block.key.past is not None:
+            inputs = [*inputs, *[None] * (4 - len(inputs)), *(cache.past for cache in caches)]
+        attributes = {"q_num_heads": heads, "kv_num_heads": heads, "scale": block.factor}
+        name = f"{block.softmax.name}_attention"
+        presents = [cache.present for cache in caches if cache.present is not None]
+        node = ir.node("Attention", inputs, attributes, num_outputs=1 + len(presents), name=name)
+        for number, output in enumerate(node.outputs):
+            output.name = f"{name}_value{number or ''}"
+        self._graph.insert_before(block.softmax, node)
+        for present, new in zip(presents, node.outputs[1:], strict=True):
+            new.type, new.shape = present.type, present.shape
+            _replace(present, new)
+        return node.outputs[0]
 
     def _limited(self, block: _Block, mask: ir.Value) -> ir.Value:
         last = self._constant(block, "last", np.array([-1], np.int64))
