@@ -216,9 +216,9 @@ def test_float_at_the_boundary_keeps_the_join_off_the_accelerator(tmp_path: Path
     assert {d.precision for d in done.decisions} == {"float"}
 
 
-def test_a_search_takes_one_type(tmp_path: Path) -> None:
+def test_a_search_quantizes_inputs_and_outputs_as_operators_are(tmp_path: Path) -> None:
     onnx.save(frames(), tmp_path / "m.onnx")
-    with pytest.raises(UsageError, match="one type of activations"):
+    with pytest.raises(UsageError, match="in the types of operators; x is to be uint8, operators are int8"):
         inlay.tune(
             tmp_path / "m.onnx", out=tmp_path / "out", target="ethos-u55-128", data=sequence(frames(), 4, 0),
             recipe=BOUNDARIES["uint8"],
