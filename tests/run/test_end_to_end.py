@@ -179,6 +179,27 @@ def test_a_killed_run_is_continued(save: SaveModel, tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "whole").iterdir()) == written
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_baseline_keeps_outliers_from_being_moved_only_with_its_qparams(
+    keep: bool, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gives a bad Q/DQ model to be beaten still gets what a run without it would find."""
+    model = small_model()
+    asked: list[int] = []
+    path = save(model)
+    inlay.quantize(path, tmp_path / "baseline.onnx", target="null", data=samples(model))
+
+    def find(*_: object) -> dict[str, tuple[float, ...]]:
+        asked.append(0)
+        return {}
+
+    monkeypatch.setattr("inlay.run.preparation.find_scales", find)
+    options = {"qdq_baseline": tmp_path / "baseline.onnx", "keep_qparams": keep, "strategy": "anchors"}
+    _, data = tune(path, tmp_path / "out", data=samples(model), **options)
+    assert data["search"]["imported"]["sites"]["qdq-baseline"] > 0
+    assert bool(asked) is not keep
+
+
 def test_a_metric_with_labels(save: SaveModel, tmp_path: Path) -> None:
     model = small_model()
     feeds = samples(model, 12)

@@ -14,8 +14,6 @@ from inlay.targets.base import Capabilities
 def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     """Prepare the model of ``session``; what samples decide is decided once in a run.
 
-    Scales are not looked for where Q/DQ models are imported: their qparams belong to the weights as they are.
-
     Raises:
         ModelError: the model does not run, or its Q/DQ nodes cannot be taken out without changing it.
         UsageError: a glob or a rule of the recipe matches no node.
@@ -25,11 +23,21 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     extraction = take_apart(inputs.file, samples.feeds, session.work, journal.fact(SATURATIONS))
     if extraction is not None:
         journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
-    feed = samples.feeds[0]
-    prepared = prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction)
+    return prepare(inputs.file, target, samples.feeds[0], session.work, config.nodes, config.recipe, extraction)
+
+
+def without_outliers(session: Session, target: Capabilities, prepared: PreparedModel) -> PreparedModel:
+    """``prepared`` with the outliers of its activations in weights, as far as the samples show that it helps.
+
+    Scales are not looked for where the model came quantized or qparams of a Q/DQ model are kept: both belong to the
+    weights as they are.
+    """
+    inputs, config = session.inputs, session.inputs.config
+    samples = inputs.parts.calibration
 
     def scales() -> Scales:
-        barred = extraction is not None or inputs.qdq_baseline or samples.kind == "random"
+        kept = inputs.qdq_baseline is not None and config.keep_qparams
+        barred = prepared.extraction is not None or kept or samples.kind == "random"
         count = session.plan.samples(len(samples), session.costs)
         some = samples.part(evenly_spaced([*range(len(samples))], count))
         return (
@@ -38,4 +46,5 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
             else find_scales(prepared, target, some.feeds, session.plan.equalization(session.costs, config))
         )
 
-    return equalized(prepared, journal.once(EQUALIZATION, scales), target, feed, config.nodes, config.recipe)
+    found = session.journal.once(EQUALIZATION, scales)
+    return equalized(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)

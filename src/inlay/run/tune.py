@@ -41,7 +41,7 @@ from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import efforts
-from inlay.run.preparation import prepare_model
+from inlay.run.preparation import prepare_model, without_outliers
 from inlay.run.progress import Progress, Silent
 from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.session import Session, open_session
@@ -157,6 +157,7 @@ def _calibrate(session: Session, given: Given) -> _Calibrated:
     feeds = parts.calibration.feeds
     prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
+    prepared = without_outliers(session, target, prepared)
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
     deadline = session.plan.calibration(session.costs, config)
