@@ -28,6 +28,7 @@ from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.opset import raise_opset
+from inlay.model.passes.pad_nodes import fold_pad_nodes
 from inlay.model.passes.pads import write_out_pads
 from inlay.model.passes.removed import replace_removed
 from inlay.model.passes.sums import split_sums
@@ -113,6 +114,7 @@ def passes(
         ("compute constants", partial(fold_constants, evaluate=evaluate)),
         ("turn Sum into Add", split_sums),
         ("write out automatic pads", write_out_pads),
+        ("fold Pad into what reads it", fold_pad_nodes),
         fold,
         *([*of_target, fold] if of_target else []),
         ("name what the passes made", fix_names),
