@@ -16,7 +16,8 @@ from inlay.model.graph import Graph
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
-from inlay.quant.observers import Histogram, count
+from inlay.quant.limits import limits_of
+from inlay.quant.observers import UNLIMITED, Histogram, count
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
@@ -102,7 +103,8 @@ def calibrate(
     """
     feeds = list(feeds)
     order = spread(len(feeds))[:most]
-    first, second = ({v: Histogram() for v in values} for _ in range(2))
+    limits = limits_of(graph)
+    first, second = ({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given = set(graph.inputs)
     computed = [v for v in values if v not in given]
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}

@@ -37,14 +37,22 @@ class Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
+UNLIMITED = Range(-np.inf, np.inf)
+"""Of a value that may have any size."""
+
+
 class Histogram:
     """Counts of a stream of elements. Those that are not finite are counted apart, and so are zeros (in addition).
 
     Zero is always represented exactly. After a Relu half of the elements or more are zero; charging them with rounding
     errors would make every range look too wide.
+
+    Args:
+        limits: what no element exceeds, whatever the samples (:mod:`inlay.quant.limits`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Range = UNLIMITED) -> None:
+        self.limits = limits
         self.low = np.inf
         self.high = -np.inf
         self.not_finite = 0
@@ -89,7 +97,7 @@ class Histogram:
 
     def __or__(self, other: Histogram) -> Histogram:
         """The histogram of both streams, one after the other."""
-        both = Histogram()
+        both = Histogram(self.limits | other.limits)
         both.limit = max(self.limit, other.limit)
         for part in (copy(self), copy(other)):
             if part.limit:
@@ -102,12 +110,17 @@ class Histogram:
 
     @property
     def headroom(self) -> float:
-        """Share by which other arrays may exceed the largest element: two standard deviations of the extremes."""
+        """Share by which other arrays may exceed the largest element: two standard deviations of the extremes.
+
+        No more than the limits leave to the end of the range that is further from its own.
+        """
         largest = max(abs(self.low), abs(self.high))
         if not self.lows or largest == 0.0:
             return 0.0
         differ = max(float(np.std(self.lows)), float(np.std(self.highs)))
-        return min(HEADROOM_DEVIATIONS * differ / largest, MAX_HEADROOM)
+        ends = ((self.low, self.limits.low), (self.high, self.limits.high))
+        left = max((limit / end - 1.0 for end, limit in ends if end * limit > 0.0), default=0.0)
+        return max(0.0, min(HEADROOM_DEVIATIONS * differ / largest, MAX_HEADROOM, left))
 
     @property
     def edges(self) -> np.ndarray:
@@ -231,8 +244,12 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
 
 
 def _headroom(histogram: Histogram, whole: Range, levels: int) -> Range:
-    """Beyond the extremes, by as much as those of single arrays differ; minmax where all arrays have the same."""
-    return Range(whole.low * (1.0 + histogram.headroom), whole.high * (1.0 + histogram.headroom))
+    """Beyond the extremes, by as much as those of single arrays differ, within the limits of the value.
+
+    minmax where all arrays have the same extremes, or their limits for extremes.
+    """
+    low, high = whole.low * (1.0 + histogram.headroom), whole.high * (1.0 + histogram.headroom)
+    return Range(min(whole.low, max(low, histogram.limits.low)), max(whole.high, min(high, histogram.limits.high)))
 
 
 _RANGE_BY: Mapping[Method, Callable[[Histogram, Range, int], Range]] = {
