@@ -21,9 +21,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import (
-    input_specs,
-)
+from inlay.data import AUTO_MASK, input_specs
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -79,6 +77,7 @@ def tune(
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
     labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None,
+    mask: Annotated[str, options.MASK] = AUTO_MASK,
     metric: Annotated[str | None, options.METRIC] = None,
     max_drop: Annotated[str | float | None, options.MAX_DROP] = None,
     min_sqnr: Annotated[float | None, options.MIN_SQNR] = None,
@@ -214,6 +213,7 @@ def quantize(
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
+    mask: Annotated[str, options.MASK] = AUTO_MASK,
     bind: Annotated[Sizes, options.BIND] = (),
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = FULL_INT8,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
@@ -228,7 +228,7 @@ def quantize(
     rules = find_recipe(recipe)
     spec = target_of(target, target_options)
     given = Given.read(model, data, bind)
-    samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
+    samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type)
 

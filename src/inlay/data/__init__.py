@@ -5,8 +5,11 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 """
 
 from inlay.data.archives import load_feed, save_feed
+from inlay.data.padding import Padding
 from inlay.data.reading import files_of, load_function, read_labels, read_samples
 from inlay.data.samples import (
+    AUTO_MASK,
+    NO_MASK,
     Feed,
     InputSpec,
     Samples,
@@ -19,8 +22,11 @@ from inlay.data.samples import (
 )
 
 __all__ = [
+    "AUTO_MASK",
+    "NO_MASK",
     "Feed",
     "InputSpec",
+    "Padding",
     "Samples",
     "Split",
     "bound",

@@ -15,6 +15,7 @@ import numpy as np
 
 from inlay.data.archives import read_arrays, read_tensor
 from inlay.data.samples import Feed, InputSpec, Samples
+from inlay.data.tokens import read_token_lines
 from inlay.errors import DataError, UsageError
 
 _FORMS = ("*.npz", "*.npy", "test_data_set_*/input_*.pb")
@@ -23,11 +24,13 @@ _MOST_SAMPLES = 1_000_000
 
 
 def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs: Sequence[InputSpec]) -> Samples:
-    """Samples from a ``.npz`` or ``.npy`` file, a folder, ``module:function``, or feeds.
+    """Samples from a ``.npz``, ``.npy`` or ``.jsonl`` file, a folder, ``module:function``, or feeds.
 
     Args:
-        source: an array's first axis counts the samples (in batches, if the model has a fixed batch size); a folder
-            holds such files, each with one sample or several, or ONNX ``test_data_set_*`` folders.
+        source: an array's first axis counts the samples (in batches, if the model has a fixed batch size); a ``.npz``
+            may also hold an array per sample, ``INPUT_0``, ``INPUT_1``, …, in which shapes may differ; a folder holds
+            such files, each with one sample or several, or ONNX ``test_data_set_*`` folders; for ``.jsonl`` see
+            :mod:`inlay.data.tokens`.
         specs: the model's inputs.
 
     Raises:
@@ -43,6 +46,10 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
         if not path.is_file():
             raise DataError(f"--data {text}: no such file")
         return _checked(_rows(_arrays(path, specs), specs, text), "npz", text, specs)
+    if path.suffix == ".jsonl":
+        if not path.is_file():
+            raise DataError(f"--data {text}: no such file")
+        return _checked(read_token_lines(path, specs), "jsonl", text, specs)
     if ":" in text and not path.exists():
         function = load_function(text, "--data")
         try:
@@ -52,7 +59,9 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
         except (Exception, SystemExit) as error:  # the user's own code
             raise DataError(f"--data {text} failed: {_blame(error)}") from error
         return _checked(feeds, "function", text, specs)
-    raise DataError(f"--data {text}: give a .npz file, a folder of .npz/.npy/test_data_set_*, or module:function")
+    raise DataError(
+        f"--data {text}: give a .npz or .jsonl file, a folder of .npz/.npy/test_data_set_*, or module:function"
+    )
 
 
 def read_labels(source: str | Path, count: int) -> np.ndarray:
@@ -138,6 +147,8 @@ def _arrays(path: Path, specs: Sequence[InputSpec]) -> dict[str, np.ndarray]:
 
 def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str) -> list[Feed]:
     """Split stacked arrays into feeds: along the first axis by the batch size, or along an extra first axis."""
+    if numbered := _numbered(arrays, specs):
+        return numbered
     _same_names(arrays, specs, where)
     columns = {}
     for spec in specs:
@@ -161,6 +172,19 @@ def _rows(arrays: dict[str, np.ndarray], specs: Sequence[InputSpec], where: str)
     if len(set(counts.values())) > 1:
         raise DataError(f"{where}: the inputs have different numbers of samples: {counts}")
     return [{name: rows[i] for name, rows in columns.items()} for i in range(min(counts.values(), default=0))]
+
+
+def _numbered(arrays: Mapping[str, np.ndarray], specs: Sequence[InputSpec]) -> list[Feed]:
+    """Feeds from one array per input and sample, ``INPUT_0``, ``INPUT_1``, …; none where they have other names."""
+    found: dict[int, Feed] = {}
+    ranks = {s.name: None if s.dims is None else len(s.dims) for s in specs}
+    for key, array in arrays.items():
+        name, _, number = key.rpartition("_")
+        if key in ranks or name not in ranks or not (number.isascii() and number.isdecimal() and len(number) < 10):
+            return []
+        rank = ranks[name]
+        found.setdefault(int(number), {})[name] = array[None] if rank is not None and array.ndim == rank - 1 else array
+    return [found[number] for number in sorted(found)]
 
 
 def files_of(source: object) -> list[Path]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_RANDOM_BYTES = 1 << 32
 """Bytes of one random input at most. A model can ask for any size; real inputs are far smaller."""
 
+AUTO_MASK, NO_MASK = "auto", "none"
+"""In place of the name of an input that says which positions are padding: found by a rule, or there is none."""
+
 Feed = dict[str, np.ndarray]
 """One array per model input, by name."""
 
@@ -46,10 +49,11 @@ class Samples:
 
     Attributes:
         feeds: at least one.
-        kind: ``npz``, ``folder``, ``function``, ``feeds`` or ``random``.
+        kind: ``npz``, ``jsonl``, ``folder``, ``function``, ``feeds`` or ``random``.
         source: where they come from, for messages and ``result.json``.
         labels: one per feed (or per row of its batch), or None.
         numbers: where each stands in the user's data, from 0; empty where these are all of it, in order.
+        mask: the input that says which positions are padding, by name; see :mod:`inlay.data.padding`.
     """
 
     feeds: tuple[Feed, ...]
@@ -57,12 +61,13 @@ class Samples:
     source: str
     labels: np.ndarray | None = None
     numbers: tuple[int, ...] = ()
+    mask: str = AUTO_MASK
 
     def part(self, indices: Sequence[int]) -> Samples:
         """The samples at ``indices``, labels included."""
         labels = None if self.labels is None else self.labels[list(indices)]
         numbers = tuple(self.number(i) for i in indices)
-        return Samples(tuple(self.feeds[i] for i in indices), self.kind, self.source, labels, numbers)
+        return replace(self, feeds=tuple(self.feeds[i] for i in indices), labels=labels, numbers=numbers)
 
     def number(self, index: int) -> int:
         """Where the sample at ``index`` stands in the user's data, from 0."""

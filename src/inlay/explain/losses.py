@@ -74,7 +74,7 @@ def losses(
         own = prepared.rules.activation
         table = QParamsTable(prepared.graph, prepared.rules, {}, _in_type(imported.qparams, own, prepared.graph))
         probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
-        probe.use(some.feeds)
+        probe.use(some.feeds, some.mask)
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
         graph = prepared.graph
         whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in sites.items())

@@ -142,12 +142,17 @@ TARGET_OPTIONS = Option(
     repeated=True,
 )
 DATA = Option(
-    "Samples: a .npz (an array per input, first axis = samples), a folder, or module:function.",
+    "Samples: a .npz (an array per input, first axis = samples), .jsonl (tokens), a folder, or module:function.",
     "Or feeds ({input: array}); None for random inputs.",
     metavar="SAMPLES",
     show_default=False,
 )
 LABELS = Option("One label per sample: .npy, .npz or text.", "Or an array.", metavar="FILE", type=Path)
+MASK = Option(
+    "The input whose zeros mark padding, which has no share in the accuracy; none; auto finds it.",
+    "See :mod:`inlay.data.padding`.",
+    metavar="INPUT",
+)
 BIND = Option("Size of a dynamic dimension.", "As a mapping, or as ``name=N``.", metavar="NAME=N", repeated=True)
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
 NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)

@@ -3,7 +3,8 @@
 Without labels the measure is the signal-to-quantization-noise ratio: ``10 log10(sum y^2 / sum (y - y')^2)`` for each
 output over all samples, in dB; the worst output counts. Integer outputs are decisions (classes, indices, masks) rather
 than amounts: what counts is the share of them that change, also in dB (20 dB are one in a hundred). Those of 8 and 16
-bits are taken for amounts (images, sound). With a metric, its drop against the float model counts.
+bits are taken for amounts (images, sound). Padding has no share (:mod:`inlay.data.padding`). With a metric, its drop
+against the float model counts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.data import Samples, load_function
+from inlay.data import Padding, Samples, load_function
 from inlay.errors import DataError, UsageError
 from inlay.trial import Accuracy, OutputError
 
@@ -73,6 +74,8 @@ class Judge:
         margin: bool = True,
     ) -> None:
         self.reference = reference
+        self._padding = Padding.of(samples.feeds[: len(reference)], reference, samples.mask)
+        self._wanted = self._padding.without_each(reference)
         self._labels = samples.labels
         self._bound = bound
         self._metric = metric
@@ -92,7 +95,7 @@ class Judge:
 
     def judge(self, outputs: Sequence[Outputs]) -> Accuracy:
         """Accuracy of a model from its ``outputs`` on the same samples."""
-        errors, margin = self._errors(outputs)
+        errors, margin = self._errors(self._padding.without_each(outputs))
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
         metric = None if self._metric is None else _value(self._metric, outputs, self._labels)
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
@@ -102,7 +105,7 @@ class Judge:
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
         """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples."""
         found = []
-        for want, got in zip(self.reference, outputs, strict=True):
+        for want, got in zip(self._wanted, self._padding.without_each(outputs), strict=True):
             energies = [self._compare(name)(y, got.get(name)) for name, y in want.items()]
             found.append(min((sqnr_db(signal, noise) for signal, noise, *_ in energies), default=EXACT_DB))
         return tuple(found)
@@ -129,7 +132,7 @@ class Judge:
         margin, worst = 0.0, np.inf
         names = self.reference[0].keys() if self.reference else ()
         for name in names:
-            pairs = [(want[name], got.get(name)) for want, got in zip(self.reference, outputs, strict=True)]
+            pairs = [(want[name], got.get(name)) for want, got in zip(self._wanted, outputs, strict=True)]
             compare = self._compare(name)
             signal, noise, dot, other = np.array([compare(*pair) for pair in pairs]).T
             total = sqnr_db(float(signal.sum()), float(noise.sum()))

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from inlay.data import Feed
+from inlay.data import AUTO_MASK, Feed, Padding
 from inlay.model.graph import Graph
 from inlay.model.reference import Session
 from inlay.model.store import WeightStore, tensor_proto
@@ -334,31 +334,31 @@ class NoiseProbe:
         self.outputs = graph.float_outputs
         self._session = Session(probe_model(base, graph, self.switches, table), store, optimize=True)
         self._feeds: tuple[Feed, ...] = ()
-        self._reference: list[Mapping[str, np.ndarray]] = []
+        self._reference: Sequence[Mapping[str, np.ndarray]] = ()
+        self._padding = Padding()
         self._signal = np.zeros(len(self.outputs))
         self._shares = np.zeros((0, len(self.outputs)))
 
-    def use(self, feeds: Sequence[Feed]) -> None:
-        """Set the samples on which noise is measured; they are sorted, the noisiest first.
-
-        Raises:
-            RunFailed: the model does not run.
-        """
+    def use(self, feeds: Sequence[Feed], mask: str = AUTO_MASK) -> None:
+        """Set the samples to measure noise on, the noisiest first; ``mask`` as of ``Samples``. Raises RunFailed."""
         off = np.zeros(len(self.switches), bool)
-        reference: list[Mapping[str, np.ndarray]] = [self._session.run({**feed, SWITCHES: off}) for feed in feeds]
-        self._signal = np.array([[_energy(r[n][np.isfinite(r[n])]) for n in self.outputs] for r in reference]).sum(
-            axis=0
-        )
-        self._feeds, self._reference = tuple(feeds), reference
+        whole: list[Mapping[str, np.ndarray]] = [self._session.run({**feed, SWITCHES: off}) for feed in feeds]
+        self._take(feeds, whole, mask)
+        self._signal = np.array(
+            [[_energy(r[n][np.isfinite(r[n])]) for n in self.outputs] for r in self._reference]
+        ).sum(axis=0)
         if len(feeds) < 2:
             self._shares = np.ones((len(feeds), len(self.outputs)))
             return
         energies = self._energies(~off, len(feeds))
         shares = energies / np.maximum(energies.sum(axis=0), _TINY)
-        order = np.argsort(-shares.max(axis=1, initial=0.0), kind="stable")
-        self._feeds = tuple(feeds[int(i)] for i in order)
-        self._reference = [reference[int(i)] for i in order]
+        order = [int(i) for i in np.argsort(-shares.max(axis=1, initial=0.0), kind="stable")]
+        self._take([feeds[i] for i in order], [whole[i] for i in order], mask)
         self._shares = shares[order]
+
+    def _take(self, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, np.ndarray]], mask: str) -> None:
+        self._padding = Padding.of(feeds, outputs, mask)
+        self._feeds, self._reference = tuple(feeds), self._padding.without_each(outputs)
 
     def noise(self, placement: Placement, samples: int | None = None) -> tuple[float, ...]:
         """Noise power over signal power at each float output when ``placement`` is quantized.
@@ -383,7 +383,7 @@ class NoiseProbe:
         """Energy of the difference that switches make, shape (count, outputs)."""
         found = np.zeros((count, len(self.outputs)))
         for i, (feed, wanted) in enumerate(zip(self._feeds[:count], self._reference, strict=False)):
-            got = self._session.run({**feed, SWITCHES: on})
+            got = self._padding.without(i, self._session.run({**feed, SWITCHES: on}))
             for k, name in enumerate(self.outputs):
                 finite = np.isfinite(wanted[name])
                 found[i, k] = _energy(got[name][finite].astype(np.float64) - wanted[name][finite])

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from inlay.data import (
+    AUTO_MASK,
+    NO_MASK,
     InputSpec,
     Samples,
     bound,
@@ -71,6 +73,13 @@ class Given:
         """Its samples, or random ones where there are none."""
         return self.samples or random_samples(self.specs, rng, count)
 
+    def masked(self, samples: Samples, mask: str) -> Samples:
+        """``samples`` with ``--mask``. Raises UsageError where the model has no such input."""
+        names = [s.name for s in self.specs]
+        if mask not in (AUTO_MASK, NO_MASK, *names):
+            raise UsageError(f"--mask {mask}: give {AUTO_MASK}, {NO_MASK}, or an input: {', '.join(names)}")
+        return replace(samples, mask=mask)
+
 
 @dataclass(frozen=True, eq=False)
 class Asked:
@@ -86,7 +95,9 @@ class Asked:
         """From the arguments of a call of ``function``, by name, whose options its signature declares."""
         data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
         given = Given.read(call["model"], data, call["bind"])
-        samples = given.samples
+        samples = None if given.samples is None else given.masked(given.samples, call["mask"])
+        if samples is None and call["mask"] != AUTO_MASK:
+            raise UsageError("--mask without --data: random samples have no padding")
         if labels is not None:
             if samples is None:
                 raise UsageError("--labels without --data: labels belong to samples")

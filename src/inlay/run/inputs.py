@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, Split, bound, evenly_spaced, input_specs, random_samples, split
+from inlay.data import AUTO_MASK, Samples, Split, bound, evenly_spaced, input_specs, random_samples, split
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.model.load import ModelFile
@@ -113,6 +113,7 @@ class RunInputs:
             "samples": digest.hexdigest(),
             "target": target,
             "qdq_baseline": "" if self.qdq_baseline is None else self.qdq_baseline.sha256,
+            **({} if self.samples.mask == AUTO_MASK else {"mask": self.samples.mask}),
             **self.config.identity(),
         }
 

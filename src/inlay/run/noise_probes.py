@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from inlay.data import Feed
+from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.measure.journal import Journal
@@ -47,6 +47,7 @@ class Probes:
         search_end: when the search must end, by what is known at the time; what does not fit is not asked, and not
             journaled either.
         costs: what steps take, by what is known at the time.
+        mask: the input that tells which positions are padding.
     """
 
     prepared: PreparedModel
@@ -58,6 +59,7 @@ class Probes:
     spent: list[float] = field(default_factory=list)
     search_end: Callable[[], Deadline] = lambda: NEVER
     costs: Callable[[], Costs] = lambda: FREE
+    mask: str = AUTO_MASK
     _probe: NoiseProbe | None = None
     _broken: bool = False
 
@@ -133,7 +135,7 @@ class Probes:
                 self.table,
             )
             budget = self.journal.once(PROBE_BUDGET, lambda: self._fitting(probe, self.clock() - begun))
-            probe.use(self.feeds[: budget.ranked_samples])
+            probe.use(self.feeds[: budget.ranked_samples], self.mask)
             self._probe, self._broken = probe, False
         return self._probe
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.data import Feed
+from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.measure.journal import Journal
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -69,7 +69,7 @@ class GuidedSetup:
     fingerprint: Fingerprint
     config: TuneConfig
     feed: Path
-    selection: Sequence[Feed]
+    selection: Samples
     progress: Progress
     search_end: Callable[[], Deadline]
     costs: Callable[[], Costs]
@@ -83,12 +83,13 @@ class GuidedSetup:
         probes = Probes(
             prepared,
             self.candidates.table,
-            self.selection,
+            self.selection.feeds,
             self.journal,
             seconds,
             spent=self.probing_s,
             search_end=self.search_end,
             costs=self.costs,
+            mask=self.selection.mask,
         )
         oracles = Oracles(
             self._profile,

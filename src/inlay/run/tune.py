@@ -216,7 +216,7 @@ def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
         worker.fingerprint,
         replace(config, cost_db=config.cost_db and not worker.deterministic),  # there, runs depend on their seed alone
         feed,
-        parts.selection.feeds,
+        parts.selection,
         session.progress,
         time.end,
         time.costs,
