@@ -21,7 +21,19 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks import budgets, compiles, honesty, lowering, openvino, precisions, quality, render, subjects, transfer
+from benchmarks import (
+    browser,
+    budgets,
+    compiles,
+    honesty,
+    lowering,
+    openvino,
+    precisions,
+    quality,
+    render,
+    subjects,
+    transfer,
+)
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
@@ -103,6 +115,19 @@ def run_openvino(options: argparse.Namespace) -> None:
     table = openvino.table(collect("openvino", names, options, make, settings))
     known = create(openvino.PLAIN).fingerprint().facts
     _tables(options.out, "openvino", {"machine": facts(options.budget), "target": known, **table}, render.openvino)
+
+
+def run_browser(options: argparse.Namespace) -> None:
+    """``browser.json`` and ``.md``, of trained models."""
+    settings = {"budget": options.budget, "version": __version__}
+    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
+    names = [n for n in subjects.chosen(options.models, options.only) if n in (options.only or trained)]
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return browser.row(subject, work, options.budget)
+
+    table = browser.table(collect("browser", names, options, make, settings))
+    _tables(options.out, "browser", {"machine": facts(options.budget), **table}, browser.text)
 
 
 def run_compiles(options: argparse.Namespace) -> None:
@@ -218,6 +243,7 @@ def rewrite_readme(options: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "quality": run_quality,
     "openvino": run_openvino,
+    "browser": run_browser,
     "compiles": run_compiles,
     "honesty": run_honesty,
     "growth": run_growth,

@@ -275,6 +275,7 @@ def _plain(note: str) -> str:
 TABLES: Sequence[str] = (
     "quality",
     "openvino",
+    "browser",
     "compiles",
     "honesty",
     "growth",

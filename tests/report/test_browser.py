@@ -6,7 +6,6 @@ The browser is the system's Chromium, headless: ``INLAY_BROWSER`` or the first o
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from benchmarks.chromium import FLAGS
+from benchmarks.chromium import browser as chromium_path
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 import inlay
@@ -24,13 +25,10 @@ from inlay.run.facts import PROFILE
 from inlay.targets.base import KernelTime
 from tests.report.conftest import HOSTILE
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = os.environ.get("INLAY_BROWSER") or next((found for n in NAMES if (found := shutil.which(n))), None)
+    path = chromium_path()
     if path is None:
         pytest.skip("no browser: install Debian's chromium, or set INLAY_BROWSER to a Chromium")
     with sync_playwright() as playwright:
