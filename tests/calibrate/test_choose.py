@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 import inlay
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
+from inlay.calibrate.range_probe import RangeProbe
+from inlay.calibrate.scorer import Score
 from inlay.calibrate.tables import CalibrationChoice
+from inlay.deadline import Deadline
+from inlay.measure.in_process import Clock
 from inlay.model.reference import Session
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
@@ -177,6 +182,48 @@ def test_random_inputs_decide_nothing(tmp_path: Path) -> None:
     onnx.save(small_model(), path)
     inlay.tune(path, target="null", max_measurements=3, out=tmp_path / "out")
     assert json.loads((tmp_path / "out" / "result.json").read_text())["data"]["numbers"] == {}
+
+
+def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
+    """However long anything takes; where it must end before, it says so, and still is no worse than one for all."""
+    space = workspace(model(), feeds=feeds(12))
+    scorer, clock = Scorer(space), Clock()
+    some = [dict(feed) for feed in space.feeds[:8]]
+
+    def slow(seconds: float) -> Score:
+        def score(table: QParamsTable, placement: Placement) -> float:
+            clock.sleep(seconds)
+            return scorer(table, placement)
+
+        return score
+
+    def chosen(score: Score, seconds: float) -> CalibrationChoice:
+        until = Deadline(clock() + seconds, clock)
+        return choose_calibration(space.prepared, space.observed, space.full(), some, score, 3.0, deadline=until)
+
+    quiet = chosen(slow(0.0), math.inf)
+    assert chosen(slow(10.0), 1000.0) == chosen(slow(99.0), math.inf) == quiet
+    assert quiet.weight_error_means
+    assert not quiet.cut
+    hurried = chosen(slow(10.0), 150.0)
+    assert not hurried.weight_error_means
+    assert "one way" in hurried.cut
+    assert CalibrationChoice.from_json(hurried.as_json()) == hurried
+
+
+def test_a_selection_that_is_cut_short_says_so(workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = workspace(model(), feeds=feeds(12))
+    clock, run = Clock(), RangeProbe.run
+
+    def slow(probe: RangeProbe, *arguments: Any) -> Any:
+        clock.sleep(1.0)
+        return run(probe, *arguments)
+
+    monkeypatch.setattr(RangeProbe, "run", slow)
+    some, until = [dict(feed) for feed in space.feeds[:8]], Deadline(60.0, clock)
+    found = choose_calibration(space.prepared, space.observed, space.full(), some, Scorer(space), 3.0, deadline=until)
+    assert "fewer trials" in found.cut
+    assert found.report["after_db"] >= found.report["before_db"]
 
 
 def test_the_step_clock_depends_on_the_model_alone(workspace: MakeWorkspace) -> None:

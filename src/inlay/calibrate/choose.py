@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import numpy as np
 
 from inlay.calibrate import policy
 from inlay.calibrate.bias_correction import weight_error_means
-from inlay.calibrate.clock import FeedsUntil
+from inlay.calibrate.clock import FeedsUntil, StepClock
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.scale_sharing import flip_sharing
@@ -20,16 +20,19 @@ from inlay.calibrate.scorer import Score
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of, sharing_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import ModelError, TargetError
+from inlay.errors import ModelError, TargetError, TimedOut
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, halves
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.observers import METHODS, Method
 from inlay.quant.qparams import QParamsTable, covered
-from inlay.quant.sensitivity import probe_budget, sensitivity, units_within
+from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
 from inlay.trial import Failed, noise_of
 from inlay.types import Placement, QParams, QType
+
+_ONE_FOR_ALL = "one way to choose ranges for all values"
+_FEWER_TRIED = "ranges of single values chosen by fewer trials"
 
 
 def choose_calibration(
@@ -42,7 +45,7 @@ def choose_calibration(
     min_sqnr_db: float | None = None,
     methods: Sequence[Method] = METHODS,
     fixed: FixedQParams | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
     deadline: Deadline = NEVER,
 ) -> CalibrationChoice:
     """Choose a method of calibration for every domain of values, and whether biases are corrected.
@@ -64,17 +67,22 @@ def choose_calibration(
         min_sqnr_db: the accuracy constraint in dB, or None.
         methods: to choose from; earlier ones win ties.
         fixed: qparams that replace the computed ones.
-        clock: returns seconds.
-        deadline: when all of it must be over. What does not fit is left out: first the single domains, then methods.
+        clock: returns seconds, of which ``seconds`` are; by default one that counts questions, so that a busy machine
+            makes the same choice.
+        deadline: when all of it must be over. What does not fit is left out, and said so: first the single domains,
+            then methods.
     """
+    clock = clock or StepClock.for_model(prepared)
     started = deadline.clock()
     method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline)
     single = CalibrationChoice(method, scores=scores)
     scoring_s = (deadline.clock() - started) / max(len(scores), 1)
-    if not scores or not feeds or not deadline.fits(policy.SCORINGS_IN_TIME * scoring_s):
+    if not scores or not feeds:
         return single
+    if not deadline.fits(policy.SCORINGS_IN_TIME * scoring_s):
+        return replace(single, cut=_ONE_FOR_ALL)
     before_scoring = deadline.earlier(policy.FINAL_SCORINGS * scoring_s)
-    seconds = min(seconds, policy.SELECTION_SHARE * before_scoring.left)
+    until = before_scoring if math.isinf(deadline.at) else deadline.within(policy.SELECTION_SHARE * before_scoring.left)
     begun = clock()
     try:
         search = _Search(
@@ -86,6 +94,7 @@ def choose_calibration(
             fixed,
             FeedsUntil(_alternating(feeds), before_scoring),
             clock,
+            until,
         )
         means = search.weight_error_means()
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
@@ -93,6 +102,8 @@ def choose_calibration(
             search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
         left = max(policy.MIN_SELECTION_SHARE * seconds, seconds - (clock() - begun))
         ranges, corrected = search.select_ranges(means, left)
+    except TimedOut:
+        return replace(single, cut=_ONE_FOR_ALL)
     except (TargetError, ModelError):  # the probe models cannot be built
         return single
     most_common = Counter(ranges.methods.values()).most_common(1)
@@ -125,7 +136,7 @@ def choose_calibration(
         "complete": ranges.complete,
         "seconds": round(clock() - begun, 3),
     }
-    return replace(winner, report=report)
+    return replace(winner, report=report, cut=_FEWER_TRIED if ranges.cut else "")
 
 
 def choose_method(
@@ -198,6 +209,7 @@ class _Search:
     fixed: FixedQParams | None
     feeds: Sequence[Feed]
     clock: Callable[[], float]
+    until: Deadline = NEVER
 
     @cached_property
     def domains(self) -> Mapping[str, str]:
@@ -243,7 +255,12 @@ class _Search:
         probe = NoiseProbe(prepared.probe_base, prepared.store, graph, prepared.units, prepared.rules, table)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
         probe.use(self.feeds[: budget.ranked_samples])
-        noise_alone = partial(probe.noise, samples=budget.source_samples)
+
+        def noise_alone(placement: Placement) -> Powers:
+            for _ in range(budget.source_samples):
+                self.clock()
+            return probe.noise(placement, samples=budget.source_samples)
+
         noise = sensitivity(probe.switches, prepared.selectable, noise_alone, budget.questions).values
         found, limit_db = self.placement, min_sqnr_db
         for _ in range(policy.RESTRICTION_ROUNDS):
@@ -282,7 +299,16 @@ class _Search:
 
         def select(probe: RangeProbe, seconds: float) -> Ranges:
             return choose_ranges(
-                probe, by_feed, own_noise, self.method, self.feeds, references, seconds, self.clock, headroom
+                probe,
+                by_feed,
+                own_noise,
+                self.method,
+                self.feeds,
+                references,
+                seconds,
+                self.clock,
+                headroom,
+                self.until,
             )
 
         starts = [select(probe, 0.0).before_db for probe in probes]

@@ -13,7 +13,9 @@ from inlay.prepare.model import PreparedModel
 
 
 class StepClock:
-    """A clock that advances by a fixed step at every reading: the same decisions on a machine of any speed.
+    """A clock that advances by a fixed step at every reading, and whoever asks a question reads it once for each.
+
+    So the same decisions are made on a machine of any speed, and of any load.
 
     Args:
         step: seconds.
@@ -24,10 +26,11 @@ class StepClock:
 
     @classmethod
     def for_model(cls, prepared: PreparedModel) -> StepClock:
-        """A clock whose step is about what one question costs on this model, by the size of its activations."""
+        """A clock whose step is about what one question costs on this model: by its operators and their results."""
         graph = prepared.graph
         elements = sum(graph.size(v) or 0 for n in graph.nodes for v in n.outputs if v)
-        return cls(max(policy.MIN_STEP_SECONDS, policy.SECONDS_PER_ELEMENT * elements))
+        by_size = policy.SECONDS_PER_ELEMENT * elements + policy.SECONDS_PER_NODE * len(graph.nodes)
+        return cls(max(policy.MIN_STEP_SECONDS, by_size))
 
     def __call__(self) -> float:
         """Seconds."""

@@ -17,6 +17,7 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.data import Feed
+from inlay.deadline import NEVER, Deadline
 from inlay.quant.accuracy import EXACT_DB, Outputs
 from inlay.quant.group_split import Group, GroupQueue
 from inlay.quant.observers import Method
@@ -36,6 +37,7 @@ class Ranges:
         before_db, after_db: SQNR of the worst output on the samples that chose, at the start and at the end.
         runs: of the probe model.
         complete: nothing was left to try; otherwise time ran out before.
+        cut: the deadline came before that time, so that a faster or less busy machine would have tried more.
     """
 
     methods: Mapping[str, Method]
@@ -43,6 +45,7 @@ class Ranges:
     after_db: float
     runs: int
     complete: bool
+    cut: bool = False
 
 
 def choose_ranges(
@@ -55,6 +58,7 @@ def choose_ranges(
     seconds: float,
     clock: Callable[[], float],
     headroom: Mapping[str, float] | None = None,
+    until: Deadline = NEVER,
 ) -> Ranges:
     """Choose a method for each domain of values.
 
@@ -71,8 +75,9 @@ def choose_ranges(
         feeds: samples; the first ones choose, some of the others must agree.
         references: the float model's outputs for each of ``feeds``. Those that are not floating point do not count.
         seconds: rough limit.
-        clock: returns seconds.
+        clock: returns seconds; read once for each run, so that it may count them.
         headroom: by domain, the share by which other samples may exceed the calibration samples.
+        until: when it must end in any case.
 
     Returns:
         The choice; its ``after_db`` is never below ``before_db``, that of ``method`` for all.
@@ -80,7 +85,7 @@ def choose_ranges(
     Raises:
         RunFailed: the probe model does not run.
     """
-    search = _Search(probe, options, feeds, references, clock, clock() + seconds, headroom or {})
+    search = _Search(probe, options, feeds, references, clock, clock() + seconds, headroom or {}, until)
     start = dict.fromkeys(probe.domains, method)
     if not search.outputs or not feeds:
         return Ranges(start, EXACT_DB, EXACT_DB, 0, True)
@@ -92,8 +97,8 @@ def choose_ranges(
     found, errors, complete = _descend(search, start, before, count, own_noise)
     before_db, after_db = _worst_db(before), _worst_db(errors)
     if not search.agrees(start, found, count):
-        return Ranges(start, before_db, before_db, search.runs, complete)
-    return Ranges(found, before_db, after_db, search.runs, complete)
+        return Ranges(start, before_db, before_db, search.runs, complete, search.cut)
+    return Ranges(found, before_db, after_db, search.runs, complete, search.cut)
 
 
 def _descend(
@@ -141,7 +146,9 @@ class _Search:
         clock: Callable[[], float],
         deadline: float,
         headroom: Mapping[str, float],
+        until: Deadline = NEVER,
     ) -> None:
+        self._until, self.cut = until, False
         self._factor = {d: 1.0 + share for d, share in headroom.items() if share}
         self._probe, self._options = probe, options
         self._feeds, self._references = feeds, references
@@ -154,7 +161,9 @@ class _Search:
 
     def over(self) -> bool:
         """Whether the time is spent."""
-        return self._clock() >= self._deadline
+        spent = self._clock() >= self._deadline
+        self.cut = not spent and not self._until.left
+        return spent or self.cut
 
     def first(self, methods: Mapping[str, Method]) -> None:
         """One run, to see how long it takes."""
@@ -206,6 +215,7 @@ class _Search:
 
     def _run(self, qparams: Mapping[str, QParams], index: int) -> np.ndarray:
         self.runs += 1
+        self._clock()
         got = self._probe.run(self._feeds[index], qparams)
         want = self._references[index]
         return np.array([_noise(want[n], got[n]) / self._signal[n] for n in self.outputs])

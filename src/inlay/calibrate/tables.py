@@ -80,6 +80,7 @@ class CalibrationChoice:
         flipped: operators for which the target measured the opposite decision about sharing one scale to be better.
         scores: SQNR in dB of each method alone.
         report: what was found, for people.
+        cut: what the deadline left out, for people; empty where a faster machine would have chosen the same.
     """
 
     method: Method
@@ -88,6 +89,7 @@ class CalibrationChoice:
     flipped: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    cut: str = ""
 
     def table(self, prepared: PreparedModel, observed: Observed, fixed: FixedQParams | None = None) -> QParamsTable:
         """The qparams themselves: each value's range from its histogram, merged over its domain.
@@ -128,6 +130,7 @@ class CalibrationChoice:
             "flipped": list(self.flipped),
             "scores": dict(self.scores),
             "report": dict(self.report),
+            "cut": self.cut,
         }
 
     @classmethod
@@ -137,7 +140,7 @@ class CalibrationChoice:
         methods = {domain: _method(name) for domain, name in data["chosen"].items()}
         scores = {name: float(db) for name, db in data["scores"].items()}
         flipped = tuple(map(str, data["flipped"]))
-        choice = cls(_method(data["method"]), methods, means, flipped, scores, dict(data["report"]))
+        choice = cls(_method(data["method"]), methods, means, flipped, scores, dict(data["report"]), str(data["cut"]))
         str(choice)  # a report that cannot be printed is damaged
         return choice
 
@@ -150,4 +153,4 @@ class CalibrationChoice:
         before, after = report["before_db"], report["after_db"]
         what = "full INT8" if report["whole"] else "the part near the bound"
         gain = f"{before:.1f} dB -> {after:.1f} dB on unseen samples"
-        return f"ranges by {counts}; {bias}: {what} {gain}, in {report['seconds']:.1f} s"
+        return f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials"

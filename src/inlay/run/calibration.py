@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
-from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, observe
 from inlay.data import Split
@@ -93,7 +91,6 @@ class Calibration:
         known = self.journal.fact(CHOICE)
         if known is not None:
             return known
-        timed = not self.worker.deterministic and self.deadline.clock is time.monotonic
         budget_s = self.config.budget_s
         choice = choose_calibration(
             prepared,
@@ -105,8 +102,7 @@ class Calibration:
             self.config.bound.min_sqnr_db,
             self.config.methods,
             fixed,
-            time.monotonic if timed else StepClock.for_model(prepared),
-            self.deadline,
+            deadline=self.deadline,
         )
         if self.worker.deterministic and len(placement) and not fixed:
 

@@ -33,6 +33,8 @@ def _cuts(
         yield f"ranges from {samples} of {len(parts.calibration)} samples"
     if choice is not None and choice.scores and len(choice.scores) < len(config.methods):
         yield f"{len(choice.scores)} of {len(config.methods)} ways to choose ranges tried"
+    if choice is not None and choice.cut:
+        yield choice.cut
     if journal.fact(SAMPLES) is not None:
         yield f"accuracy on {len(parts.selection)} samples in the search and {len(parts.verification)} after it"
     if missing:

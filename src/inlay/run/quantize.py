@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
-from inlay.calibrate.clock import StepClock
 from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import Samples, save_feed
@@ -99,13 +97,10 @@ def quantize(
         observed = observe(prepared, samples)
         judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
         scorer = TableScorer(judge, OnTarget(prepared, worker, feeds).outputs)
-        clock = StepClock.for_model(prepared) if worker.deterministic else time.monotonic
         graph = prepared.graph
         ranged = any(not t.dynamic and not graph.is_constant(graph.value_of(port)) for port, t in placement)
         known = samples.feeds if real and ranged else ()
-        choice = choose_calibration(
-            prepared, observed, placement, known, scorer.sqnr_db, policy.DEFAULT_SECONDS, clock=clock
-        )
+        choice = choose_calibration(prepared, observed, placement, known, scorer.sqnr_db, policy.DEFAULT_SECONDS)
         shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
         table = choice.table(prepared, observed)
         final = CandidateWriter(prepared, table, choice.digest(observed), worker.fingerprint.digest)
