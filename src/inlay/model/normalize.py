@@ -100,6 +100,7 @@ def passes(
     """
     observe = None if run is None else partial(_observed, run)
     of_target = [(r.name, partial(r.apply, observe=observe) if r.observes else r.apply) for r in rewrites]
+    compute = ("compute constants", partial(fold_constants, evaluate=evaluate))
     fold = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
@@ -111,12 +112,12 @@ def passes(
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
         ("fix the shapes that the model fixes", fix_shapes),
-        ("compute constants", partial(fold_constants, evaluate=evaluate)),
+        compute,
         ("turn Sum into Add", split_sums),
         ("write out automatic pads", write_out_pads),
         ("fold Pad into what reads it", fold_pad_nodes),
         fold,
-        *([*of_target, fold] if of_target else []),
+        *([*of_target, compute, fold] if of_target else []),
         ("name what the passes made", fix_names),
         ("remove what is no longer used", drop_dead),
     )

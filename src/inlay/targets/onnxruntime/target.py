@@ -6,20 +6,18 @@ import json
 import os
 import platform
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
-from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.model.native import runtime_message
+from inlay.errors import CompileFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
 from inlay.targets.machine import cpu_flags, cpu_name
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
+from inlay.targets.onnxruntime.session import SessionExecutable, building, infer, settings
 
 if TYPE_CHECKING:
     from inlay.model.normalize import FloatRewrite
@@ -132,10 +130,7 @@ def _is_small(model: Path) -> bool:
 
 def _options(threads: int, optimized: Path | None = None) -> Any:
     """Settings of a session, which writes its graph to ``optimized`` with the weights in a file of their own."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
+    options = settings(threads)
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights")
@@ -143,33 +138,17 @@ def _options(threads: int, optimized: Path | None = None) -> Any:
 
 
 def _session(model: Artifact, options: Any) -> Any:
-    try:
+    with building(model.path):
         return ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the binding raises bare exceptions of several types
-        raise CompileFailed(f"ONNX Runtime cannot build {model.path.name}: {runtime_message(error)}") from error
 
 
-class OrtExecutable:
+class OrtExecutable(SessionExecutable):
     """One session."""
 
     def __init__(self, model: Artifact, threads: int, optimized: Path | None = None) -> None:
+        super().__init__(_session(model, _options(threads, optimized)))
         self._model = model
         self._threads = threads
-        self._session: Any = _session(model, _options(threads, optimized))
-        self._outputs = [o.name for o in self._session.get_outputs()]
-
-    def run(self, feed: Feed) -> dict[str, np.ndarray]:
-        """Outputs by name. Raises RunFailed."""
-        return dict(zip(self._outputs, self._call(feed), strict=True))
-
-    def time(self, feed: Feed, repeats: int) -> np.ndarray:
-        """Nanoseconds of each inference, shape (repeats,). Raises RunFailed."""
-        times = np.empty(repeats, np.int64)
-        for i in range(repeats):
-            start = time.perf_counter_ns()
-            self._call(feed)
-            times[i] = time.perf_counter_ns() - start
-        return times
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Median time of every kernel, from the runtime's own profiler in a session of its own.
@@ -177,8 +156,7 @@ class OrtExecutable:
         Raises:
             CompileFailed, RunFailed: the runtime does, or the model was closed.
         """
-        if self._session is None:
-            raise RunFailed("the model was closed")
+        self._open()
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             options = _options(self._threads, folder / "optimized.onnx")
@@ -186,24 +164,8 @@ class OrtExecutable:
             options.profile_file_prefix = str(folder / "profile")
             session = _session(self._model, options)
             for _ in range(_WARM_UP + repeats):
-                _run(session, feed)
+                infer(session, feed)
             trace = json.loads(Path(session.end_profiling()).read_text(encoding="utf8"))
             optimized = onnx.load(folder / "optimized.onnx", load_external_data=False)
         model = onnx.load(self._model.path, load_external_data=False)
         return kernels(read_events(trace, _WARM_UP + repeats), Attribution(model, optimized), _WARM_UP)
-
-    def close(self) -> None:
-        """Drop the session."""
-        self._session = None
-
-    def _call(self, feed: Feed) -> list[np.ndarray]:
-        if self._session is None:
-            raise RunFailed("the model was closed")
-        return _run(self._session, feed)
-
-
-def _run(session: Any, feed: Feed) -> list[np.ndarray]:
-    try:
-        return list(session.run(None, dict(feed)))
-    except Exception as error:  # as in _session
-        raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, Kernel
 from inlay.targets.machine import cpu_flags, cpu_name
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
+from inlay.targets.timing import timed
 
 if TYPE_CHECKING:
     from inlay.model.normalize import FloatRewrite
@@ -182,12 +182,7 @@ class OpenVinoExecutable:
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """Nanoseconds of each inference, shape (repeats,). Raises RunFailed."""
         compiled = self._ready(feed)
-        times = np.empty(repeats, np.int64)
-        for i in range(repeats):
-            start = time.perf_counter_ns()
-            self._infer(compiled)
-            times[i] = (time.perf_counter_ns() - start) // compiled.streams
-        return times
+        return timed(lambda: self._infer(compiled), repeats) // compiled.streams
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Typical time of every kernel, by the runtime's own counters in a model compiled for that.

@@ -15,9 +15,9 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.model.native import runtime_message
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.model_file import ModelFile
+from inlay.targets.onnxruntime.session import infer
 from inlay.targets.ort_ep.offload import MEASURES, UNIT, Offload, offload
 from inlay.targets.ort_ep.providers import CPU, Provider, parse_options
 
@@ -152,10 +152,7 @@ class QnnHtpExecutable:
         """Outputs by name, with the NPU's arithmetic. Raises RunFailed."""
         program = self._ready(feed)
         assert self._file is not None
-        try:
-            return dict(zip(self._file.outputs, program.session.run(None, dict(feed)), strict=True))
-        except Exception as error:  # the binding raises bare exceptions of several types
-            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
+        return dict(zip(self._file.outputs, infer(program.session, feed), strict=True))
 
     def time(self, feed: Feed, repeats: int) -> np.ndarray:
         """The model's points, which are no time, ``repeats`` times: shape (repeats,), int64. Raises RunFailed."""

@@ -12,6 +12,7 @@ import onnxruntime as ort
 from inlay.errors import CompileFailed, UsageError
 from inlay.model.native import runtime_message
 from inlay.targets.base import Artifact
+from inlay.targets.onnxruntime.session import building, settings
 
 CPU = "CPUExecutionProvider"
 
@@ -43,25 +44,25 @@ class Provider:
     Attributes:
         name: as ONNX Runtime calls it.
         options: of the provider, as text.
-        library: of a plugin; empty where the provider is built into ONNX Runtime.
+        plugin: its library; empty where the provider is built into ONNX Runtime.
         version: of the plugin, as it says; empty where it is built in.
     """
 
     name: str
     options: Mapping[str, str]
-    library: str = ""
+    plugin: str = ""
     version: str = ""
 
     @classmethod
-    def find(cls, name: str, library: str = "", options: Mapping[str, str] | None = None) -> Provider:
+    def find(cls, name: str, plugin: str = "", options: Mapping[str, str] | None = None) -> Provider:
         """The provider ``name``, or its short name, built in or from a plugin library.
 
         Raises:
             UsageError: it is not there; says what to install.
         """
         name = SHORT.get(name.lower(), name)
-        if library:
-            return cls(name, dict(options or {}), library, _register(name, library))
+        if plugin:
+            return cls(name, dict(options or {}), plugin, _register(name, plugin))
         known = ort.get_available_providers()
         if name not in known:
             how = INSTALL.get(name, "name its plugin with --target-option library=FILE")
@@ -79,19 +80,15 @@ class Provider:
         Raises:
             CompileFailed: the runtime refuses the model.
         """
-        settings = ort.SessionOptions()
-        settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
-        settings.log_severity_level = 4
+        options = settings(threads)
         for key, value in (entries or {}).items():
-            settings.add_session_config_entry(key, value)
+            options.add_session_config_entry(key, value)
         behind = [] if self.name == CPU else [CPU]
-        built_in = None if self.library else [(self.name, dict(self.options)), *behind]
-        try:
-            if self.library:
-                settings.add_provider_for_devices(_devices(self.name), dict(self.options))
-            session = ort.InferenceSession(str(model.path), settings, providers=built_in)
-        except Exception as error:  # the binding raises bare exceptions of several types
-            raise CompileFailed(f"ONNX Runtime cannot build {model.path.name}: {runtime_message(error)}") from error
+        built_in = None if self.plugin else [(self.name, dict(self.options)), *behind]
+        with building(model.path):
+            if self.plugin:
+                options.add_provider_for_devices(_devices(self.name), dict(self.options))
+            session = ort.InferenceSession(str(model.path), options, providers=built_in)
         if self.name not in session.get_providers():  # it warns, and takes the CPU
             raise CompileFailed(f"{self.name} does not start on this machine: its driver or device is missing")
         return session
@@ -112,22 +109,22 @@ def _devices(name: str) -> list[Any]:
     return [device for device in ort.get_ep_devices() if device.ep_name == name]
 
 
-def _register(name: str, library: str) -> str:
+def _register(name: str, plugin: str) -> str:
     """Register a plugin once in this process, and return the version that it tells."""
-    if not Path(library).is_file():
-        raise UsageError(f"--target-option library={library}: no such file")
+    if not Path(plugin).is_file():
+        raise UsageError(f"--target-option library={plugin}: no such file")
     if not hasattr(ort, "register_execution_provider_library"):
         raise UsageError(f"ONNX Runtime {ort.__version__} takes no plugins: pip install 'onnxruntime>=1.24'")
-    if library not in _registered:
+    if plugin not in _registered:
         try:
-            ort.register_execution_provider_library(name, library)
+            ort.register_execution_provider_library(name, plugin)
         except Exception as error:  # as in session
-            raise UsageError(f"{library} is no plugin of ONNX Runtime: {runtime_message(error)}") from error
-        _registered.add(library)
+            raise UsageError(f"{plugin} is no plugin of ONNX Runtime: {runtime_message(error)}") from error
+        _registered.add(plugin)
     devices = _devices(name)
     if not devices:
         others = sorted({d.ep_name for d in ort.get_ep_devices()} - {CPU})
         raise UsageError(
-            f"{library} offers no device of {name} here; providers with devices: {', '.join(others) or '-'}"
+            f"{plugin} offers no device of {name} here; providers with devices: {', '.join(others) or '-'}"
         )
     return str(dict(devices[0].ep_metadata).get("version", ""))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnxruntime as ort
 
 from inlay.errors import RunFailed, UsageError
-from inlay.model.native import runtime_message
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack, TargetSpec
 from inlay.targets.machine import cpu_name
+from inlay.targets.onnxruntime.session import SessionExecutable
 from inlay.targets.ort_ep.providers import Provider, parse_options
 
 if TYPE_CHECKING:
@@ -48,12 +46,12 @@ class OrtEpTarget:
             raise UsageError(f"threads must be 0 (the runtime chooses) or more, not {threads}")
         if rules == self.name:
             raise UsageError(f"--target-option rules={rules}: name another target")
-        self._given, self._library, self._options = provider, library, parse_options(options)
+        self._given, self._plugin, self._options = provider, library, parse_options(options)
         self._rules, self.threads = rules, threads
 
     def provider(self) -> Provider:
         """The provider. Raises UsageError where it is not there."""
-        return Provider.find(self._given, self._library, self._options)
+        return Provider.find(self._given, self._plugin, self._options)
 
     def fingerprint(self) -> Fingerprint:
         """Versions of the runtime and of a plugin, CPU, the provider and all options.
@@ -95,38 +93,9 @@ class OrtEpTarget:
         return OrtEpExecutable(self.provider().session(model, self.threads))
 
 
-class OrtEpExecutable:
+class OrtEpExecutable(SessionExecutable):
     """One session."""
-
-    def __init__(self, session: Any) -> None:
-        self._session: Any = session
-        self._outputs = [o.name for o in session.get_outputs()]
-
-    def run(self, feed: Feed) -> dict[str, np.ndarray]:
-        """Outputs by name. Raises RunFailed."""
-        return dict(zip(self._outputs, self._call(feed), strict=True))
-
-    def time(self, feed: Feed, repeats: int) -> np.ndarray:
-        """Nanoseconds of each inference with all transfers, shape (repeats,). Raises RunFailed."""
-        times = np.empty(repeats, np.int64)
-        for i in range(repeats):
-            start = time.perf_counter_ns()
-            self._call(feed)
-            times[i] = time.perf_counter_ns() - start
-        return times
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:
         """Providers profile in ways of their own. Raises RunFailed."""
         raise RunFailed("ONNX Runtime's profiles do not show what a provider runs as one kernel")
-
-    def close(self) -> None:
-        """Drop the session."""
-        self._session = None
-
-    def _call(self, feed: Feed) -> list[np.ndarray]:
-        if self._session is None:
-            raise RunFailed("the model was closed")
-        try:
-            return list(self._session.run(None, dict(feed)))
-        except Exception as error:  # the binding raises bare exceptions of several types
-            raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error

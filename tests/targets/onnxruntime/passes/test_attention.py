@@ -135,14 +135,17 @@ def test_masks_are_limited_where_the_samples_mask(mask: str, folder: Path) -> No
     assert "ReduceMax" not in operators(limited(model, feed(model), folder)), "finding the limit would only cost"
 
 
-def test_a_constant_mask_is_limited_too(folder: Path) -> None:
-    """As causal models and relative positions have it: nothing has to be run to see it."""
-    model = attention(mask="added")
+@pytest.mark.parametrize("mask", ["added", "where", "other"])
+def test_a_constant_mask_is_limited_once(mask: str, folder: Path) -> None:
+    """As causal models and relative positions have it: what depends on it alone is not computed in each inference."""
+    model = attention(mask=mask)
     sample = feed(model, masked=[1, 2])
     del model.graph.input[[i.name for i in model.graph.input].index("mask")]
     model.graph.initializer.append(numpy_helper.from_array(sample.pop("mask"), "mask"))
     written = limited(model, sample, folder)
     assert {"Attention", "ReduceMax"} <= set(operators(written))
+    constant = set(written.graph.initializers.values())
+    assert not [n.op_type for n in written.graph if set(n.inputs) <= constant]
     want, found = (outputs(m, sample, folder) for m in (ir.from_proto(model), written))
     for name, array in want.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)

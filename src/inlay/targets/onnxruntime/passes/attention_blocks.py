@@ -1,0 +1,215 @@
+"""Attention as exporters write it out: Softmax over products of queries and keys, and its product with values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from inlay.model.onnx_library import infer_shapes
+from inlay.model.passes.steps import constant_of, ints, is_standard, sole_use
+
+MASKING = -1e4
+"""What exporters add or put where nothing may be read: this or less."""
+_SWAPPED = [0, 2, 1, 3]
+
+
+class Heads(NamedTuple):
+    """Rows of all heads, shape (batch, rows, heads * size), and by which constant they are multiplied later.
+
+    With a cache, ``past`` is what stands before them, as heads, and ``present`` the two together.
+    """
+
+    rows: ir.Value
+    heads: int
+    size: int
+    factor: float
+    past: ir.Value | None = None
+    present: ir.Value | None = None
+
+
+class Masking(NamedTuple):
+    """A mask: added, or where ``kept`` is False (True where ``inverse``), put in place of a product."""
+
+    value: ir.Value
+    kept: ir.Value | None = None
+    inverse: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One attention.
+
+    Attributes:
+        softmax: its Softmax, which gives new operators their names.
+        query, key, value: rows.
+        masks: what is added to the products, in order.
+        factor: by which the products are multiplied.
+        output: what it gives, shape (batch, rows, heads, size).
+        is_merged: whether ``output`` is those rows with the heads put together, shape (batch, rows, heads * size).
+    """
+
+    softmax: ir.Node
+    query: Heads
+    key: Heads
+    value: Heads
+    masks: tuple[Masking, ...]
+    factor: float
+    output: ir.Value
+    is_merged: bool
+
+
+def find_blocks(model: ir.Model) -> list[Block]:
+    """Every attention that one operator can stand for; shapes are inferred, and nothing else is changed."""
+    found = [n for n in model.graph if is_standard(n, "Softmax")]
+    if found:
+        infer_shapes(model, strict=False)
+    return [block for node in found if (block := _block(node)) is not None]
+
+
+def _block(softmax: ir.Node) -> Block | None:
+    after = sole_use(softmax.outputs[0])
+    products = _products(softmax.inputs[0])
+    if softmax.attributes.get_int("axis", -1) not in (-1, 3) or after is None or products is None:
+        return None
+    transposed = sole_use(after[0].outputs[0])
+    if not is_standard(after[0], "MatMul") or after[1] != 0 or transposed is None or not _swaps(transposed[0]):
+        return None
+    node, factor, masks = products
+    query, value = _heads(node.inputs[0], _SWAPPED), _cached_heads(after[0].inputs[1])
+    key = _heads(node.inputs[1], [0, 2, 3, 1]) or _transposed_heads(node.inputs[1])
+    if query is None or key is None or value is None or value.factor != 1.0:
+        return None
+    if not query.heads == key.heads == value.heads or query.size != key.size:
+        return None
+    if (key.past is None) != (value.past is None):
+        return None
+    if any(m.value.shape is None or len(m.value.shape) > 4 for m in masks):
+        return None
+    output = transposed[0].outputs[0]
+    use = sole_use(output)
+    is_merged = use is not None and _merges(use[0], query.rows.shape, value.heads * value.size)
+    if use is not None and is_merged:
+        output = use[0].outputs[0]
+    factor *= query.factor * key.factor
+    return Block(softmax, query, key, value, masks, factor, output, is_merged)
+
+
+def _products(value: ir.Value | None) -> tuple[ir.Node, float, tuple[Masking, ...]] | None:
+    """The product of queries and keys that ``value`` is made of, by which factor, and the masks behind it."""
+    node = None if value is None or sole_use(value) is None else value.producer()
+    if node is None:
+        return None
+    if is_standard(node, "MatMul"):
+        return node, 1.0, ()
+    if (scaled := _scaled(node)) is not None:
+        inner = _products(scaled[0])
+        return None if inner is None or inner[2] else (inner[0], inner[1] * scaled[1], ())
+    for slot, mask in _maskings(node):
+        if (inner := _products(node.inputs[slot])) is not None:
+            return inner[0], inner[1], (*inner[2], mask)
+    return None
+
+
+def _maskings(node: ir.Node) -> list[tuple[int, Masking]]:
+    """Slots of ``node`` that may hold products, each with the mask that it then puts on them."""
+    if is_standard(node, "Add"):
+        pairs = [(0, node.inputs[1]), (1, node.inputs[0])]
+        return [(s, Masking(m)) for s, m in pairs if m is not None and m.dtype is ir.DataType.FLOAT]
+    if not is_standard(node, "Where"):
+        return []
+    kept, *values = node.inputs
+    found = []
+    for slot, other in ((1, values[1]), (2, values[0])):
+        array = constant_of(other)
+        if kept is not None and other is not None and array is not None and array.size == 1 and array.max() <= MASKING:
+            found.append((slot, Masking(other, kept, inverse=slot == 2)))
+    return found
+
+
+def _scaled(node: ir.Node) -> tuple[ir.Value, float] | None:
+    """What a multiplication or division by one constant multiplies, and by which factor."""
+    if is_standard(node, "Mul", "Div"):
+        for slot in (1, 0) if node.op_type == "Mul" else (1,):
+            array, other = constant_of(node.inputs[slot]), node.inputs[1 - slot]
+            if array is not None and array.size == 1 and other is not None and float(array.reshape(())) > 0.0:
+                number = float(array.reshape(()))
+                return other, number if node.op_type == "Mul" else 1.0 / number
+    return None
+
+
+def _unscaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    factor = 1.0
+    while value is not None and (node := value.producer()) is not None and (scaled := _scaled(node)) is not None:
+        value, factor = scaled[0], factor * scaled[1]
+    return value, factor
+
+
+def _heads(value: ir.Value | None, perm: list[int]) -> Heads | None:
+    """The rows that ``value`` is the heads of: reshaped, and transposed by ``perm``."""
+    value, late = _unscaled(value)
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node, "Transpose") or ints(node, "perm", ()) != perm:
+        return None
+    split, early = _unscaled(node.inputs[0])
+    reshape = None if split is None else split.producer()
+    if reshape is None or not is_standard(reshape, "Reshape") or split is None or split.shape is None:
+        return None
+    rows, sizes = reshape.inputs[0], [d if isinstance(d, int) else 0 for d in split.shape]
+    if rows is None or rows.dtype is not ir.DataType.FLOAT or rows.shape is None or len(sizes) != 4:
+        return None
+    # With as many rows in each batch as before, only the last axis was split.
+    last = rows.shape[-1] if len(rows.shape) == 3 else None
+    if sizes[2] < 1 or sizes[3] < 1 or last != sizes[2] * sizes[3] or not _keeps_rows(reshape, rows.shape, split.shape):
+        return None
+    return Heads(rows, sizes[2], sizes[3], early * late)
+
+
+def _keeps_rows(reshape: ir.Node, before: ir.Shape, after: ir.Shape) -> bool:
+    """Whether the first two axes stay as they are: one of them does, and the product of the others is the same."""
+    given = constant_of(reshape.inputs[1])
+    zero = reshape.attributes.get_int("allowzero", 0) == 0
+    copied = [zero and given is not None and given[axis] == 0 for axis in range(2)]
+    return any(copied) or any(_is_same(before[axis], after[axis]) for axis in range(2))
+
+
+def _is_same(size: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
+    if isinstance(size, int) or isinstance(other, int):
+        return size == other
+    return size.value is not None and size.value == other.value
+
+
+def _transposed_heads(value: ir.Value | None) -> Heads | None:
+    """As :func:`_heads`, where the last two axes are exchanged afterwards."""
+    value, factor = _unscaled(value)
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node, "Transpose") or ints(node, "perm", ()) != [0, 1, 3, 2]:
+        return None
+    heads = _cached_heads(node.inputs[0])
+    return heads and heads._replace(factor=heads.factor * factor)
+
+
+def _cached_heads(value: ir.Value | None) -> Heads | None:
+    """As :func:`_heads`, where others may stand before them, and only the one product reads the two together."""
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node, "Concat"):
+        return _heads(value, _SWAPPED)
+    if node.attributes.get_int("axis", 0) not in (2, -2) or len(node.inputs) != 2 or len(node.outputs[0].uses()) != 1:
+        return None
+    past, heads = node.inputs[0], _heads(node.inputs[1], _SWAPPED)
+    if heads is None or heads.factor != 1.0 or past is None or past.dtype is not ir.DataType.FLOAT:
+        return None
+    return heads._replace(past=past, present=node.outputs[0])
+
+
+def _swaps(node: ir.Node) -> bool:
+    return is_standard(node, "Transpose") and ints(node, "perm", ()) == _SWAPPED
+
+
+def _merges(node: ir.Node, rows: ir.Shape | None, size: int) -> bool:
+    """Whether ``node`` puts heads together to rows of ``size`` elements, and nothing else."""
+    shape = node.outputs[0].shape if is_standard(node, "Reshape") else None
+    if shape is None or rows is None or len(shape) != 3 or shape[2] != size:
+        return False
+    return _keeps_rows(node, rows, shape)
