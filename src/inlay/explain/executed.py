@@ -11,11 +11,10 @@ import onnx_ir as ir
 from inlay.explain.explanation import Precision
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.space.rules import Rules
-from inlay.targets.base import KernelTime
+from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
-_CONVERSIONS = (QUANTIZE, DEQUANTIZE, DYNAMIC_QUANTIZE)
 _FUSED = 4  # operators behind a product that one kernel takes in, at most
-_KINDS = {QUANTIZE: "quantize", DYNAMIC_QUANTIZE: "quantize", DEQUANTIZE: "dequantize"}
+_KINDS: Mapping[str, KernelKind] = {**QDQ_KINDS, DYNAMIC_QUANTIZE: "quantize"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Executed:
 
 def operators_of(graph: ir.Graph) -> tuple[ir.Node, ...]:
     """Every node that computes or moves something, in topological order."""
-    return tuple(n for n in graph if not (n.op_type in _CONVERSIONS and n.domain in ("", "ai.onnx")))
+    return tuple(n for n in graph if not (n.op_type in _KINDS and n.domain in ("", "ai.onnx")))
 
 
 def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Executed:
@@ -72,7 +71,7 @@ def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Ex
     unknown = 0.0
     for kernel in kernels:
         known = [nodes[n] for n in kernel.nodes if n in nodes]
-        work = [n for n in known if n.op_type not in _CONVERSIONS]
+        work = [n for n in known if n.op_type not in _KINDS]
         if kernel.kind != "compute" and kernel.values:
             conversions[kernel.values[0], kernel.kind] += kernel.ns
         elif work and kernel.kind != "compute":  # of a constant: its operator's precision is another matter
@@ -80,9 +79,8 @@ def executed(kernels: Sequence[KernelTime], graph: ir.Graph, rules: Rules) -> Ex
         elif work:
             anchor = str(_anchor(kernel, work, rules).name)
             before = ran.get(anchor)
-            low = _precision(kernel.precision)
             if before is None or before.ns < kernel.ns:
-                ran[anchor] = Ran(low, kernel.op_type, kernel.ns + (before.ns if before else 0.0))
+                ran[anchor] = Ran(kernel.family, kernel.op_type, kernel.ns + (before.ns if before else 0.0))
             else:
                 ran[anchor] = Ran(before.precision, before.kernel, before.ns + kernel.ns)
         elif known:
@@ -103,7 +101,7 @@ def _anchor(kernel: KernelTime, work: Sequence[ir.Node], rules: Rules) -> ir.Nod
         if kernel.op_type.endswith(node.op_type):
             return node
         before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-        if before is None or before.op_type in _CONVERSIONS:
+        if before is None or before.op_type in _KINDS:
             break
         node = before
     return best
@@ -115,12 +113,6 @@ def _weight(node: ir.Node, rules: Rules) -> int:
         return 2
     rule = rules.ops.get(node.op_type)
     return 0 if rule is not None and rule.weight is not None else 1
-
-
-def _precision(found: str) -> Precision:
-    if found in ("int8", "uint8"):
-        return "int8"
-    return "float" if found.startswith(("float", "bfloat", "double")) else "other"
 
 
 def _converted(node: ir.Node) -> str:

@@ -99,9 +99,11 @@ def passes(
         run: for those that observe.
     """
     observe = None if run is None else partial(_observed, run)
-    of_target = [(r.name, partial(r.apply, observe=observe) if r.observes else r.apply) for r in rewrites]
-    compute = ("compute constants", partial(fold_constants, evaluate=evaluate))
-    fold = ("fold scales and shifts of channels", fold_affine)
+    of_target: list[tuple[str, Pass]] = [
+        (r.name, partial(r.apply, observe=observe) if r.observes else r.apply) for r in rewrites
+    ]
+    compute: tuple[str, Pass] = ("compute constants", partial(fold_constants, evaluate=evaluate))
+    fold: tuple[str, Pass] = ("fold scales and shifts of channels", fold_affine)
     return (
         ("name nodes and values", fix_names),
         ("take initializers off the inputs", drop_initializer_inputs),

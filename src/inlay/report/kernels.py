@@ -11,26 +11,20 @@ from inlay.run.evidence import FLOAT, Evidence, UnitFacts
 from inlay.space.units import STATIC
 from inlay.targets.base import KernelTime
 
-INTEGER, FLOATING, MIXED, NONE = "int8", "float", "mixed", "none"
-"""How a node ran: in integers, in floating point, in both, or in no kernel that is known to be its own."""
+INTEGER, FLOATING, OTHER, MIXED, NONE = "int8", "float", "other", "mixed", "none"
+"""How a node ran: in quantized integers, in floating point, in neither, in both, or in no kernel that is known to be
+its own; the first three are the families of kernels."""
 KINDS = ("integer kernels", "float kernels", "other kernels", "Q/DQ", "layout")
 """Where kernel time goes, in the order in which bars are stacked."""
-
-
-def family(precision: str) -> str:
-    """What a kernel's element type amounts to: integers, floating point, or empty where it is unknown."""
-    if precision.startswith(("int", "uint")):
-        return INTEGER
-    return FLOATING if precision.startswith(("float", "bfloat", "double", "f16", "f32", "bf16")) else ""
 
 
 def spent(kernels: Sequence[KernelTime]) -> dict[str, float]:
     """Nanoseconds of one inference by :data:`KINDS`."""
     found = dict.fromkeys(KINDS, 0.0)
-    names = {INTEGER: "integer kernels", FLOATING: "float kernels", "": "other kernels"}
+    names = {INTEGER: "integer kernels", FLOATING: "float kernels", OTHER: "other kernels"}
     for kernel in kernels:
         if kernel.kind == "compute":
-            found[names[family(kernel.precision)]] += kernel.ns
+            found[names[kernel.family]] += kernel.ns
         else:
             found["layout" if kernel.kind == "layout" else "Q/DQ"] += kernel.ns
     return found
@@ -88,7 +82,7 @@ def _of_units(
         at = next((owner[n] for n in kernel.nodes if n in owner), None)
         if at is not None and kernel.kind == "compute":
             ns[at] += kernel.ns
-            families[at] |= {family(kernel.precision)} - {""}
+            families[at] |= {kernel.family} - {OTHER}
     return dict(ns), {at: frozenset(found) for at, found in families.items() if found}
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 
-from inlay.targets.base import KernelKind, KernelTime
+from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
 _JOINED = re.compile(r"\s*\+\s*|\s+\|\|\s+|\n")
 """How runtimes join the names of what they fuse."""
 _ENDS = re.compile(r"[^A-Za-z0-9][A-Za-z0-9]*$")
 """The last word of a name, which a runtime may have added, with what separates it."""
-_QDQ: dict[str, KernelKind] = {"QuantizeLinear": "quantize", "DequantizeLinear": "dequantize"}
 
 
 class Names:
@@ -33,11 +32,11 @@ class Names:
     ) -> KernelTime:
         """A layer as a kernel, with the nodes whose names its own is made of, or the value whose boundary it serves."""
         found = list(dict.fromkeys(n for part in _JOINED.split(name) for n in self._matches(part)))
-        nodes = [n for n in found if n in self._nodes and self._nodes[n].op_type not in _QDQ]
+        nodes = [n for n in found if n in self._nodes and self._nodes[n].op_type not in QDQ_KINDS]
         if kind is None:
-            boundary = [_QDQ[self._nodes[n].op_type] for n in found if n in self._nodes and n not in nodes]
+            boundary = [QDQ_KINDS[self._nodes[n].op_type] for n in found if n in self._nodes and n not in nodes]
             kind = "compute" if nodes or not boundary else boundary[0]
-            kind = _QDQ.get(op_type, kind) if not nodes else kind
+            kind = QDQ_KINDS.get(op_type, kind) if not nodes else kind
         if kind == "compute":
             sources = nodes or [self._writer[v].name for v in found if v in self._writer]
             return KernelTime(name, op_type, ns, precision, tuple(sources), (), kind)
@@ -51,9 +50,9 @@ class Names:
     def boundary_of(self, name: str) -> str:
         """The value that a Q or DQ node converts; of another node the first that it writes."""
         node = self._nodes[name]
-        while node.op_type in _QDQ:
+        while node.op_type in QDQ_KINDS:
             before = self._writer.get(node.input[0])
-            if before is None or before.op_type not in _QDQ:
+            if before is None or before.op_type not in QDQ_KINDS:
                 return str(node.input[0])
             node = before
         return str(node.output[0])

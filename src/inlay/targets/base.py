@@ -44,7 +44,12 @@ class Artifact:
 
 
 KernelKind = Literal["compute", "quantize", "dequantize", "layout"]
+QDQ_KINDS: Mapping[str, KernelKind] = {"QuantizeLinear": "quantize", "DequantizeLinear": "dequantize"}
 """What a kernel is there for; ``layout`` is an inserted reorder or transpose."""
+
+
+_QUANTIZED = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
+_FLOATING = ("float", "bfloat", "double", "f16", "f32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,13 @@ class KernelTime:
     nodes: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     kind: KernelKind = "compute"
+
+    @property
+    def family(self) -> Literal["int8", "float", "other"]:
+        """What it computes in: quantized integers, floating point, or neither (indices), or it is unknown."""
+        if self.precision.startswith(_QUANTIZED):
+            return "int8"
+        return "float" if self.precision.startswith(_FLOATING) else "other"
 
     @property
     def attributed(self) -> bool:

@@ -19,14 +19,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inlay.targets.base import KernelKind, KernelTime
+from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
-_KINDS: Mapping[str, KernelKind] = {
-    "QuantizeLinear": "quantize",
-    "DequantizeLinear": "dequantize",
-    "ReorderInput": "layout",
-    "ReorderOutput": "layout",
-}
+_KINDS: Mapping[str, KernelKind] = {**QDQ_KINDS, "ReorderInput": "layout", "ReorderOutput": "layout"}
 _BAND = r"_band_\d+of\d+(_[A-Za-z]+)?"  # of the nodes that our own writer makes of one
 _TOKEN = re.compile(rf"(_token_\d+|/duplicated|_nchwc|{_BAND})$")
 _VALUE_SUFFIX = re.compile(

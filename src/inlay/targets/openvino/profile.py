@@ -7,14 +7,14 @@ The runtime describes its graph node by node: the operators of the model that ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from inlay.targets.base import KernelKind, KernelTime
+from inlay.targets.base import QDQ_KINDS, KernelKind, KernelTime
 
 TAKEN_OVER = "_DequantizeLinear"
 """Ends the names of what DQ nodes write."""
@@ -22,7 +22,6 @@ _STEP_NS = 1000.0  # averages are cut off to whole microseconds
 _PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8", "i8": "int8", "i4": "int4"}
 _NO_KERNEL = frozenset({"Const", "Input", "Output"})
 _INSERTED = frozenset({"Reorder", "Convert"})
-_KINDS: Mapping[str, KernelKind] = {"QuantizeLinear": "quantize", "DequantizeLinear": "dequantize"}
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class Attribution:
     def nodes(self, kernel: Kernel) -> tuple[str, ...]:
         """The model's nodes that a kernel computes, less Q/DQ."""
         found = (self._node(origin) for origin in kernel.origins)
-        return tuple(dict.fromkeys(n.name for n in found if n is not None and n.op_type not in _KINDS))
+        return tuple(dict.fromkeys(n.name for n in found if n is not None and n.op_type not in QDQ_KINDS))
 
     def _node(self, origin: str) -> onnx.NodeProto | None:
         """The model's node that an operator was made of: by its name, or by that of a value that it computes.
@@ -145,10 +144,10 @@ class Attribution:
 
     def _boundary(self, kernel: Kernel) -> tuple[KernelKind, str] | None:
         """What a kernel of Q/DQ nodes alone does, and the value that it does it to."""
-        found = [n for n in map(self._node, kernel.origins) if n is not None and n.op_type in _KINDS]
+        found = [n for n in map(self._node, kernel.origins) if n is not None and n.op_type in QDQ_KINDS]
         if not found:
             return None
-        return _KINDS[found[0].op_type], self._quantized_value(found[0])
+        return QDQ_KINDS[found[0].op_type], self._quantized_value(found[0])
 
     def _quantized_value(self, node: onnx.NodeProto) -> str:
         """The model's value around a Q or DQ node, by the name that it has in the model without them."""
@@ -166,7 +165,7 @@ class Attribution:
         for origin in reversed(kernel.origins):
             node = self._node(origin)
             if node is not None:
-                value = self._quantized_value(node) if node.op_type in _KINDS else node.output[0]
+                value = self._quantized_value(node) if node.op_type in QDQ_KINDS else node.output[0]
                 value = value.removesuffix(TAKEN_OVER)
                 return self._public.get(value, value)
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from inlay.targets.base import KernelKind, KernelTime
+from inlay.targets.base import QDQ_KINDS, KernelTime
 
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _ABSORBED = frozenset({"Relu", "Clip"})
@@ -129,7 +129,7 @@ def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> O
 
 
 def _kernel(node: onnx.NodeProto, points: float, precision: str) -> KernelTime:
-    kind: KernelKind = "quantize" if node.op_type == _Q else "dequantize" if node.op_type == _DQ else "compute"
+    kind = QDQ_KINDS.get(node.op_type, "compute")
     values = () if kind == "compute" else ((node.input if kind == "quantize" else node.output)[0],)
     return KernelTime(node.name, node.op_type, points, precision, (node.name,), values, kind)
 
