@@ -277,6 +277,27 @@ def test_output_of_the_runtime_does_not_mix_with_answers(
     assert worker.run(artifact("loud"), [feed, feed])[1]
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_in_a_call_lets_the_run_clear_up(
+    kind: type[BaseException], worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    """Ctrl+C raises the one, the handler of SIGTERM the other; models are dropped on the way out."""
+    worker.load(artifact("good"))
+
+    def interrupt(number: int, frame: object) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(kind):
+            worker.load(artifact("hang"))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    worker.drop(artifact("good"))
+    assert worker.run(artifact("good"), [feed])
+
+
 def test_dropped_models_are_built_again(worker: Worker, artifact: Callable[..., Artifact], feed: Path) -> None:
     model = artifact("good")
     worker.load(model)

@@ -313,8 +313,8 @@ class Worker:
         except TargetError as error:
             error.culprit = self._at_work()
             raise
-        except KeyboardInterrupt:
-            self._kill()  # its answer would be read as that to the next message
+        except BaseException:  # an interruption: the child is closed, or its answer would be read as that to the next
+            self._kill()
             raise
         finally:
             self._record(do, arguments, time.monotonic() - begun)

@@ -1,8 +1,9 @@
-"""What the HTP runs in 8 bits: a table, each row verified by the provider's partitioning.
+"""What the HTP runs in 8 and 16 bits: a table, each row verified in both by the provider's partitioning.
 
 The provider takes an operator with a DequantizeLinear on each input and a QuantizeLinear on each output as one integer
 operator, also at the graph's outputs. ``tests/targets/ort_ep/test_htp.py`` builds each row's operator in that form and
-looks where it went. Weights are symmetric, per channel for Conv, ConvTranspose, Gemm and MatMul; biases are int32.
+looks where it went. Weights are symmetric int8, per channel for Conv, ConvTranspose, Gemm and MatMul; biases are
+int32, and float beside 16-bit activations.
 """
 
 from __future__ import annotations
@@ -73,11 +74,13 @@ _ROWS: Iterable[OpRule] = (
     *(_move(op) for op in ("Flatten", "Transpose", "Gather", "DepthToSpace", "SpaceToDepth", "Resize")),
 )
 
+_OPS = {row.op_type: row for row in _ROWS}
 RULES = Rules(
     activation=QType.UINT8,
-    ops={row.op_type: row for row in _ROWS},
+    ops=_OPS,
     share=frozenset({"Concat"}),
     other_activations=frozenset({QType.INT8}),
+    fast={QType.UINT16: frozenset(_OPS)},
     unfold_cost=0.0,
 )
 """Relu and Clip between an operator and its Q are part of the operator: the type's limits clamp."""

@@ -1,8 +1,9 @@
 """How much of a model stays on an NPU: a cost in points where there are no times.
 
-A point is a byte that an integer operator on the NPU reads or writes. What runs on the host or in float, and each way
-between host and NPU, costs points that say in which order placements are preferred, and nothing about seconds: first
-all that can be integer on the NPU is, then there are few partitions, then few bytes are converted there.
+A point is a byte that an integer operator on the NPU reads or writes, in the type that its Q/DQ nodes say. What runs
+on the host or in float, and each way between host and NPU, costs points that say in which order placements are
+preferred, and nothing about seconds: first all that can be integer on the NPU is, then there are few partitions, then
+few bytes are converted there.
 """
 
 from __future__ import annotations
@@ -100,6 +101,13 @@ def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> O
             written(v) is not None for v in node.output if v
         )
 
+    def integer_bytes(value: str) -> int:
+        """What an integer operator reads or writes of a float value: as many bytes as the Q/DQ node there says."""
+        before, after = producers.get(value), written(value)
+        if before is not None and before.op_type == _DQ:
+            return sizes.bytes(before.input[0])
+        return sizes.elements(value) if after is None else sizes.bytes(after.output[0])
+
     kernels: list[KernelTime] = []
     on_host: dict[str, str] = {}
     host_bytes = floats = 0
@@ -121,7 +129,7 @@ def offload(proto: onnx.ModelProto, host: Collection[str], partitions: int) -> O
         else:
             whole = is_integer(node)
             floats += not whole
-            size = sum(sizes.elements(v) if whole and v in sizes.floats else sizes.bytes(v) for v in values)
+            size = sum(integer_bytes(v) if whole and v in sizes.floats else sizes.bytes(v) for v in values)
             points = float(size) if whole else HOST_NODE + HOST_BYTE * size
             kernels.append(_kernel(node, points, "int8" if whole else "float32"))
     crossings = [KernelTime(f"partition {i}", "partition", CROSSING, kind="layout") for i in range(partitions)]
