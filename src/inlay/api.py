@@ -44,7 +44,7 @@ from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
-from inlay.run.call import Asked, DataSource, Given, GivenOptions, Sizes, files_in, seconds_of
+from inlay.run.call import DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
@@ -117,19 +117,16 @@ def tune(
     from inlay.report import leave_report  # templates and drawings: no other command waits for them
 
     specs, others = targets_of(target, target_options, threads)
-    asked = Asked.of(tune, locals(), next(iter(specs.values())))
-    file, samples, config, function = asked.file, asked.samples, asked.config, asked.metric
+    asked = request_of(tune, locals(), next(iter(specs.values())))
     alone = len(specs) == 1 and others is None
-    given = [*files_in(data, labels, recipe), *([] if alone else file.files)]
+    given = [*files_in(data, labels, recipe), *([] if alone else asked.file.files)]
     refuse_overwriting(outputs_of(Path(out), {} if alone else specs), given)
-    before_s = time.monotonic() - begun
+    asked = replace(asked, before_s=time.monotonic() - begun)
     if not alone:
-        found = tune_across(
-            file, Path(out), specs, others, samples, config, function, restart, progress, before_s=before_s
-        )
+        found = tune_across(asked, specs, others)
         own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
         return replace(found, notes=(*found.notes, *filter(None, own)))
-    result = _run_tune.tune(file, out, samples, config, function, restart, progress, before_s=before_s)
+    result = _run_tune.tune(asked)
     trouble = leave_report(Path(out))
     return replace(result, notes=(*result.notes, trouble)) if trouble else result
 
@@ -145,9 +142,8 @@ def dry_run(model: str | Path, **asked: Any) -> DryRun:
     specs, others = targets_of(*(call.arguments[name] for name in ("target", "target_options", "threads")))
     if len(specs) > 1 or others is not None:
         raise UsageError("a dry run looks at one target: give --target NAME")
-    found = Asked.of(tune, call.arguments, next(iter(specs.values())))
-    progress, before_s = call.arguments["progress"], call.arguments["before_s"]
-    return _dry_run(found.file, found.samples, found.config, found.metric, progress, before_s)
+    request = request_of(tune, call.arguments, next(iter(specs.values())))
+    return _dry_run(replace(request, before_s=call.arguments["before_s"]))
 
 
 @documented

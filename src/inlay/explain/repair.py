@@ -23,6 +23,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.take_apart import holds_quantized, take_apart
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.compare import compare
+from inlay.run.inputs import TuneRequest
 from inlay.run.outputs import publish
 from inlay.run.progress import Progress
 from inlay.run.select import select, wish
@@ -100,7 +101,7 @@ def repair(
             keep_qparams=True,
             cost_db=False,
         )
-        done = tune(subject.inner, work / "search", samples, config, progress=progress)
+        done = tune(TuneRequest(subject.inner, work / "search", samples, config, progress=progress))
         progress.stage("compare the repaired model with the given one")
         best: tuple[Interval | None, float, Path] | None = None
         problem = "no model that is at least as accurate was measured"

@@ -12,19 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from inlay.data import Samples
 from inlay.errors import InlayError, Late
-from inlay.measure.client import Lab
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
-from inlay.model.load import ModelFile
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
-from inlay.quant.accuracy import Metric
 from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
@@ -35,14 +28,14 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.evidence import EVIDENCE, evidence_of
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone, run_given
-from inlay.run.inputs import RunInputs
+from inlay.run.inputs import TuneRequest
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import efforts
 from inlay.run.preparation import prepare_model, without_outliers
-from inlay.run.progress import Progress, Silent
+from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
@@ -59,39 +52,13 @@ _SAFETY_DB = 1.0
 """What such a search asks for beyond what the winner lacked."""
 
 
-def tune(
-    file: ModelFile,
-    out: str | Path,
-    samples: Samples | None = None,
-    config: TuneConfig | None = None,
-    metric: Metric | None = None,
-    restart: bool = False,
-    progress: Progress | None = None,
-    lab: Lab | None = None,
-    before_s: float = 0.0,
-) -> TuneResult:
-    """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
-
-    Args:
-        file: the ONNX model.
-        out: folder for ``model.onnx``, ``result.json`` and ``run.sqlite``; the same call on it continues the run.
-        samples: real inputs, with labels where the metric needs them; None for random inputs (latency is then real,
-            accuracy is not).
-        config: settings.
-        metric: the function behind ``config.bound.metric``.
-        restart: forget an earlier run in ``out``.
-        progress: hears what happens.
-        lab: where latency is measured, and by which clock; this machine's own by default.
-        before_s: seconds of the budget that the command has used up before this call.
+def tune(asked: TuneRequest) -> TuneResult:
+    """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it.
 
     Raises:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
     """
-    config, lab = config or TuneConfig(), lab or Lab()
-    begun = lab.clock() - before_s
-    rng = np.random.default_rng(config.seed)
-    inputs = RunInputs.of(file, Path(out), samples, config, metric, rng)
-    with open_session(inputs, rng, progress or Silent(), restart, lab, begun) as session:
+    with open_session(asked) as session:
         given = run_given(session)
         try:
             with limited(lambda: session.plan.before_writing.left):
@@ -103,9 +70,9 @@ def tune(
         confirmed, retreat_builds = _confirm(session, given, model, search, ended)
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, model, search, ended, confirmed)
-        write_recipe(inputs.out / "recipe.yaml", model.prepared, confirmed.placement)
-        confirmed.install(inputs.out / "model.onnx")
-        write_json(inputs.out / "result.json", result.as_json())
+        write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement)
+        confirmed.install(asked.out / "model.onnx")
+        write_json(asked.out / "result.json", result.as_json())
         with contextlib.suppress(InlayError):  # nothing of the result depends on it
             _leave_evidence(session, model, search, confirmed)
         return result
