@@ -36,14 +36,20 @@ from inlay.prepare import options
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
 from inlay.prepare.options import (
+    BY_COSTS,
+    CALIBRATION_BUDGET_S,
     DEFAULT_BUDGET_S,
+    DEFAULT_MIN_SQNR_DB,
+    check_sqnr,
     documented,
 )
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space
+from inlay.run import calibrate_machine as _calibrate
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
+from inlay.run.calibrate_machine import Calibrated
 from inlay.run.call import DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import RANDOM_SAMPLES
@@ -53,7 +59,6 @@ from inlay.run.progress import Progress, Silent
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
-from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
@@ -211,22 +216,45 @@ def quantize(
     data: Annotated[DataSource, options.DATA] = None,
     mask: Annotated[str, options.MASK] = AUTO_MASK,
     bind: Annotated[Sizes, options.BIND] = (),
-    recipe: Annotated[str | Path | Recipe, options.RECIPE] = FULL_INT8,
+    recipe: Annotated[str | Path | Recipe, options.RECIPE] = BY_COSTS,
+    min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = DEFAULT_MIN_SQNR_DB,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
+    threads: Annotated[int, options.THREADS] = 1,
     seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
-    """Quantize by a recipe, the target's usual one by default, in one shot, without search.
+    """Quantize in one shot, without measuring: by the processor's cost table within an accuracy bound, or by a recipe.
 
     Raises:
         UsageError: no such recipe, or a rule of it matches nothing.
         InlayError: the model or the samples cannot be used.
     """
-    rules = find_recipe(recipe)
-    spec = target_of(target, target_options)
+    rules = None if recipe == BY_COSTS else find_recipe(recipe)
+    spec = target_of(target, target_options, threads)
     given = Given.read(model, data, bind)
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
-    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type)
+    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, check_sqnr(min_sqnr))
+
+
+@documented
+def calibrate_machine(
+    *,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
+    threads: Annotated[int, options.THREADS] = 1,
+    budget: Annotated[str | float | None, options.CALIBRATION_BUDGET] = f"{CALIBRATION_BUDGET_S:.0f}s",
+    seed: Annotated[int, options.SEED] = 0,
+    progress: Annotated[Progress | None, options.PROGRESS] = None,
+) -> Calibrated:
+    """Measure what the kernels of this processor cost, once; ``quantize`` and ``tune`` then start from that.
+
+    Raises:
+        UsageError: the target has no models that its kernels could be measured by.
+        InlayError: none of them could be measured, or the table cannot be kept.
+    """
+    spec = target_of(target, target_options, threads)
+    hears = progress or Silent()
+    return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), hears.stage)
 
 
 @documented
