@@ -21,7 +21,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, input_specs
+from inlay.data import AUTO_MASK, input_specs, parse_shapes, workload_of
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -92,6 +92,7 @@ def tune(
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds,
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
+    shapes: Annotated[Sequence[str], options.SHAPES] = TuneConfig.shapes,
     seed: Annotated[int, options.SEED] = TuneConfig.seed,
     qdq_baseline: Annotated[str | Path | None, options.QDQ_BASELINE] = None,
     keep_qparams: Annotated[bool, options.KEEP_QPARAMS] = TuneConfig.keep_qparams,
@@ -184,6 +185,7 @@ def bench(
     processes: Annotated[int, options.PROCESSES] = 2,
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
+    shapes: Annotated[Sequence[str], options.SHAPES] = (),
     seed: Annotated[int, options.SEED] = 0,
 ) -> list[BenchRow]:
     """Compare the latency of models that take the same inputs: interleaved, paired, with 95 % intervals.
@@ -202,8 +204,10 @@ def bench(
         if names != [s.name for s in specs]:
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
     rng = np.random.default_rng(seed)
-    samples = Given.of(files[0], data, bind).samples_or_random(rng, 1)
-    return compare(files, spec, samples, blocks, processes, rng)
+    given = Given.of(files[0], data, bind)
+    wishes = parse_shapes(shapes, given.specs)
+    samples = given.samples_or_random(rng, max(1, len(wishes)), wishes)
+    return compare(files, spec, workload_of(samples.feeds, given.specs, wishes), blocks, processes, rng)
 
 
 @documented

@@ -141,7 +141,7 @@ class Comparison:
 
     @cached_property
     def _latency_feed(self) -> Path:
-        return self.session.save_feeds("latency", self.session.inputs.parts.calibration.part([0]))[0]
+        return self.session.inputs.workload.save(self.session.work / "latency")
 
     @cached_property
     def _parts(self) -> dict[str, Samples]:

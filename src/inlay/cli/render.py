@@ -46,6 +46,12 @@ def verdict(result: TuneResult) -> Iterator[str]:
         )
         if not best.is_float:
             yield f"  Over the normalized float model: {ratio(best.over_float)}."
+    for each in best.shapes:
+        said = ", ".join(f"{name} {'x'.join(map(str, sizes))}" for name, sizes in each.shapes.items())
+        yield (
+            f"  {each.weight:.0%} at {said}: {each.speedup:.2f}x ({each.baseline_ms:.3f} {unit} -> "
+            f"{each.latency_ms:.3f} {unit})"
+        )
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
     search = result.search

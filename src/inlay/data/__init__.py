@@ -20,6 +20,15 @@ from inlay.data.samples import (
     random_samples,
     split,
 )
+from inlay.data.workload import (
+    Shapes,
+    ShapeWish,
+    Workload,
+    load_workload,
+    parse_shapes,
+    random_of_shapes,
+    workload_of,
+)
 
 __all__ = [
     "AUTO_MASK",
@@ -28,16 +37,23 @@ __all__ = [
     "InputSpec",
     "Padding",
     "Samples",
+    "ShapeWish",
+    "Shapes",
     "Split",
+    "Workload",
     "bound",
     "evenly_spaced",
     "files_of",
     "input_specs",
     "load_feed",
     "load_function",
+    "load_workload",
+    "parse_shapes",
+    "random_of_shapes",
     "random_samples",
     "read_labels",
     "read_samples",
     "save_feed",
     "split",
+    "workload_of",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, evenly_spaced, save_feed
+from inlay.data import Samples, evenly_spaced, save_feed, workload_of
 from inlay.errors import InlayError, TargetError, UsageError
 from inlay.explain import policy
 from inlay.explain.exact import exact_form
@@ -178,5 +178,6 @@ def _gain(subject: _Subject, made: ModelFile, spec: TargetSpec, seed: int, proce
     if not subject.runs:
         return None
     rng = np.random.default_rng(seed)
-    rows = compare([subject.given, made], spec, subject.samples, policy.REPAIR_BLOCKS, processes, rng)
+    workload = workload_of(subject.samples.feeds, ())
+    rows = compare([subject.given, made], spec, workload, policy.REPAIR_BLOCKS, processes, rng)
     return rows[1].speedup

@@ -39,6 +39,7 @@ class TuneConfig:
     target: TargetSpec = field(default_factory=lambda: TargetSpec(DEFAULT_TARGET))
     bound: Bound = field(default_factory=lambda: Bound(min_sqnr_db=DEFAULT_MIN_SQNR_DB))
     bind: Mapping[str, int] = field(default_factory=dict)
+    shapes: Annotated[tuple[str, ...], options.SHAPES] = ()
     seed: Annotated[int, options.SEED] = 0
     budget_s: float | None = DEFAULT_BUDGET_S
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = None
@@ -73,4 +74,5 @@ class TuneConfig:
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
+            **({"shapes": " ".join(self.shapes)} if self.shapes else {}),
         }

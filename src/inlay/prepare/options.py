@@ -158,6 +158,13 @@ MASK = Option(
     metavar="INPUT",
 )
 BIND = Option("Size of a dynamic dimension.", "As a mapping, or as ``name=N``.", metavar="NAME=N", repeated=True)
+SHAPES = Option(
+    "A shape to measure latency on, with a weight; repeatable. Otherwise a few that stand for the samples'.",
+    "``input=AxB:weight``, further inputs behind commas.",
+    flags=("--shape",),
+    metavar="INPUT=AxB[:WEIGHT]",
+    repeated=True,
+)
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
 NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)
 QUANT_TYPE = Option(

@@ -14,10 +14,11 @@ from inlay.data import (
     NO_MASK,
     InputSpec,
     Samples,
+    ShapeWish,
     bound,
     files_of,
     input_specs,
-    random_samples,
+    random_of_shapes,
     read_labels,
     read_samples,
 )
@@ -71,9 +72,9 @@ class Given:
         specs = bound(input_specs(file.model), sizes)
         return cls(file, None if data is None else read_samples(data, specs), specs, sizes)
 
-    def samples_or_random(self, rng: np.random.Generator, count: int) -> Samples:
-        """Its samples, or random ones where there are none."""
-        return self.samples or random_samples(self.specs, rng, count)
+    def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
+        """Its samples, or random ones where there are none, of the shapes that are wished for."""
+        return self.samples or random_of_shapes(self.specs, wishes, rng, count)
 
     def masked(self, samples: Samples, mask: str) -> Samples:
         """``samples`` with ``--mask``. Raises UsageError where the model has no such input."""
@@ -116,6 +117,7 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
         qdq_baseline=None if baseline is None else Path(baseline),
         pattern_cache=None if cache is None else Path(cache),
         nodes=tuple(call["nodes"]),
+        shapes=tuple(call["shapes"]),
         recipe=None if recipe is None else find_recipe(recipe),
         command=command_line(function, call),
         **{name: call[name] for name in _AS_GIVEN},

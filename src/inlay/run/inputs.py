@@ -8,7 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import AUTO_MASK, Samples, Split, bound, evenly_spaced, input_specs, random_samples, split
+from inlay.data import (
+    AUTO_MASK,
+    Samples,
+    Split,
+    Workload,
+    bound,
+    evenly_spaced,
+    input_specs,
+    parse_shapes,
+    random_of_shapes,
+    split,
+    workload_of,
+)
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
 from inlay.measure.client import Lab
@@ -69,6 +81,7 @@ class RunInputs:
         qdq_baseline: the Q/DQ model to beat, or None.
         samples: all samples.
         parts: the same, split for calibration, selection and verification.
+        workload: what latency is measured on.
         metric: the function behind ``config.bound.metric``, or None.
         out: folder of the results.
     """
@@ -78,6 +91,7 @@ class RunInputs:
     qdq_baseline: ModelFile | None
     samples: Samples
     parts: Split
+    workload: Workload
     metric: Metric | None
     out: Path
 
@@ -94,12 +108,16 @@ class RunInputs:
         baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
         if config.keep_qparams and baseline is None and not holds_quantized(file):
             raise UsageError("--keep-qparams: there is no Q/DQ model to keep them from")
+        specs = bound(specs, config.bind)
+        wishes = parse_shapes(config.shapes, specs)
         if samples is None:
-            samples = random_samples(bound(specs, config.bind), rng, RANDOM_SAMPLES)
+            samples = random_of_shapes(specs, wishes, rng, RANDOM_SAMPLES)
         given = (*file.files, *(() if baseline is None else baseline.files))
         refuse_overwriting([asked.out / name for name in OUTPUTS], given)
         parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)
-        return cls(config, file, baseline, samples, parts, asked.metric, asked.out)
+        every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
+        workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes)
+        return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out)
 
     @property
     def verification(self) -> Samples | None:

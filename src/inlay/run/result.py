@@ -51,6 +51,24 @@ class AnchorResult:
 
 
 @dataclass(frozen=True)
+class ShapeFigures:
+    """One of several shapes that latency was measured on.
+
+    Attributes:
+        shapes: of each input.
+        weight: its share of the mean latency.
+        baseline_ms, latency_ms: medians of the given and of the delivered model, in the same blocks.
+        speedup: median of their ratios.
+    """
+
+    shapes: Mapping[str, list[int]]
+    weight: float
+    baseline_ms: float
+    latency_ms: float
+    speedup: float
+
+
+@dataclass(frozen=True)
 class Best:
     """The delivered model.
 
@@ -67,6 +85,7 @@ class Best:
         output_sha256: of the delivered file, which is the measured file.
         size_bytes: of that file with its weights.
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
+        shapes: the figures by shape, where latency was measured on several.
     """
 
     origin: str
@@ -81,6 +100,7 @@ class Best:
     output_sha256: str
     size_bytes: int
     confirmed: bool = True
+    shapes: tuple[ShapeFigures, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``; accuracy from the verification samples where there are some."""
@@ -103,6 +123,7 @@ class Best:
             "is_float": self.is_float,
             "output_sha256": self.output_sha256,
             "size_bytes": self.size_bytes,
+            **({"shapes": [asdict(s) for s in self.shapes]} if self.shapes else {}),
         }
 
 

@@ -163,7 +163,7 @@ class _SearchEnd:
 def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
     journal, plan = session.journal, session.plan
-    (feed,) = session.save_feeds("latency", parts.calibration.part([0]))
+    feed = session.inputs.workload.save(session.work / "latency")
     protocol = plan.protocol(config.protocol, session.costs, plan.search(session.costs, config))
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left)
     time = SearchTime(
@@ -246,6 +246,7 @@ def _confirm(
         session.start_worker,
         session.limit_s,
         search.feed,
+        inputs.workload,
         unseen,
         replace(config, confirm_processes=1) if ended.interrupted else config,
         session.work,
