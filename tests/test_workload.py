@@ -29,6 +29,7 @@ from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.report.folder import read_run
 from inlay.report.page import page
+from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.targets.base import KernelTime, TargetSpec
 from inlay.targets.null import NullTarget
@@ -147,7 +148,7 @@ def test_readings_by_feed_follow_their_blocks_and_models() -> None:
     quiet = {**block, "hit": [0.0, 0.0]}
     found = Timing.of([{**block, "by_feed": [[1.0, 1.0], [2.0, 2.0]]}, {**quiet, "by_feed": [[3.0, 3.0], [4.0, 4.0]]}])
 
-    def listed(timing: Timing) -> list[object]:
+    def listed(timing: Timing) -> list[list[list[float]]]:
         return [] if timing.by_feed is None else list(timing.by_feed.tolist())
 
     assert np.shape(listed(joined([found, found]))) == (4, 2, 2)
@@ -167,7 +168,7 @@ def test_a_run_measures_the_shapes_and_says_what_each_gains(tmp_path: Path, save
     config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_measurements=3, cost_db=False)
     samples = Samples(tuple(texts([8, 12] * 3 + [40] * 6)), "feeds", "test")
     lab = simulated(NullTarget(), Clock())
-    tune(load(save(encoder())), tmp_path / "out", samples, config, lab=lab)
+    tune(TuneRequest(load(save(encoder())), tmp_path / "out", samples, config, lab=lab))
     said = json.loads((tmp_path / "out" / "result.json").read_text())["best"]
     assert {s["shapes"]["input_ids"][1]: s["weight"] for s in said["shapes"]} == {8: 0.25, 12: 0.25, 40: 0.5}
     assert said["latency_ms"] == pytest.approx(sum(s["weight"] * s["latency_ms"] for s in said["shapes"]))

@@ -21,7 +21,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, input_specs, parse_shapes, workload_of
+from inlay.data import AUTO_MASK, common_sizes, input_specs, parse_shapes, workload_of
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -92,6 +92,7 @@ def tune(
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds,
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
+    freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = TuneConfig.freeze_shapes,
     shapes: Annotated[Sequence[str], options.SHAPES] = TuneConfig.shapes,
     seed: Annotated[int, options.SEED] = TuneConfig.seed,
     qdq_baseline: Annotated[str | Path | None, options.QDQ_BASELINE] = None,
@@ -220,6 +221,7 @@ def quantize(
     data: Annotated[DataSource, options.DATA] = None,
     mask: Annotated[str, options.MASK] = AUTO_MASK,
     bind: Annotated[Sizes, options.BIND] = (),
+    freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False,
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = BY_COSTS,
     min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = DEFAULT_MIN_SQNR_DB,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
@@ -237,7 +239,10 @@ def quantize(
     given = Given.read(model, data, bind)
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
-    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, check_sqnr(min_sqnr))
+    common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
+    sizes = {**common, **given.sizes}
+    bound_db = check_sqnr(min_sqnr)
+    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, bound_db, sizes)
 
 
 @documented

@@ -133,6 +133,8 @@ def quantized(done: Quantized) -> Iterator[str]:
         yield f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB."
     else:
         yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
+    if done.frozen:
+        yield f"  It takes no other sizes than {done.frozen}: its shapes are computed once and for all."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         yield f"  {count} x float: {reason}"
     for left in done.leftovers:

@@ -39,6 +39,7 @@ class TuneConfig:
     target: TargetSpec = field(default_factory=lambda: TargetSpec(DEFAULT_TARGET))
     bound: Bound = field(default_factory=lambda: Bound(min_sqnr_db=DEFAULT_MIN_SQNR_DB))
     bind: Mapping[str, int] = field(default_factory=dict)
+    freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
     shapes: Annotated[tuple[str, ...], options.SHAPES] = ()
     seed: Annotated[int, options.SEED] = 0
     budget_s: float | None = DEFAULT_BUDGET_S
@@ -74,5 +75,6 @@ class TuneConfig:
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
+            **({"freeze_shapes": "True"} if self.freeze_shapes else {}),
             **({"shapes": " ".join(self.shapes)} if self.shapes else {}),
         }

@@ -157,7 +157,16 @@ MASK = Option(
     "See :mod:`inlay.data.padding`.",
     metavar="INPUT",
 )
-BIND = Option("Size of a dynamic dimension.", "As a mapping, or as ``name=N``.", metavar="NAME=N", repeated=True)
+BIND = Option(
+    "Size of a dynamic dimension; a written model takes no other.",
+    "As a mapping, or as ``name=N``.",
+    metavar="NAME=N",
+    repeated=True,
+)
+FREEZE_SHAPES = Option(
+    "Fix dynamic dimensions that have one size in all samples, as --bind does: the written model takes no other.",
+    type=bool,
+)
 SHAPES = Option(
     "A shape to measure latency on, with a weight; repeatable. Otherwise a few that stand for the samples'.",
     "``input=AxB:weight``, further inputs behind commas.",

@@ -86,6 +86,8 @@ SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""
 EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(float, s)) for v, s in data.items()})
 """What the channels of activations are divided by, for the products that read them."""
+FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
+"""Sizes of the dynamic dimensions that were fixed, by symbol."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""
 CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)

@@ -14,6 +14,7 @@ from inlay.data import (
     Split,
     Workload,
     bound,
+    common_sizes,
     evenly_spaced,
     input_specs,
     parse_shapes,
@@ -118,6 +119,13 @@ class RunInputs:
         every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
         workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes)
         return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out)
+
+    @property
+    def frozen(self) -> dict[str, int]:
+        """Sizes of the dynamic dimensions that the written model is to have fixed, by symbol."""
+        feeds = (*self.samples.feeds, *self.workload.feeds)
+        common = common_sizes(input_specs(self.file.model), feeds) if self.config.freeze_shapes else {}
+        return {**common, **self.config.bind}
 
     @property
     def verification(self) -> Samples | None:

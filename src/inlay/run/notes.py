@@ -16,7 +16,7 @@ from inlay.quant.rewrite import Rewrite
 from inlay.regions.known import Coverage
 from inlay.run.confirm import Confirmed
 from inlay.run.patterns import PATTERN_CACHE
-from inlay.search.baselines import FLOAT, FULL_INT8
+from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
 from inlay.trial import Failed, Trial
@@ -48,6 +48,7 @@ def notes_for(
     cuts: Sequence[str],
     why_slow: Callable[[], str],
     patterns: Coverage | None = None,
+    frozen: str = "",
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
@@ -65,6 +66,7 @@ def notes_for(
         *cut,
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
+        *_frozen_notes(confirmed, frozen),
         *_float_notes(confirmed, units, anchors, why_slow),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
@@ -81,6 +83,11 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "NO SAMPLES WERE GIVEN: inputs were random. Latency is real, accuracy is not: give --data"
     elif not verified:
         yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
+
+
+def _frozen_notes(confirmed: Confirmed, frozen: str) -> Iterator[str]:
+    if frozen and confirmed.best.origin != ORIGINAL:
+        yield f"the written model takes no other sizes than {frozen}: its shapes are computed once and for all"
 
 
 def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> Iterator[str]:

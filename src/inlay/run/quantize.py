@@ -15,6 +15,7 @@ from inlay.data import Samples, save_feed
 from inlay.errors import CompileFailed, ModelError, RunFailed, UsageError
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
+from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.equalize import equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
@@ -55,6 +56,7 @@ class Quantized:
         leftovers: quantized operators of the given model that could not be taken apart.
         by_costs: how the placement was chosen, where no recipe said it.
         warning: what is wrong with the processor's cost table, where it was left alone.
+        frozen: the dynamic dimensions that were fixed, with their sizes, for people.
     """
 
     path: Path
@@ -68,6 +70,7 @@ class Quantized:
     leftovers: tuple[Leftover, ...] = ()
     by_costs: ByCosts | None = None
     warning: str = ""
+    frozen: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def quantize(
     rules: Recipe | None,
     quant_type: str = AUTO,
     bound_db: float | None = DEFAULT_MIN_SQNR_DB,
+    sizes: Mapping[str, int] | None = None,
 ) -> Quantized:
     """Quantize ``file`` and write it to ``out``.
 
@@ -123,6 +127,7 @@ def quantize(
             fastest within ``bound_db``, and for the target's usual one where there is no table.
         quant_type: of activations, where the rules do not say.
         bound_db: least SQNR of the worst output; only where there are no rules, and real samples.
+        sizes: of dynamic dimensions that are to be fixed, by symbol.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -142,7 +147,7 @@ def quantize(
         made = create(spec)
         target = Capabilities.of(made, quant_type)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
-        prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction)
+        prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if real and extraction is None:
             scales = find_scales(prepared, target, samples.feeds)
             prepared = equalized(prepared, scales, target, samples.feeds[0])
@@ -187,6 +192,7 @@ def quantize(
         () if extraction is None else extraction.leftovers,
         by_costs,
         "" if known is None else known.warning,
+        prepared.normalized.model.metadata_props.get(METADATA, ""),
     )
 
 

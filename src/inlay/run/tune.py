@@ -15,6 +15,7 @@ from pathlib import Path
 from inlay.errors import InlayError, Late
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
+from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
@@ -299,6 +300,7 @@ def _result(
         interrupted=ended.interrupted,
         cuts=_cuts(session, search, confirmed),
         patterns=search.patterns.coverage,
+        frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
     )
     unit_note = not_measured(worker.fingerprint.facts)
