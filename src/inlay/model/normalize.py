@@ -24,7 +24,6 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
-from inlay.model.passes.freeze import freeze_dimensions
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
@@ -90,10 +89,7 @@ class Normalized:
 
 
 def passes(
-    evaluate: Evaluate,
-    rewrites: Sequence[FloatRewrite] = (),
-    run: Run | None = None,
-    sizes: Mapping[str, int] | None = None,
+    evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = (), run: Run | None = None
 ) -> Sequence[tuple[str, Pass]]:
     """Every pass by name, in the order in which they run.
 
@@ -101,7 +97,6 @@ def passes(
         evaluate: computes constants.
         rewrites: the float rewrites of the target, in order.
         run: for those that observe.
-        sizes: of dynamic dimensions that are to be fixed, by symbol.
     """
     observe = None if run is None else partial(_observed, run)
     of_target: list[tuple[str, Pass]] = [
@@ -118,7 +113,6 @@ def passes(
         ("turn Constant nodes of the converter into initializers", lift_constants),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
-        *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
         ("fix the shapes that the model fixes", fix_shapes),
         compute,
         ("turn Sum into Add", split_sums),
@@ -137,7 +131,6 @@ def normalize(
     run: Run | None,
     expected: Outputs | None = None,
     rewrites: Sequence[FloatRewrite] = (),
-    sizes: Mapping[str, int] | None = None,
 ) -> Normalized:
     """Apply every pass that keeps the outputs.
 
@@ -147,12 +140,11 @@ def normalize(
         run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
         expected: outputs of ``model`` on that feed, when known.
         rewrites: the float rewrites of the target, in order.
-        sizes: of dynamic dimensions that are to be fixed, by symbol.
 
     Raises:
         TargetError: the original model itself does not run, or ends the process of a compiled function.
     """
-    steps = passes(evaluate, rewrites, run, sizes)
+    steps = passes(evaluate, rewrites, run)
     result, reports = _apply(model, steps)
     if run is None or not any(r.edits for r in reports):
         return Normalized(result, reports)
