@@ -68,12 +68,8 @@ class QType(enum.Enum):
 
     @property
     def takes_bias(self) -> bool:
-        """Whether products with such activations go with a bias of 32-bit integers.
-
-        In units of 16-bit activations 32 bits may not hold it, and integer kernels for these add it in 40 bits or more:
-        it stays float, for the runtime to round. So it does beside floats.
-        """
-        return self.bits == 8 and not self.floating
+        """Whether products with such activations go with a bias of 32-bit integers; beside floats it is one of them."""
+        return self.bits >= 8 and not self.floating
 
     @property
     def opset(self) -> int:

@@ -152,14 +152,39 @@ def test_floats_of_8_bits_saturate_and_round_to_even() -> None:
     assert np.array_equal(dequantize(quantize(weight, of_channels), of_channels), weight)
 
 
-def test_biases_stay_float_beside_wide_and_floating_types(workspace: MakeWorkspace) -> None:
+def test_biases_stay_float_beside_floating_types_alone(workspace: MakeWorkspace) -> None:
     space = workspace(small_model())
     rules, units = space.prepared.rules, space.prepared.units
     for qtype in STATIC:
         placement = resolve(Recipe().set_global(OpConfig(qtype)), space.graph, units, rules).placement
-        assert any(t is QType.INT32 for _, t in placement) == (qtype.bits == 8 and qtype is not QType.FP8)
+        assert any(t is QType.INT32 for _, t in placement) == (qtype is not QType.FP8)
         weights = {placement.qtype(p) for u in space.prepared.selectable for p in u.weights}
         assert weights == {QType.FP8 if qtype is QType.FP8 else QType.INT8}
+
+
+@pytest.mark.parametrize("qtype", [QType.UINT8, QType.UINT16])
+def test_biases_fit_32_bits_beside_any_activations(qtype: QType, workspace: MakeWorkspace) -> None:
+    """With small weights, a bias of ordinary size is no 32-bit number of steps of a product of 16-bit activations."""
+    model = small_model()
+    weights = {n.input[1] for n in model.graph.node if n.op_type == "Conv"}
+    for tensor in model.graph.initializer:
+        if tensor.name in weights:
+            array = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array * 1e-4, np.float32), tensor.name))
+    space = workspace(model)
+    rules, units = space.prepared.rules, space.prepared.units
+    placement = resolve(Recipe().set_global(OpConfig(qtype)), space.graph, units, rules).placement
+    finer = 0
+    for port in (p for p, t in placement if t is QType.INT32):
+        bias = space.table.bias(port)
+        assert bias is not None
+        params = space.table.bias_params(port, placement)
+        data, weight = (space.graph.value_of(Port(port.node, slot)) for slot in (0, 1))
+        unit = np.asarray(space.table.params(data, qtype).scale) * space.table.params(weight, QType.INT8).scale
+        finer += bool((np.abs(bias) > 2.0**31 * unit).any())
+        error = np.abs(dequantize(quantize(bias, params), params) - bias)
+        assert (error <= 0.5 * np.asarray(params.scale) + 1e-6 * np.abs(bias)).all()
+    assert (finer > 0) == (qtype is QType.UINT16), "without another scale some would be cut off"
 
 
 def test_digests_of_placements_in_journals_and_caches_stay() -> None:

@@ -118,7 +118,7 @@ def _qparams_to_inputs(
 
 def _given_as(qtype: QType) -> QType:
     """The type in which zero points are a graph input: runtimes split those of 8 and of 32 bits."""
-    return qtype if qtype.takes_bias else QType.INT32
+    return qtype if qtype.bits == 8 and not qtype.floating else QType.INT32
 
 
 def _split(name: str, count: int, proto: onnx.ModelProto) -> onnx.NodeProto:

@@ -214,6 +214,8 @@ class QParamsTable:
     def bias_params(self, port: Port, placement: Placement) -> QParams:
         """The qparams of the int32 bias at ``port``: in units of ``scale_x * scale_w``, as the products it is added to.
 
+        In those of activations of 16 bits, 32 may not hold it: such a channel has the least scale that does.
+
         Raises:
             ModelError: ``placement`` does not quantize the node's data and weight, or the bias does not fit them.
         """
@@ -228,6 +230,10 @@ class QParamsTable:
         if key not in self._biases:
             scale = np.asarray(x.scale, np.float32) * np.asarray(w.scale, np.float32)
             size = self._graph.size(value) or 1
+            if data_type.bits > self._rules.activation.bits:  # for the usual type, the weight's scale sees to it
+                values = np.abs(np.asarray(self._graph.constant(value), np.float64)).reshape(-1)
+                least = values if scale.size == values.size else values.max(initial=0.0)
+                scale = np.maximum(scale, (least / _BIAS_LIMIT).astype(np.float32))
             if scale.size not in (1, size):
                 raise ModelError(f"bias port {port} has {size} values for {scale.size} channels")
             axis = None if scale.size == 1 else (len(self._graph.shape(value) or (0,)) - 1)

@@ -2,8 +2,7 @@
 
 The provider takes an operator with a DequantizeLinear on each input and a QuantizeLinear on each output as one integer
 operator, also at the graph's outputs. ``tests/targets/ort_ep/test_htp.py`` builds each row's operator in that form and
-looks where it went. Weights are symmetric int8, per channel for Conv, ConvTranspose, Gemm and MatMul; biases are
-int32, and float beside 16-bit activations.
+looks where it went. Weights are symmetric int8, per channel for Conv, ConvTranspose, Gemm and MatMul; biases are int32.
 """
 
 from __future__ import annotations
