@@ -39,7 +39,7 @@ class Planted:
         return {"y": np.array([1.0 + np.sqrt(total)], np.float32)}
 
 
-def choose(planted: Planted, samples: int = 6, seconds: float = 1000.0) -> Ranges:
+def choose(planted: Planted, samples: int = 6, seconds: float = 2000.0) -> Ranges:
     ticks = iter(range(10**6))
     feeds = [{"x": np.array([i], np.int64)} for i in range(samples)]
     return choose_ranges(
