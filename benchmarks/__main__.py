@@ -26,6 +26,7 @@ from benchmarks import (
     budgets,
     compiles,
     honesty,
+    instant,
     lowering,
     openvino,
     precisions,
@@ -102,6 +103,18 @@ def run_quality(options: argparse.Namespace) -> None:
 
     table = quality.table(collect("quality", names, options, make, settings))
     _tables(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
+
+
+def run_instant(options: argparse.Namespace) -> None:
+    """``instant.json`` and ``.md``."""
+    settings = {"long": str(options.long or ""), "version": __version__}
+    names = subjects.chosen(options.models, options.only)
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return instant.row(subject, work, options.long)
+
+    table = instant.table(collect("instant", names, options, make, settings))
+    _tables(options.out, "instant", {"machine": facts(0.0), **table}, instant.text)
 
 
 def run_openvino(options: argparse.Namespace) -> None:
@@ -242,6 +255,7 @@ def rewrite_readme(options: argparse.Namespace) -> None:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "quality": run_quality,
+    "instant": run_instant,
     "openvino": run_openvino,
     "browser": run_browser,
     "compiles": run_compiles,
@@ -288,6 +302,9 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
     parser.add_argument("--nncf", metavar="PYTHON", help="a Python with NNCF and OpenVINO, for the table openvino")
+    parser.add_argument(
+        "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")
     parser.add_argument("--restart", action="store_true", help="forget the rows that are done")
     parser.add_argument("--many", type=int, default=compiles.MANY, help="builds of the long runs of compiles")

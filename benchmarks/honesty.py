@@ -36,6 +36,7 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
 from inlay.prepare.options import DEFAULT_BUDGET_S
+from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.search.baselines import anchor_placements
 from inlay.targets.base import Capabilities, TargetSpec
@@ -195,7 +196,9 @@ def simulate(scenario: Scenario, seed: int, budget_s: float = DEFAULT_BUDGET_S) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(network(), path)
-        result = tune(load(path), Path(folder) / "out", samples(seed), config, lab=simulated(target, clock))
+        result = tune(
+            TuneRequest(load(path), Path(folder) / "out", samples(seed), config, lab=simulated(target, clock))
+        )
         delivered = onnx.load(result.model_path)
         given = path.read_bytes() == result.model_path.read_bytes()
     best = result.best

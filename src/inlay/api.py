@@ -21,7 +21,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, input_specs
+from inlay.data import AUTO_MASK, common_sizes, input_specs, parse_shapes, workload_of
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -36,15 +36,21 @@ from inlay.prepare import options
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
 from inlay.prepare.options import (
+    BY_COSTS,
+    CALIBRATION_BUDGET_S,
     DEFAULT_BUDGET_S,
+    DEFAULT_MIN_SQNR_DB,
+    check_sqnr,
     documented,
 )
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space
+from inlay.run import calibrate_machine as _calibrate
 from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
-from inlay.run.call import Asked, DataSource, Given, GivenOptions, Sizes, files_in, seconds_of
+from inlay.run.calibrate_machine import Calibrated
+from inlay.run.call import DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
@@ -53,7 +59,6 @@ from inlay.run.progress import Progress, Silent
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
-from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
@@ -87,6 +92,8 @@ def tune(
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds,
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
+    freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = TuneConfig.freeze_shapes,
+    shapes: Annotated[Sequence[str], options.SHAPES] = TuneConfig.shapes,
     seed: Annotated[int, options.SEED] = TuneConfig.seed,
     qdq_baseline: Annotated[str | Path | None, options.QDQ_BASELINE] = None,
     keep_qparams: Annotated[bool, options.KEEP_QPARAMS] = TuneConfig.keep_qparams,
@@ -95,7 +102,6 @@ def tune(
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region,
     pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
-    augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes,
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
     restart: Annotated[bool, options.RESTART] = False,
@@ -118,19 +124,16 @@ def tune(
     from inlay.report import leave_report  # templates and drawings: no other command waits for them
 
     specs, others = targets_of(target, target_options, threads)
-    asked = Asked.of(tune, locals(), next(iter(specs.values())))
-    file, samples, config, function = asked.file, asked.samples, asked.config, asked.metric
+    asked = request_of(tune, locals(), next(iter(specs.values())))
     alone = len(specs) == 1 and others is None
-    given = [*files_in(data, labels, recipe), *([] if alone else file.files)]
+    given = [*files_in(data, labels, recipe), *([] if alone else asked.file.files)]
     refuse_overwriting(outputs_of(Path(out), {} if alone else specs), given)
-    before_s = time.monotonic() - begun
+    asked = replace(asked, before_s=time.monotonic() - begun)
     if not alone:
-        found = tune_across(
-            file, Path(out), specs, others, samples, config, function, restart, progress, before_s=before_s
-        )
+        found = tune_across(asked, specs, others)
         own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
         return replace(found, notes=(*found.notes, *filter(None, own)))
-    result = _run_tune.tune(file, out, samples, config, function, restart, progress, before_s=before_s)
+    result = _run_tune.tune(asked)
     trouble = leave_report(Path(out))
     return replace(result, notes=(*result.notes, trouble)) if trouble else result
 
@@ -146,9 +149,8 @@ def dry_run(model: str | Path, **asked: Any) -> DryRun:
     specs, others = targets_of(*(call.arguments[name] for name in ("target", "target_options", "threads")))
     if len(specs) > 1 or others is not None:
         raise UsageError("a dry run looks at one target: give --target NAME")
-    found = Asked.of(tune, call.arguments, next(iter(specs.values())))
-    progress, before_s = call.arguments["progress"], call.arguments["before_s"]
-    return _dry_run(found.file, found.samples, found.config, found.metric, progress, before_s)
+    request = request_of(tune, call.arguments, next(iter(specs.values())))
+    return _dry_run(replace(request, before_s=call.arguments["before_s"]))
 
 
 @documented
@@ -184,6 +186,7 @@ def bench(
     processes: Annotated[int, options.PROCESSES] = 2,
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
+    shapes: Annotated[Sequence[str], options.SHAPES] = (),
     seed: Annotated[int, options.SEED] = 0,
 ) -> list[BenchRow]:
     """Compare the latency of models that take the same inputs: interleaved, paired, with 95 % intervals.
@@ -202,8 +205,10 @@ def bench(
         if names != [s.name for s in specs]:
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
     rng = np.random.default_rng(seed)
-    samples = Given.of(files[0], data, bind).samples_or_random(rng, 1)
-    return compare(files, spec, samples, blocks, processes, rng)
+    given = Given.of(files[0], data, bind)
+    wishes = parse_shapes(shapes, given.specs)
+    samples = given.samples_or_random(rng, max(1, len(wishes)), wishes)
+    return compare(files, spec, workload_of(samples.feeds, given.specs, wishes), blocks, processes, rng)
 
 
 @documented
@@ -216,23 +221,49 @@ def quantize(
     data: Annotated[DataSource, options.DATA] = None,
     mask: Annotated[str, options.MASK] = AUTO_MASK,
     bind: Annotated[Sizes, options.BIND] = (),
-    recipe: Annotated[str | Path | Recipe, options.RECIPE] = FULL_INT8,
+    freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False,
+    recipe: Annotated[str | Path | Recipe, options.RECIPE] = BY_COSTS,
+    min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = DEFAULT_MIN_SQNR_DB,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
-    augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
+    threads: Annotated[int, options.THREADS] = 1,
     seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
-    """Quantize by a recipe, the target's usual one by default, in one shot, without search.
+    """Quantize in one shot, without measuring: by the processor's cost table within an accuracy bound, or by a recipe.
 
     Raises:
         UsageError: no such recipe, or a rule of it matches nothing.
         InlayError: the model or the samples cannot be used.
     """
-    rules = find_recipe(recipe)
-    spec = target_of(target, target_options)
+    rules = None if recipe == BY_COSTS else find_recipe(recipe)
+    spec = target_of(target, target_options, threads)
     given = Given.read(model, data, bind)
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
-    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, given.specs, augment, seed)
+    common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
+    sizes = {**common, **given.sizes}
+    bound_db = check_sqnr(min_sqnr)
+    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, bound_db, sizes)
+
+
+@documented
+def calibrate_machine(
+    *,
+    target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
+    target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
+    threads: Annotated[int, options.THREADS] = 1,
+    budget: Annotated[str | float | None, options.CALIBRATION_BUDGET] = f"{CALIBRATION_BUDGET_S:.0f}s",
+    seed: Annotated[int, options.SEED] = 0,
+    progress: Annotated[Progress | None, options.PROGRESS] = None,
+) -> Calibrated:
+    """Measure what the kernels of this processor cost, once; ``quantize`` and ``tune`` then start from that.
+
+    Raises:
+        UsageError: the target has no models that its kernels could be measured by.
+        InlayError: none of them could be measured, or the table cannot be kept.
+    """
+    spec = target_of(target, target_options, threads)
+    hears = progress or Silent()
+    return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), hears.stage)
 
 
 @documented

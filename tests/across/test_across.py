@@ -25,6 +25,7 @@ from inlay.measure.in_process import Clock, InProcessWorker
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
+from inlay.run.inputs import TuneRequest
 from inlay.targets.base import Artifact, Target, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget, price
 from inlay.testing import random_feed, small_model
@@ -69,7 +70,12 @@ def null(scale: float, **options: Any) -> TargetSpec:
 
 
 def across(
-    path: Path, out: Path, specs: Mapping[str, TargetSpec], rig: Rig | None = None, **options: Any
+    path: Path,
+    out: Path,
+    specs: Mapping[str, TargetSpec],
+    rig: Rig | None = None,
+    others: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> AcrossResult:
     model = onnx.load(path)
     feeds = tuple(dict(random_feed(model, seed)) for seed in range(4))
@@ -77,7 +83,9 @@ def across(
         bound=Bound(min_sqnr_db=10.0), budget_s=options.pop("budget_s", None), strategy="anchors", cost_db=False
     )
     samples = Samples(feeds, "test", "test")
-    return tune_across(load(path), out, specs, samples=samples, config=config, lab=(rig or Rig()).lab(), **options)
+    return tune_across(
+        TuneRequest(load(path), out, samples, config, lab=(rig or Rig()).lab(), **options), specs, others
+    )
 
 
 def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:

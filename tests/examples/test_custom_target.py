@@ -21,6 +21,7 @@ from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.extract import extract
+from inlay.run.inputs import TuneRequest
 from inlay.run.result import TuneResult
 from inlay.run.tune import tune
 from inlay.targets import registry
@@ -80,7 +81,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     clock = Clock()
     lab = simulated(registry.create(SPEC), clock)
     config = TuneConfig(target=SPEC, max_measurements=12, cost_db=False)
-    return tune(load(folder / "model.onnx"), folder / "out", samples, config, lab=lab)
+    return tune(TuneRequest(load(folder / "model.onnx"), folder / "out", samples, config, lab=lab))
 
 
 def test_tuning_takes_the_rewrite_where_it_pays(result: TuneResult) -> None:

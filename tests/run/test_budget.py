@@ -19,6 +19,7 @@ from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
+from inlay.run.inputs import TuneRequest
 from inlay.run.plan import Costs, Plan, efforts
 from inlay.run.preparation import prepare_model
 from inlay.run.result import TuneResult
@@ -53,7 +54,7 @@ def run(
     config = TuneConfig(target=TargetSpec("null"), budget_s=seconds, cost_db=False, bound=Bound(min_sqnr_db=least_db))
     lab = simulated(target, clock)
     file = load(folder / "model.onnx")
-    return tune(file, folder / "out", honesty.samples(), config, lab=lab, before_s=before_s), clock
+    return tune(TuneRequest(file, folder / "out", honesty.samples(), config, lab=lab, before_s=before_s)), clock
 
 
 def is_used_up(result: TuneResult, took_s: float, seconds: float) -> bool:

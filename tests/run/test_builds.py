@@ -12,6 +12,7 @@ from benchmarks import honesty
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
+from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget
@@ -40,7 +41,9 @@ def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(NullExecutable, "profile", counted)
     config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=most, cost_db=False)
     result = tune(
-        load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=simulated(target, clock)
+        TuneRequest(
+            load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=simulated(target, clock)
+        )
     )
     assert most - 3 < result.search["builds"] <= most
     assert str(most) in result.search["stopped_because"]

@@ -21,6 +21,7 @@ from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound
+from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import price
@@ -114,7 +115,7 @@ def attempt(
     begun = time.monotonic()
     try:
         lab = simulated(FaultyTarget(**options), Clock()) if is_simulated else Lab()
-        result = tune(load(model), folder / "out", samples, config, lab=lab)
+        result = tune(TuneRequest(load(model), folder / "out", samples, config, lab=lab))
     except InlayError as error:
         return Outcome(time.monotonic() - begun, None, float("nan"), False, str(error))
     seconds, gain = time.monotonic() - begun, result.best.speedup

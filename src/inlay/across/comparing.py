@@ -93,7 +93,7 @@ class Comparison:
         rounds: list[Readings] = []
         took_s = 0.0
         while len(rounds) < policy.PROCESSES and not (rounds and session.left_s < took_s):
-            begun = session.lab.clock()
+            begun = session.asked.lab.clock()
             with session.panel(list(files)) as panel:
                 _all_usable(panel)
                 if not judged:
@@ -103,7 +103,7 @@ class Comparison:
                     for label, rows in files.items()
                 }
                 rounds.append(self._time(panel, running, policy.BLOCKS, lambda: session.left_s))
-            took_s = session.lab.clock() - begun
+            took_s = session.asked.lab.clock() - begun
             if rounds[-1].exact == set(files):
                 break
         readings = _together(rounds)
@@ -141,7 +141,7 @@ class Comparison:
 
     @cached_property
     def _latency_feed(self) -> Path:
-        return self.session.save_feeds("latency", self.session.inputs.parts.calibration.part([0]))[0]
+        return self.session.inputs.workload.save(self.session.work / "latency")
 
     @cached_property
     def _parts(self) -> dict[str, Samples]:

@@ -16,10 +16,9 @@ from inlay.across.labels import folder_of
 from inlay.across.panel import Panel
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.measure.client import Lab
 from inlay.measure.journal import Journal
 from inlay.model.guard import limited
-from inlay.run.inputs import RunInputs
+from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.progress import Progress, SearchStep
 from inlay.run.session import work_in
 from inlay.targets.base import Artifact, Fingerprint, TargetSpec
@@ -31,7 +30,8 @@ class AcrossSession:
     """The resources of one command; see :func:`open_across`.
 
     Attributes:
-        inputs: what the runs work with; its folder is the command's.
+        asked: for all targets; its folder is the command's.
+        inputs: what the runs work with.
         given: the model as it was given.
         specs: the targets by label.
         fingerprints: theirs.
@@ -40,10 +40,9 @@ class AcrossSession:
         deadline: of the command.
         begun: when it began, on the clock of ``lab``.
         rng: draws orders of measurements.
-        progress: hears what happens.
-        lab: starts processes.
     """
 
+    asked: TuneRequest
     inputs: RunInputs
     given: Artifact
     specs: Mapping[str, TargetSpec]
@@ -53,8 +52,6 @@ class AcrossSession:
     deadline: Deadline
     begun: float
     rng: np.random.Generator
-    progress: Progress
-    lab: Lab
 
     @property
     def left_s(self) -> float:
@@ -71,7 +68,7 @@ class AcrossSession:
 
     def panel(self, labels: Sequence[str]) -> Panel:
         """Fresh processes for these targets."""
-        return Panel({label: self.specs[label] for label in labels}, self.lab, self.work, self.limit_s)
+        return Panel({label: self.specs[label] for label in labels}, self.asked.lab, self.work, self.limit_s)
 
     def save_feeds(self, name: str, samples: Samples) -> list[Path]:
         """Write samples as files that a worker can read."""
@@ -82,7 +79,7 @@ class AcrossSession:
 
     def stage(self, text: str) -> None:
         """Report that a stage begins, and record the time that was spent until then."""
-        self.progress.stage(text)
+        self.asked.progress.stage(text)
         self.journal.record_seconds()
 
     def folder(self, label: str) -> Path:
@@ -91,7 +88,7 @@ class AcrossSession:
 
     def of(self, label: str) -> Labelled:
         """Hears the run of one target."""
-        return Labelled(label, self.progress, self.journal)
+        return Labelled(label, self.asked.progress, self.journal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,32 +114,27 @@ class Labelled:
 
 
 @contextlib.contextmanager
-def open_across(
-    inputs: RunInputs,
-    specs: Mapping[str, TargetSpec],
-    rng: np.random.Generator,
-    progress: Progress,
-    restart: bool,
-    lab: Lab,
-    begun: float,
-) -> Iterator[AcrossSession]:
-    """Lock the folder and open the journal; within it guarded calls end with the budget.
+def open_across(asked: TuneRequest, specs: Mapping[str, TargetSpec]) -> Iterator[AcrossSession]:
+    """Check the inputs, lock the folder and open the journal; within it guarded calls end with the budget.
 
     Raises:
         JournalError: the folder is in use, belongs to another command, or cannot be written.
-        InlayError: a target cannot be used.
+        InlayError: the inputs or a target cannot be used.
     """
+    lab, begun = asked.lab, asked.lab.clock() - asked.before_s
+    rng = np.random.default_rng(asked.config.seed)
+    inputs = RunInputs.of(asked, rng)
     fingerprints = {label: create(spec).fingerprint() for label, spec in specs.items()}
     named = {label: [dict(specs[label].options), each.target, each.digest] for label, each in fingerprints.items()}
     identity = inputs.identity(json.dumps(named, sort_keys=True))
     file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
     with work_in(inputs.out) as work:
-        journal = Journal(inputs.out / "run.sqlite", identity, restart, lambda: lab.clock() - begun)
+        journal = Journal(inputs.out / "run.sqlite", identity, asked.restart, lambda: lab.clock() - begun)
         try:
             budget_s = inputs.config.budget_s
             at = math.inf if budget_s is None else begun + max(0.0, budget_s - journal.spent_s)
             session = AcrossSession(
-                inputs, file, specs, fingerprints, work, journal, Deadline(at, lab.clock), begun, rng, progress, lab
+                asked, inputs, file, specs, fingerprints, work, journal, Deadline(at, lab.clock), begun, rng
             )
             with limited(session.limit_s):
                 yield session

@@ -14,25 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from inlay.across import policy
 from inlay.across.choose import Chosen, choose_file, choose_target
 from inlay.across.comparing import Comparison
 from inlay.across.labels import folder_of
 from inlay.across.result import AcrossResult, Cell, Column
 from inlay.across.session import AcrossSession, open_across
-from inlay.data import Samples
 from inlay.errors import ModelError, TargetError, UsageError
-from inlay.measure.client import Lab
 from inlay.measure.journal import Fact, Journal
-from inlay.model.load import ModelFile, file_sha256
+from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
-from inlay.prepare.config import TuneConfig
-from inlay.quant.accuracy import Metric
-from inlay.run.inputs import OUTPUTS, RunInputs
+from inlay.run.inputs import OUTPUTS, TuneRequest
 from inlay.run.outputs import install
-from inlay.run.progress import Progress, Silent
 from inlay.run.result import write_json
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
@@ -67,58 +60,35 @@ class Tuned:
 
 
 def tune_across(
-    file: ModelFile,
-    out: Path,
-    specs: Mapping[str, TargetSpec],
-    others: Mapping[str, str] | None = None,
-    samples: Samples | None = None,
-    config: TuneConfig | None = None,
-    metric: Metric | None = None,
-    restart: bool = False,
-    progress: Progress | None = None,
-    lab: Lab | None = None,
-    before_s: float = 0.0,
+    asked: TuneRequest, specs: Mapping[str, TargetSpec], others: Mapping[str, str] | None = None
 ) -> AcrossResult:
-    """Tune for several targets, and write the model to deploy to ``out``.
+    """Tune for several targets, and write the model to deploy.
 
     Args:
-        file: the ONNX model.
-        out: folder for the result, and for a folder of each target's run; the same call on it continues.
+        asked: for all targets: its folder holds the result and a folder of each target's run, its budget is that of the
+            whole command, and its config's target is not used.
         specs: the targets by label.
         others: installed targets that cannot be used, with the reason: one of ``specs`` is to be chosen. None where
             one file is wanted for all of ``specs``.
-        samples: as of :func:`inlay.run.tune.tune`, as all that follow.
-        config: its target is not used, and its budget is that of the whole command.
-        metric: the function behind ``config.bound.metric``.
-        restart: forget earlier runs in ``out``.
-        progress: hears what happens.
-        lab: where latency is measured.
-        before_s: seconds of the budget that the command has used up before this call.
 
     Raises:
         InlayError: the model, the samples, a target or the folder cannot be used.
     """
-    config, lab = config or TuneConfig(), lab or Lab()
-    begun = lab.clock() - before_s
-    rng = np.random.default_rng(config.seed)
-    inputs = RunInputs.of(file, out, samples, config, metric, rng)
-    with open_across(inputs, specs, rng, progress or Silent(), restart, lab, begun) as session:
+    with open_across(asked, specs) as session:
         comparison = Comparison(session, against_first=others is not None)
         screened = comparison.screen(SCREEN) if others is not None else {}
-        tuned = _tune_each(session, samples, screened, restart)
+        tuned = _tune_each(session, screened)
         if not tuned.files:
             raise UsageError("; ".join(f"{label}: {why}" for label, why in {**(others or {}), **tuned.why}.items()))
         session.stage("measure the files of all targets in fresh processes")
         chosen = choose_file(comparison, tuned.files) if others is None else choose_target(comparison, tuned.files)
         result = _result(session, tuned, others or {}, screened, chosen)
-        install(chosen.file.path, out / "model.onnx")
-        write_json(out / "result.json", result.as_json())
+        install(chosen.file.path, asked.out / "model.onnx")
+        write_json(asked.out / "result.json", result.as_json())
         return result
 
 
-def _tune_each(
-    session: AcrossSession, samples: Samples | None, screened: Mapping[str, float | str], restart: bool
-) -> Tuned:
+def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> Tuned:
     """A run for each target that can win, the fastest float first; what one leaves of its time goes to the next."""
     files: dict[str, Artifact] = {}
     origins: dict[str, str] = {}
@@ -139,7 +109,7 @@ def _tune_each(
         # where an equal share is too short for anything, the first one that can win gets all there is
         shares = [whole_s / len(left), *([whole_s] if screened and not files and len(left) > 1 else [])]
         try:
-            found, interrupted = _first_that_fits(session, label, samples, shares, restart)
+            found, interrupted = _first_that_fits(session, label, shares)
         except (UsageError, ModelError, TargetError) as error:
             if not screened or (not files and label == left[-1]):
                 raise type(error)(f"{label}: {error}") from error
@@ -153,30 +123,26 @@ def _tune_each(
     return Tuned(files, origins, why, False)
 
 
-def _first_that_fits(
-    session: AcrossSession, label: str, samples: Samples | None, shares: Sequence[float], restart: bool
-) -> tuple[tuple[Artifact, str], bool]:
+def _first_that_fits(session: AcrossSession, label: str, shares: Sequence[float]) -> tuple[tuple[Artifact, str], bool]:
     """As :func:`_one`, with the first of the shares that is not too short for a run."""
     for share_s in shares[:-1]:
         with contextlib.suppress(UsageError):
-            return _one(session, label, samples, share_s, restart)
-    return _one(session, label, samples, shares[-1], restart)
+            return _one(session, label, share_s)
+    return _one(session, label, shares[-1])
 
 
-def _one(
-    session: AcrossSession, label: str, samples: Samples | None, share_s: float, restart: bool
-) -> tuple[tuple[Artifact, str], bool]:
+def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Artifact, str], bool]:
     """The delivered model of one target, its origin, and if the user ended the run; a finished one is not repeated."""
-    inputs, folder, key = session.inputs, session.folder(label), DELIVERED.of(label)
+    asked, folder, key = session.asked, session.folder(label), DELIVERED.of(label)
     known, path = session.journal.fact(key), folder / "model.onnx"
     if known is not None and path.is_file() and file_sha256(path) == known["sha256"]:
         return (Artifact(path.resolve(), known["sha256"]), known["origin"]), False
     session.stage(f"tune for {label}")
-    budget_s = inputs.config.budget_s
+    budget_s = asked.config.budget_s
     if budget_s is not None:  # the journal of the run counts what it spent; what is left of the command is its own
-        budget_s = share_s + (0.0 if restart else _spent_s(folder / "run.sqlite"))
-    config = replace(inputs.config, target=session.specs[label], budget_s=budget_s)
-    result = tune(inputs.file, folder, samples, config, inputs.metric, restart, session.of(label), session.lab)
+        budget_s = share_s + (0.0 if asked.restart else _spent_s(folder / "run.sqlite"))
+    config = replace(asked.config, target=session.specs[label], budget_s=budget_s)
+    result = tune(replace(asked, out=folder, config=config, progress=session.of(label), before_s=0.0))
     found = {"origin": result.best.origin, "sha256": result.best.output_sha256}
     if not result.interrupted:
         session.journal.record_fact(key, found)
@@ -236,7 +202,7 @@ def _result(
         blocks=chosen.blocks,
         bound=str(config.bound),
         seed=config.seed,
-        wall_s=session.journal.spent_s + session.lab.clock() - session.begun,
+        wall_s=session.journal.spent_s + session.asked.lab.clock() - session.begun,
         notes=(*_notes(session, tuned), *chosen.notes),
         interrupted=tuned.interrupted,
     )

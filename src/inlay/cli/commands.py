@@ -101,11 +101,27 @@ def quantize(
     ] = False,
     **options: Any,
 ) -> None:
-    """Quantize by a recipe, the target's usual one by default, in one shot, without search."""
+    """Quantize in seconds, without measuring: by the processor's cost table within a bound, or by a recipe."""
     done = api.quantize(**options)
     if explain:
         say(render.decisions(done.decisions))
     say(render.quantized(done))
+
+
+@app.command("calibrate-machine")
+@options_of(api.calibrate_machine)
+def calibrate_machine(
+    *,
+    quiet: Annotated[bool, Option("Print the table's place only.", flags=("--quiet", "-q"), type=bool)] = False,
+    **options: Any,
+) -> None:
+    """Measure what this processor's kernels cost, once, for `quantize` and `tune`, on a machine that is quiet."""
+    progress = _progress(quiet)
+    try:
+        done = api.calibrate_machine(**options, progress=progress)
+    finally:
+        progress.close()
+    say(render.calibrated(done, quiet))
 
 
 @app.command()

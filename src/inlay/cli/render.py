@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
+from inlay.run.calibrate_machine import Calibrated
 from inlay.run.compare import BenchRow
 from inlay.run.quantize import Quantized
 from inlay.run.result import AnchorResult, Best, TuneResult
@@ -45,6 +46,12 @@ def verdict(result: TuneResult) -> Iterator[str]:
         )
         if not best.is_float:
             yield f"  Over the normalized float model: {ratio(best.over_float)}."
+    for each in best.shapes:
+        said = ", ".join(f"{name} {'x'.join(map(str, sizes))}" for name, sizes in each.shapes.items())
+        yield (
+            f"  {each.weight:.0%} at {said}: {each.speedup:.2f}x ({each.baseline_ms:.3f} {unit} -> "
+            f"{each.latency_ms:.3f} {unit})"
+        )
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
     search = result.search
@@ -121,16 +128,58 @@ def quantized(done: Quantized) -> Iterator[str]:
         f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {low} of {all_units} operators in 8 bits, "
         f"{done.ports} quantized inputs; ranges by {done.ranges}."
     )
+    yield from _by_costs(done)
     if done.accuracy is not None:
         yield f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB."
-        if done.robustness is not None:
-            yield f"  Varied: {done.robustness}."
     else:
         yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
+    if done.frozen:
+        yield f"  It takes no other sizes than {done.frozen}: its shapes are computed once and for all."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         yield f"  {count} x float: {reason}"
     for left in done.leftovers:
         yield f"  not taken apart: {left.node}: {left.reason}"
+
+
+def _by_costs(done: Quantized) -> Iterator[str]:
+    """How the placement was chosen, where no recipe said it."""
+    if done.warning:
+        yield f"  Warning: {done.warning}."
+    how = done.by_costs
+    if how is None:
+        return
+    if how.speedup is None:
+        yield f"  Nothing was measured or chosen, this is the target's usual recipe: {how.source}."
+        return
+    if not how.kept:
+        yield (
+            f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB in {how.tries} tries; "
+            "inlay tune searches for one, --min-sqnr lowers the bound."
+        )
+    elif not done.ports:
+        yield "  Float is expected to be the fastest."
+    else:
+        yield f"  Predicted, not measured: {how.speedup:.2f}x over float; inlay bench or inlay tune measures it."
+    yield f"  Nothing was timed; {how.builds} models were built. Cost table: {how.source}."
+
+
+def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str]:
+    """What ``inlay calibrate-machine`` found: throughput and time per call of the kinds with products."""
+    if not quiet:
+        yield f"{'kernel':<28}{'state':<36}{'us/call':>9}{'GMAC/s':>9}{'ns/elem':>9}{'error':>7}{'n':>6}"
+        for (kind, state), fit in sorted(done.table.fits.items()):
+            call, product, element, _ = fit.ns
+            rate = f"{1.0 / product:.1f}" if product > 0.0 else "-"
+            row = f"{call / 1e3:>9.2f}{rate:>9}{element:>9.3f}{fit.error:>7.0%}{fit.readings:>6}"
+            if "value " not in kind:
+                yield f"{kind:<28}{state:<36}{row}"
+    measured, offered = done.models
+    facts = ", ".join(f"{k} {v}" for k, v in done.fingerprint.facts.items())
+    yield f"Wrote {done.path}: {len(done.table.fits)} fits to {done.readings} readings of {measured} models ({facts})."
+    if measured < offered:
+        yield f"  {offered - measured} of {offered} models were not measured: give more time (--budget)."
+    for reason, count in done.failed.items():
+        yield f"  {count} x failed: {reason}"
 
 
 def decisions(rows: Sequence[Decision]) -> list[str]:

@@ -136,6 +136,16 @@ def bound(specs: Sequence[InputSpec], sizes: Mapping[str, int]) -> tuple[InputSp
     )
 
 
+def common_sizes(specs: Sequence[InputSpec], feeds: Sequence[Feed]) -> dict[str, int]:
+    """Sizes of the dynamic dimensions that have one and the same in all ``feeds``, by symbol."""
+    seen: dict[str, set[int]] = {}
+    for spec in specs:
+        for axis, dim in enumerate(spec.dims or ()):
+            if isinstance(dim, str):
+                seen.setdefault(dim, set()).update(feed[spec.name].shape[axis] for feed in feeds)
+    return {name: sizes.pop() for name, sizes in seen.items() if len(sizes) == 1}
+
+
 def random_samples(specs: Sequence[InputSpec], rng: np.random.Generator, count: int) -> Samples:
     """Random inputs: standard normal for floats; 0 or 1 for integers and booleans.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, evenly_spaced, save_feed
+from inlay.data import Samples, evenly_spaced, save_feed, workload_of
 from inlay.errors import InlayError, TargetError, UsageError
 from inlay.explain import policy
 from inlay.explain.exact import exact_form
@@ -23,6 +23,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.prepare.take_apart import holds_quantized, take_apart
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.compare import compare
+from inlay.run.inputs import TuneRequest
 from inlay.run.outputs import publish
 from inlay.run.progress import Progress
 from inlay.run.select import select, wish
@@ -100,7 +101,7 @@ def repair(
             keep_qparams=True,
             cost_db=False,
         )
-        done = tune(subject.inner, work / "search", samples, config, progress=progress)
+        done = tune(TuneRequest(subject.inner, work / "search", samples, config, progress=progress))
         progress.stage("compare the repaired model with the given one")
         best: tuple[Interval | None, float, Path] | None = None
         problem = "no model that is at least as accurate was measured"
@@ -177,5 +178,6 @@ def _gain(subject: _Subject, made: ModelFile, spec: TargetSpec, seed: int, proce
     if not subject.runs:
         return None
     rng = np.random.default_rng(seed)
-    rows = compare([subject.given, made], spec, subject.samples, policy.REPAIR_BLOCKS, processes, rng)
+    workload = workload_of(subject.samples.feeds, ())
+    rows = compare([subject.given, made], spec, workload, policy.REPAIR_BLOCKS, processes, rng)
     return rows[1].speedup

@@ -7,7 +7,7 @@ between blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -27,12 +27,14 @@ class Block:
             would select blocks in which the baseline was fast, and so bias every speedup.
         taken: share of each model's reading that other processes may have taken besides, at most.
         hit: share of each model's reading on the clock that they took, at most.
+        by_feed: nanoseconds per inference of each model on each feed, where there are several.
     """
 
     ns: list[float]
     drift: float
     taken: list[float]
     hit: list[float]
+    by_feed: list[list[float]] = field(default_factory=list)
 
 
 class Clocked(Executable, Protocol):
@@ -106,3 +108,23 @@ def run_block(executables: Sequence[Clocked], repeats: Sequence[int], feed: Feed
     on_clock, ns, own = np.exp(logs.mean(axis=1)).T
     drift = abs(float(np.mean(logs[:, 0, 1] - logs[:, 1, 1])))
     return Block(ns.tolist(), drift, (1.0 - own / ns).tolist(), (1.0 - own / on_clock).tolist())
+
+
+def weighted(blocks: Sequence[Block], weights: Sequence[float]) -> Block:
+    """One block out of one for each feed: the mean inference, where each feed has its share of them.
+
+    Args:
+        blocks: of the same models, on one feed each.
+        weights: share of each feed; they add up to one.
+    """
+    if len(blocks) == 1:
+        return blocks[0]
+    ns, taken, hit = (np.array([getattr(b, name) for b in blocks]) for name in ("ns", "taken", "hit"))
+    shares = np.array(weights)[:, None]
+    own = ns * (1.0 - taken)  # shape (feeds, models)
+    mean, mean_own, on_clock = ((shares * each).sum(axis=0) for each in (ns, own, own / (1.0 - hit)))
+    spent = (shares * ns).sum(axis=1) / mean.sum()
+    drift = float(spent @ np.array([b.drift for b in blocks]))
+    return Block(
+        mean.tolist(), drift, (1.0 - mean_own / mean).tolist(), (1.0 - mean_own / on_clock).tolist(), ns.T.tolist()
+    )

@@ -43,17 +43,20 @@ class Timing:
         drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
         taken: share of each reading that other processes may have taken besides, at most, shape (blocks, models).
         hit: share of each reading on the clock that they took, at most, shape (blocks, models).
+        by_feed: nanoseconds per inference on each feed of a workload, shape (blocks, models, feeds); none for one.
     """
 
     ns: np.ndarray
     drift: np.ndarray
     taken: np.ndarray
     hit: np.ndarray
+    by_feed: np.ndarray | None = None
 
     @classmethod
     def of(cls, blocks: Sequence[Mapping[str, Any]]) -> Timing:
         """From the fields of each :class:`~inlay.measure.blocks.Block`."""
-        return cls(*(np.array([b[f.name] for b in blocks], float) for f in fields(cls)))
+        ns, drift, taken, hit, by_feed = (np.array([b[f.name] for b in blocks], float) for f in fields(cls))
+        return cls(ns, drift, taken, hit, by_feed if by_feed.size else None)
 
     @property
     def own_ns(self) -> np.ndarray:
@@ -73,18 +76,23 @@ class Timing:
     def without(self, model: int) -> Timing:
         """The same without one of the models."""
         ns, taken, hit = (np.delete(each, model, axis=1) for each in (self.ns, self.taken, self.hit))
-        return Timing(ns, self.drift, taken, hit)
+        return Timing(ns, self.drift, taken, hit, None if self.by_feed is None else np.delete(self.by_feed, model, 1))
 
     def least_preempted(self, blocks: int) -> Timing:
         """So many blocks, of which other processes took the least, whatever the readings say."""
         hit = np.maximum(self.hit.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
         kept = np.sort(np.argsort(hit, kind="stable")[:blocks])
-        return Timing(self.ns[kept], self.drift[kept], self.taken[kept], self.hit[kept])
+        by_feed = None if self.by_feed is None else self.by_feed[kept]
+        return Timing(self.ns[kept], self.drift[kept], self.taken[kept], self.hit[kept], by_feed)
 
 
 def joined(parts: Sequence[Timing]) -> Timing:
     """The blocks of all parts, in turn."""
-    return Timing(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Timing)))
+    ns, drift, taken, hit = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("ns", "drift", "taken", "hit")
+    )
+    by_feed = [p.by_feed for p in parts if p.by_feed is not None]
+    return Timing(ns, drift, taken, hit, np.concatenate(by_feed) if len(by_feed) == len(parts) else None)
 
 
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
@@ -215,7 +223,7 @@ class Worker:
 
         Args:
             artifacts: the models.
-            feed: file of their inputs.
+            feed: file of their inputs, or of a :class:`~inlay.data.Workload`.
             blocks: how many.
             slot_ns: nanoseconds that one reading should take at least.
             seed: of the order within blocks.

@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, astuple
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from inlay.data import load_feed, save_feed
+from inlay.data import load_feed, load_workload, save_feed
 from inlay.errors import InlayError, TargetError
 from inlay.measure import policy
-from inlay.measure.blocks import run_block, slot_repeats
+from inlay.measure.blocks import Block, run_block, slot_repeats, weighted
 from inlay.measure.checked import Checked
 from inlay.model.child import serve
-from inlay.targets.base import Artifact, Feed, Target, TargetSpec
+from inlay.targets.base import Artifact, Feed, KernelTime, Target, TargetSpec
 from inlay.targets.registry import create
 
 PROTOCOL = 1
@@ -43,8 +43,8 @@ class Service:
         self._announce = announce
         self._target: Target | None = None
         self._resident: dict[str, Checked] = {}
-        self._feeds: dict[str, Feed] = {}
-        self._repeats: dict[str, int] = {}
+        self._feeds: dict[Path, Feed] = {}
+        self._repeats: dict[str, dict[Path, int]] = {}
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         """The answer to one message; InlayErrors become ``{"error", "stage"}``."""
@@ -98,35 +98,63 @@ class Service:
         """Run a model on every feed; outputs go to ``out`` (.npz) as ``<index of the feed>/<output>``."""
         arrays = {}
         for number, path in enumerate(feeds):
-            for name, array in self._resident[key].run(self._feed(path)).items():
+            for name, array in self._resident[key].run(self._feed(Path(path))).items():
                 arrays[f"{number}/{name}"] = array
         save_feed(Path(out), arrays)
         return {}
 
     def on_time(self, keys: list[str], feed: str, slot_ns: int, seed: int) -> dict[str, Any]:
-        """Time models in one interleaved block: every model's nanoseconds, and the drift."""
-        arrays = self._feed(feed)
+        """Time models in one interleaved block: every model's nanoseconds, and the drift.
+
+        On a feed, or on each of a workload in a random order: the figures are then those of the mean inference.
+        """
+        feeds = load_workload(Path(feed))
         executables = [self._resident[k] for k in keys]
-        for key, executable in zip(keys, executables, strict=True):
-            if key not in self._repeats:
-                self._repeats[key] = slot_repeats(executable, arrays, slot_ns)
-        repeats = [self._repeats[k] for k in keys]
+        for path, weight in feeds:
+            for key, executable in zip(keys, executables, strict=True):
+                known = self._repeats.setdefault(key, {})
+                if path not in known:
+                    known[path] = slot_repeats(executable, self._feed(path), round(weight * slot_ns))
+        rng = np.random.default_rng(seed)
         for executable in executables:
             executable.reseed(seed)
-        return asdict(run_block(executables, repeats, arrays, np.random.default_rng(seed)))
+        order = rng.permutation(len(feeds)) if len(feeds) > 1 else np.zeros(1, int)
+        blocks: dict[int, Block] = {}
+        for i in map(int, order):
+            path = feeds[i][0]
+            repeats = [self._repeats[k][path] for k in keys]
+            blocks[i] = run_block(executables, repeats, self._feed(path), rng)
+        return asdict(weighted([blocks[i] for i in range(len(feeds))], [weight for _, weight in feeds]))
 
     def on_profile(self, key: str, feed: str, repeats: int) -> dict[str, Any]:
-        """Kernel times of a model."""
-        kernels = self._resident[key].profile(self._feed(feed), repeats)
-        return {"kernels": [list(astuple(k)) for k in kernels]}
+        """Kernel times of a model, the means over a workload."""
+        feeds = load_workload(Path(feed))
+        each = max(1, repeats // len(feeds))
+        found = [(self._resident[key].profile(self._feed(path), each), weight) for path, weight in feeds]
+        return {"kernels": [list(astuple(k)) for k in mean_kernels(found)]}
 
-    def _feed(self, path: str) -> Feed:
+    def _feed(self, path: Path) -> Feed:
         if path not in self._feeds:
-            feed = load_feed(Path(path))
+            feed = load_feed(path)
             if len(self._feeds) >= policy.RESIDENT_FEEDS:
                 return feed
             self._feeds[path] = feed
         return self._feeds[path]
+
+
+def mean_kernels(found: Sequence[tuple[Sequence[KernelTime], float]]) -> Sequence[KernelTime]:
+    """The kernels of a mean inference, from those on each feed of a workload with its weight.
+
+    A kernel that runs for some feeds only counts there.
+    """
+    if len(found) == 1:
+        return found[0][0]
+    ns: dict[KernelTime, float] = {}
+    for kernels, weight in found:
+        for kernel in kernels:
+            what = replace(kernel, ns=0.0)
+            ns[what] = ns.get(what, 0.0) + weight * kernel.ns
+    return [replace(kernel, ns=each) for kernel, each in ns.items()]
 
 
 def write_marker(file: int, key: str) -> None:

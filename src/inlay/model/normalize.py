@@ -24,6 +24,7 @@ from inlay.model.passes.constants import (
     fold_constants,
     lift_constants,
 )
+from inlay.model.passes.freeze import freeze_dimensions
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
@@ -89,7 +90,10 @@ class Normalized:
 
 
 def passes(
-    evaluate: Evaluate, rewrites: Sequence[FloatRewrite] = (), run: Run | None = None
+    evaluate: Evaluate,
+    rewrites: Sequence[FloatRewrite] = (),
+    run: Run | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Sequence[tuple[str, Pass]]:
     """Every pass by name, in the order in which they run.
 
@@ -97,6 +101,7 @@ def passes(
         evaluate: computes constants.
         rewrites: the float rewrites of the target, in order.
         run: for those that observe.
+        sizes: of dynamic dimensions that are to be fixed, by symbol.
     """
     observe = None if run is None else partial(_observed, run)
     of_target: list[tuple[str, Pass]] = [
@@ -113,6 +118,7 @@ def passes(
         ("turn Constant nodes of the converter into initializers", lift_constants),
         ("remove what does nothing", remove_identities),
         ("remove what is not used", drop_dead),
+        *([("fix dynamic dimensions", partial(freeze_dimensions, sizes=sizes, evaluate=evaluate))] if sizes else []),
         ("fix the shapes that the model fixes", fix_shapes),
         compute,
         ("turn Sum into Add", split_sums),
@@ -131,6 +137,7 @@ def normalize(
     run: Run | None,
     expected: Outputs | None = None,
     rewrites: Sequence[FloatRewrite] = (),
+    sizes: Mapping[str, int] | None = None,
 ) -> Normalized:
     """Apply every pass that keeps the outputs.
 
@@ -140,11 +147,12 @@ def normalize(
         run: runs a model on a feed for the comparison; None accepts all passes unchecked (analysis without running).
         expected: outputs of ``model`` on that feed, when known.
         rewrites: the float rewrites of the target, in order.
+        sizes: of dynamic dimensions that are to be fixed, by symbol.
 
     Raises:
         TargetError: the original model itself does not run, or ends the process of a compiled function.
     """
-    steps = passes(evaluate, rewrites, run)
+    steps = passes(evaluate, rewrites, run, sizes)
     result, reports = _apply(model, steps)
     if run is None or not any(r.edits for r in reports):
         return Normalized(result, reports)

@@ -39,6 +39,8 @@ class TuneConfig:
     target: TargetSpec = field(default_factory=lambda: TargetSpec(DEFAULT_TARGET))
     bound: Bound = field(default_factory=lambda: Bound(min_sqnr_db=DEFAULT_MIN_SQNR_DB))
     bind: Mapping[str, int] = field(default_factory=dict)
+    freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
+    shapes: Annotated[tuple[str, ...], options.SHAPES] = ()
     seed: Annotated[int, options.SEED] = 0
     budget_s: float | None = DEFAULT_BUDGET_S
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = None
@@ -49,7 +51,6 @@ class TuneConfig:
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = 30
     pattern_cache: Annotated[Path | None, options.PATTERN_CACHE] = None
     quant_type: Annotated[str, options.QUANT_TYPE] = AUTO
-    augment: Annotated[str, options.AUGMENT] = "auto"
     nodes: Annotated[tuple[str, ...], options.NODES] = ()
     recipe: Annotated[Recipe | None, options.SEARCH_RECIPE] = None
     methods: tuple[Method, ...] = METHODS
@@ -69,10 +70,11 @@ class TuneConfig:
             "keep_qparams": str(self.keep_qparams),
             "strategy": self.strategy,
             "schemes_per_region": str(self.schemes_per_region),
-            "augment": self.augment,
             "nodes": " ".join(self.nodes),
             "recipe": "" if self.recipe is None else str(self.recipe),
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
+            **({"freeze_shapes": "True"} if self.freeze_shapes else {}),
+            **({"shapes": " ".join(self.shapes)} if self.shapes else {}),
         }

@@ -113,6 +113,7 @@ def prepare(
     nodes: Sequence[str] = (),
     recipe: Recipe | None = None,
     extraction: Extraction | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> PreparedModel:
     """Normalize and index a model.
 
@@ -124,6 +125,7 @@ def prepare(
         nodes: globs over node names; only units with a matching node may be quantized. Empty for all.
         recipe: rules of the user; units that these keep in float are left alone.
         extraction: the parts of a Q/DQ model, where they were found on more samples than ``feed`` already.
+        sizes: of dynamic dimensions that are to be fixed, by symbol.
 
     Raises:
         ModelError: the model does not run, or its Q/DQ nodes cannot be taken out without changing it.
@@ -133,7 +135,9 @@ def prepare(
     model = file.model if extraction is None else extraction.model
     runs = _Runs(model, feed, folder)
     try:
-        normalized = normalize(model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites)
+        normalized = normalize(
+            model, ConstantEvaluator(folder), runs.outputs, rewrites=target.float_rewrites, sizes=sizes
+        )
     except Late:
         raise
     except TargetError as error:

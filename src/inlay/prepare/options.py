@@ -23,6 +23,10 @@ DEFAULT_MIN_SQNR_DB = 20.0
 """Bound where neither a metric nor a bound is given: noise of 1 % of the signal's power."""
 DEFAULT_BUDGET_S = 120.0
 """Seconds of search where no budget is given."""
+CALIBRATION_BUDGET_S = 60.0
+"""Seconds of measuring a processor's kernels."""
+BY_COSTS = "auto"
+"""Stands for a recipe where costs say what is quantized."""
 _LARGEST_SIZE = 2**31 - 1  # runtimes index with 32 bits in places
 _LONGEST_SIZE = 12  # more digits than the largest size has; Python refuses to read thousands
 STRATEGIES = ("auto", "guided", "evolve", "refine", "anchors")
@@ -153,18 +157,28 @@ MASK = Option(
     "See :mod:`inlay.data.padding`.",
     metavar="INPUT",
 )
-BIND = Option("Size of a dynamic dimension.", "As a mapping, or as ``name=N``.", metavar="NAME=N", repeated=True)
+BIND = Option(
+    "Size of a dynamic dimension; a written model takes no other.",
+    "As a mapping, or as ``name=N``.",
+    metavar="NAME=N",
+    repeated=True,
+)
+FREEZE_SHAPES = Option(
+    "Fix dynamic dimensions that have one size in all samples, as --bind does: the written model takes no other.",
+    type=bool,
+)
+SHAPES = Option(
+    "A shape to measure latency on, with a weight; repeatable. Otherwise a few that stand for the samples'.",
+    "``input=AxB:weight``, further inputs behind commas.",
+    flags=("--shape",),
+    metavar="INPUT=AxB[:WEIGHT]",
+    repeated=True,
+)
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
 NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)
 QUANT_TYPE = Option(
     "Type of quantized activations: int8, uint8, int16, uint16, fp8, as the target has it; auto leaves it the choice.",
     metavar="TYPE",
-)
-AUGMENT = Option(
-    "Variations of the samples that ranges also suit, and what a model loses on them: none, auto, or "
-    "module:function(sample, rng), which gives samples by name.",
-    "auto varies images, series and tokens, and leaves alone what it cannot tell.",
-    metavar="HOW",
 )
 SEED = Option("Seed of every random choice.", type=int, least=0)
 OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
@@ -218,7 +232,20 @@ PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`
 BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1, most=10_000)
 PROCESSES = Option("Fresh processes.", type=int, least=1, most=1000)
 QUANTIZED = Option("The quantized model.", flags=("--out", "-o"), metavar="OUT.onnx", type=Path)
-RECIPE = Option("full-int8, conv-matmul, dynamic, or a YAML file of rules.", "Or rules.", metavar="RECIPE")
+RECIPE = Option(
+    f"{BY_COSTS}: the fastest placement by the processor's cost table; full-int8, conv-matmul, dynamic, or a YAML file "
+    "of rules.",
+    "Or rules. Without a cost table it is full-int8.",
+    metavar="RECIPE",
+)
+INSTANT_MIN_SQNR = Option(
+    f"Least SQNR of the worst output, where --recipe is {BY_COSTS}.", "In dB.", metavar="DB", type=float
+)
+CALIBRATION_BUDGET = Option(
+    "Time after which no further measurement is begun: 60s, 2m, or none.",
+    "Or seconds; None for no limit.",
+    metavar="TIME",
+)
 RUN = Option("Output folder of a run.", metavar="OUT", type=Path, positional=True, show_default=False)
 SELECTED = Option(
     "The model to write; OUT/selected.onnx.", flags=("--to",), metavar="FILE", type=Path, show_default=False

@@ -65,6 +65,7 @@ def page(run: FinishedRun) -> str:
         trace=trace(run),
         sentinel=sentinel(run),
         anchors=run.result.get("anchors", []),
+        shapes=run.result["best"].get("shapes", []),
         bars=[] if evidence is None else bars(run, evidence),
         kinds=KINDS,
         units=units,

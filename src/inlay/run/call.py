@@ -14,10 +14,11 @@ from inlay.data import (
     NO_MASK,
     InputSpec,
     Samples,
+    ShapeWish,
     bound,
     files_of,
     input_specs,
-    random_samples,
+    random_of_shapes,
     read_labels,
     read_samples,
 )
@@ -33,8 +34,10 @@ from inlay.prepare.options import (
     parse_duration,
     parse_share,
 )
-from inlay.quant.accuracy import Bound, Metric, find_metric
+from inlay.quant.accuracy import Bound, find_metric
 from inlay.regions.cache import PatternCache
+from inlay.run.inputs import TuneRequest
+from inlay.run.progress import Silent
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import OptionValue, TargetSpec
 
@@ -69,9 +72,9 @@ class Given:
         specs = bound(input_specs(file.model), sizes)
         return cls(file, None if data is None else read_samples(data, specs), specs, sizes)
 
-    def samples_or_random(self, rng: np.random.Generator, count: int) -> Samples:
-        """Its samples, or random ones where there are none."""
-        return self.samples or random_samples(self.specs, rng, count)
+    def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
+        """Its samples, or random ones where there are none, of the shapes that are wished for."""
+        return self.samples or random_of_shapes(self.specs, wishes, rng, count)
 
     def masked(self, samples: Samples, mask: str) -> Samples:
         """``samples`` with ``--mask``. Raises UsageError where the model has no such input."""
@@ -81,54 +84,56 @@ class Given:
         return replace(samples, mask=mask)
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A call of ``tune``, read and checked: the model, its samples, the settings, and the function of the metric."""
+def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: TargetSpec) -> TuneRequest:
+    """A call of ``tune``, read and checked.
 
-    file: ModelFile
-    samples: Samples | None
-    config: TuneConfig
-    metric: Metric | None
+    Args:
+        function: whose signature declares the options.
+        call: its arguments by name.
+        target: to tune for.
 
-    @classmethod
-    def of(cls, function: Callable[..., Any], call: Mapping[str, Any], target: TargetSpec) -> Asked:
-        """From the arguments of a call of ``function``, by name, whose options its signature declares."""
-        data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
-        given = Given.read(call["model"], data, call["bind"])
-        samples = None if given.samples is None else given.masked(given.samples, call["mask"])
-        if samples is None and call["mask"] != AUTO_MASK:
-            raise UsageError("--mask without --data: random samples have no padding")
-        if labels is not None:
-            if samples is None:
-                raise UsageError("--labels without --data: labels belong to samples")
-            if metric in (None, "sqnr"):
-                raise UsageError("--labels without --metric: only a metric looks at labels")
-            array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
-            samples = replace(samples, labels=array)
-        measure = find_metric(metric, None if samples is None else samples.labels)
-        baseline, cache, recipe = call["qdq_baseline"], call["pattern_cache"], call["recipe"]
-        config = TuneConfig(
-            target=target,
-            bound=_bound(metric, call["max_drop"], call["min_sqnr"], call["no_bound"]),
-            bind=given.sizes,
-            budget_s=seconds_of(call["budget"]),
-            qdq_baseline=None if baseline is None else Path(baseline),
-            pattern_cache=None if cache is None else Path(cache),
-            nodes=tuple(call["nodes"]),
-            recipe=None if recipe is None else find_recipe(recipe),
-            command=command_line(function, call),
-            **{name: call[name] for name in _AS_GIVEN},
-        )
-        if strategy not in STRATEGIES:
-            raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
-        if config.pattern_cache is not None:
-            PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
-        return cls(given.file, samples, config, measure)
+    Raises:
+        InlayError: the model, the samples or an option cannot be used.
+    """
+    data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
+    given = Given.read(call["model"], data, call["bind"])
+    samples = None if given.samples is None else given.masked(given.samples, call["mask"])
+    if samples is None and call["mask"] != AUTO_MASK:
+        raise UsageError("--mask without --data: random samples have no padding")
+    if labels is not None:
+        if samples is None:
+            raise UsageError("--labels without --data: labels belong to samples")
+        if metric in (None, "sqnr"):
+            raise UsageError("--labels without --metric: only a metric looks at labels")
+        array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
+        samples = replace(samples, labels=array)
+    measure = find_metric(metric, None if samples is None else samples.labels)
+    baseline, cache, recipe = call["qdq_baseline"], call["pattern_cache"], call["recipe"]
+    config = TuneConfig(
+        target=target,
+        bound=_bound(metric, call["max_drop"], call["min_sqnr"], call["no_bound"]),
+        bind=given.sizes,
+        budget_s=seconds_of(call["budget"]),
+        qdq_baseline=None if baseline is None else Path(baseline),
+        pattern_cache=None if cache is None else Path(cache),
+        nodes=tuple(call["nodes"]),
+        shapes=tuple(call["shapes"]),
+        recipe=None if recipe is None else find_recipe(recipe),
+        command=command_line(function, call),
+        **{name: call[name] for name in _AS_GIVEN},
+    )
+    if strategy not in STRATEGIES:
+        raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
+    if config.pattern_cache is not None:
+        PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
+    return TuneRequest(
+        given.file, Path(call["out"]), samples, config, measure, call["restart"], call["progress"] or Silent()
+    )
 
 
 _AS_GIVEN = (
     "seed", "max_measurements", "max_builds", "keep_qparams", "cost_db", "strategy", "schemes_per_region", "quant_type",
-    "augment",
+    "freeze_shapes",
 )  # fmt: skip
 """Options of ``tune`` that are settings of a run as they are."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples, save_feed
+from inlay.data import Workload
 from inlay.errors import CompileFailed, ModelError
 from inlay.measure.client import Worker, joined
 from inlay.measure.stats import LEVEL, speedup
@@ -34,7 +34,7 @@ class BenchRow:
 def compare(
     files: Sequence[ModelFile],
     spec: TargetSpec,
-    samples: Samples,
+    workload: Workload,
     blocks: int,
     processes: int,
     rng: np.random.Generator,
@@ -44,7 +44,7 @@ def compare(
     Args:
         files: the models; ratios are to the first.
         spec: the target.
-        samples: the first one is what is timed.
+        workload: what is timed.
         blocks: interleaved ones in each process.
         processes: fresh ones.
         rng: seeds the order within blocks.
@@ -55,8 +55,7 @@ def compare(
     artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
     readings = []
     with tempfile.TemporaryDirectory() as folder:
-        feed = Path(folder) / "feed.npz"
-        save_feed(feed, samples.feeds[0])
+        feed = workload.save(Path(folder) / "latency")
         for _ in range(processes):
             with Worker(spec, Path(folder)) as worker:
                 worker.must_time()

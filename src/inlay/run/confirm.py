@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Samples
+from inlay.data import Samples, Workload
 from inlay.errors import TargetError
 from inlay.measure.client import Limit, StartWorker, Worker
 from inlay.measure.policy import REPORTED_LEVEL
@@ -42,7 +42,7 @@ from inlay.run.contenders import (
     open_cases,
     promise,
 )
-from inlay.run.delivered import best_of, ratio_of
+from inlay.run.delivered import best_of, by_shape, ratio_of
 from inlay.run.evaluate import Candidate
 from inlay.run.fresh_readings import FreshReadings
 from inlay.run.outputs import install
@@ -158,6 +158,7 @@ class Confirmation:
         start: starts the fresh processes that measure.
         limit: seconds that one call of the runtime may take.
         feed: file of the inputs that latency is measured on.
+        workload: what is in there.
         unseen: the verification samples; None where there are too few.
         config: settings.
         folder: for scratch files.
@@ -173,6 +174,7 @@ class Confirmation:
     start: StartWorker
     limit: Limit
     feed: Path
+    workload: Workload
     unseen: Unseen | None
     config: TuneConfig
     folder: Path
@@ -206,6 +208,7 @@ class Confirmation:
             self._gain(base, champion, reported),
             self._gain(reference, champion, reported),
             verifier.accuracy(champion),
+            by_shape(base, champion, self.workload),
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in contenders}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]

@@ -36,12 +36,14 @@ class Entry:
         file: the final form.
         ns: its readings, shape (blocks,).
         taken: share of each that other processes took, at most; a number for all.
+        by_feed: its readings on each feed of a workload, shape (blocks, feeds); None where there is one.
     """
 
     candidate: Candidate
     file: Artifact
     ns: np.ndarray
     taken: np.ndarray | float = 0.0
+    by_feed: np.ndarray | None = None
 
     @property
     def own_ns(self) -> np.ndarray:
@@ -63,14 +65,19 @@ class Entry:
         """Whether it is an anchor."""
         return self.candidate.trial.proposal.anchor
 
-    def with_readings(self, ns: np.ndarray, taken: np.ndarray | float = 0.0) -> Entry:
+    def with_readings(
+        self, ns: np.ndarray, taken: np.ndarray | float = 0.0, by_feed: np.ndarray | None = None
+    ) -> Entry:
         """The same contender with other readings."""
-        return replace(self, ns=ns, taken=taken)
+        return replace(self, ns=ns, taken=taken, by_feed=by_feed)
 
     def behind(self, first: Entry) -> Entry:
         """The same contender with the readings of an earlier look before its own."""
         taken = [np.broadcast_to(e.taken, e.ns.shape) for e in (first, self)]
-        return self.with_readings(np.concatenate([first.ns, self.ns]), np.concatenate(taken))
+        by_feed = None
+        if first.by_feed is not None and self.by_feed is not None:
+            by_feed = np.concatenate([first.by_feed, self.by_feed])
+        return self.with_readings(np.concatenate([first.ns, self.ns]), np.concatenate(taken), by_feed)
 
 
 def contenders_of(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from inlay.data import Workload
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.contenders import Entry
-from inlay.run.result import Best
+from inlay.run.result import Best, ShapeFigures
 from inlay.trial import Accuracy, Interval, Measured
 
 
@@ -17,8 +18,28 @@ def ratio_of(gained: Interval, reference: Interval) -> Interval:
     return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
 
 
-def best_of(champion: Entry, over_given: Interval, over_float: Interval, verified: Accuracy | None) -> Best:
-    """What is delivered, with its speed-ups and its accuracy on unseen samples."""
+def by_shape(base: Entry, champion: Entry, workload: Workload) -> tuple[ShapeFigures, ...]:
+    """The figures of what is delivered on each feed of a workload; none where there is one, or no readings of each."""
+    if base.by_feed is None or champion.by_feed is None:
+        return ()
+    ratios = np.exp(np.median(np.log(base.by_feed / champion.by_feed), axis=0))
+    before, after = (np.median(e.by_feed, axis=0) / 1e6 for e in (base, champion) if e.by_feed is not None)
+    return tuple(
+        ShapeFigures({n: list(s) for n, s in shapes}, weight, float(was), float(now), float(ratio))
+        for shapes, weight, was, now, ratio in zip(
+            workload.shapes, workload.weights, before, after, ratios, strict=True
+        )
+    )
+
+
+def best_of(
+    champion: Entry,
+    over_given: Interval,
+    over_float: Interval,
+    verified: Accuracy | None,
+    shapes: tuple[ShapeFigures, ...] = (),
+) -> Best:
+    """What is delivered, with its speed-ups, its accuracy on unseen samples, and its figures by shape."""
     outcome = champion.candidate.trial.outcome
     assert isinstance(outcome, Measured)
     proto = onnx.load(str(champion.file.path), load_external_data=False)
@@ -35,4 +56,5 @@ def best_of(champion: Entry, over_given: Interval, over_float: Interval, verifie
         is_float=not champion.candidate.placement and not {"QuantizeLinear", "DequantizeLinear"} & set(types),
         output_sha256=file_sha256(champion.file.path),
         size_bytes=model_bytes(champion.file.path),
+        shapes=shapes,
     )

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
+import numpy as np
+
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.client import kernel_times
 from inlay.measure.journal import Fact
@@ -68,18 +70,24 @@ SAMPLES: Fact[tuple[int, int]] = Fact("samples", lambda data: (int(data[0]), int
 """Samples that candidates are judged on, and the winner."""
 CALIBRATION_SAMPLES = Fact("calibration_samples", int)
 """Samples that qparams come from."""
-VARIATIONS = Fact("variations", int)
-"""Variations of samples that models are judged on."""
 HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the search's time."""
 SPARE = Fact("spare", bool)
 """Whether there was time for anchors that are not expected to gain."""
 KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
 """Nanoseconds by signature that the cost database knew when the run began."""
+PRICED: Fact[np.ndarray] = Fact(
+    "priced",
+    lambda data: np.array([np.nan if ns is None else float(ns) for ns in data], np.float64),
+    lambda found: [None if np.isnan(ns) else ns for ns in found.tolist()],
+)
+"""Nanoseconds of each parameter of the cost model by the processor's table; empty without a table."""
 SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""
 EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(float, s)) for v, s in data.items()})
 """What the channels of activations are divided by, for the products that read them."""
+FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
+"""Sizes of the dynamic dimensions that were fixed, by symbol."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""
 CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)

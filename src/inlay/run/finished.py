@@ -13,7 +13,7 @@ from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, SATURATIONS
+from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, SATURATIONS
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.types import Placement
@@ -37,7 +37,7 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
         raise JournalError(f"{journal.path} {TOO_OLD}")
     extraction = take_apart(file, [feed], work, journal.fact(SATURATIONS))
     target = Capabilities.of(create(known.spec))
-    prepared = prepare(file, target, feed, work, extraction=extraction)
+    prepared = prepare(file, target, feed, work, extraction=extraction, sizes=journal.fact(FROZEN))
     prepared = equalized(prepared, journal.fact(EQUALIZATION) or {}, target, feed)
 
     def write(placement: Placement, path: Path) -> Artifact:

@@ -88,7 +88,8 @@ class FreshReadings:
             if deterministic:
                 break
         whole = joined(readings)
-        return [e.with_readings(whole.ns[:, i], whole.taken[:, i]) for i, e in enumerate(kept)]
+        each = [None if whole.by_feed is None else whole.by_feed[:, i] for i in range(len(kept))]
+        return [e.with_readings(whole.ns[:, i], whole.taken[:, i], each[i]) for i, e in enumerate(kept)]
 
     def _one_process(self, entries: Sequence[Entry], most: int) -> tuple[Timing, bool]:
         """Readings of one process, and if they have no noise.

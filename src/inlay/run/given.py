@@ -91,7 +91,7 @@ def _original(session: Session, given: Given, meter: Meter) -> Candidate:
 def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
     """The result where the time ended before there was a candidate: the given model, as it was timed."""
     inputs = session.inputs
-    (feed,) = session.save_feeds("latency", inputs.parts.calibration.part([0]))
+    feed = inputs.workload.save(session.work / "latency")
     protocol = replace(inputs.config.protocol, first_blocks=1)
     evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)
     entry = Entry(evaluator.incumbent, given.file, np.array([evaluator.incumbent.latency_ns]))

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from inlay.data import AUTO_MASK, Samples, Split, bound, evenly_spaced, input_specs, random_samples, split
+from inlay.data import (
+    AUTO_MASK,
+    Samples,
+    Split,
+    Workload,
+    bound,
+    common_sizes,
+    evenly_spaced,
+    input_specs,
+    parse_shapes,
+    random_of_shapes,
+    split,
+    workload_of,
+)
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
+from inlay.measure.client import Lab
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline
 from inlay.prepare.take_apart import holds_quantized
 from inlay.quant.accuracy import Metric
+from inlay.run.progress import Progress, Silent
 from inlay.version import __version__
 
 RANDOM_SAMPLES = 8
@@ -30,6 +45,34 @@ OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.s
 
 
 @dataclass(frozen=True, eq=False)
+class TuneRequest:
+    """What a caller asks for.
+
+    Attributes:
+        file: the ONNX model.
+        out: folder for the results; the same request continues the run in it.
+        samples: real inputs, with labels where the metric needs them; None for random inputs (latency is then real,
+            accuracy is not).
+        config: settings.
+        metric: the function behind ``config.bound.metric``.
+        restart: forget an earlier run in ``out``.
+        progress: hears what happens.
+        lab: where latency is measured, and by which clock; this machine's own by default.
+        before_s: seconds of the budget that the command has used up before this.
+    """
+
+    file: ModelFile
+    out: Path
+    samples: Samples | None = None
+    config: TuneConfig = field(default_factory=TuneConfig)
+    metric: Metric | None = None
+    restart: bool = False
+    progress: Progress = field(default_factory=Silent)
+    lab: Lab = field(default_factory=Lab)
+    before_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
 class RunInputs:
     """What a run works with, once everything that can be wrong with the call has been ruled out.
 
@@ -39,6 +82,7 @@ class RunInputs:
         qdq_baseline: the Q/DQ model to beat, or None.
         samples: all samples.
         parts: the same, split for calibration, selection and verification.
+        workload: what latency is measured on.
         metric: the function behind ``config.bound.metric``, or None.
         out: folder of the results.
     """
@@ -48,35 +92,40 @@ class RunInputs:
     qdq_baseline: ModelFile | None
     samples: Samples
     parts: Split
+    workload: Workload
     metric: Metric | None
     out: Path
 
     @classmethod
-    def of(
-        cls,
-        file: ModelFile,
-        out: Path,
-        samples: Samples | None,
-        config: TuneConfig,
-        metric: Metric | None,
-        rng: np.random.Generator,
-    ) -> RunInputs:
+    def of(cls, asked: TuneRequest, rng: np.random.Generator) -> RunInputs:
         """Load the Q/DQ baseline, draw random samples where there are none, and split them.
 
         Raises:
             InlayError: an output would overwrite an input, the Q/DQ baseline does not fit the model, or random samples
                 cannot be drawn for its inputs.
         """
+        file, samples, config = asked.file, asked.samples, asked.config
         specs = input_specs(file.model)
         baseline = None if config.qdq_baseline is None else read_baseline(config.qdq_baseline, file)
         if config.keep_qparams and baseline is None and not holds_quantized(file):
             raise UsageError("--keep-qparams: there is no Q/DQ model to keep them from")
+        specs = bound(specs, config.bind)
+        wishes = parse_shapes(config.shapes, specs)
         if samples is None:
-            samples = random_samples(bound(specs, config.bind), rng, RANDOM_SAMPLES)
+            samples = random_of_shapes(specs, wishes, rng, RANDOM_SAMPLES)
         given = (*file.files, *(() if baseline is None else baseline.files))
-        refuse_overwriting([out / name for name in OUTPUTS], given)
+        refuse_overwriting([asked.out / name for name in OUTPUTS], given)
         parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)
-        return cls(config, file, baseline, samples, parts, metric, out)
+        every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
+        workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes)
+        return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out)
+
+    @property
+    def frozen(self) -> dict[str, int]:
+        """Sizes of the dynamic dimensions that the written model is to have fixed, by symbol."""
+        feeds = (*self.samples.feeds, *self.workload.feeds)
+        common = common_sizes(input_specs(self.file.model), feeds) if self.config.freeze_shapes else {}
+        return {**common, **self.config.bind}
 
     @property
     def verification(self) -> Samples | None:

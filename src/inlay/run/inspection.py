@@ -6,25 +6,21 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from inlay.data import InputSpec, Samples, input_specs
-from inlay.measure.client import Lab
+from inlay.data import InputSpec, input_specs
 from inlay.model.load import ModelFile
 from inlay.model.store import model_bytes
-from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import holds_quantized, take_apart
-from inlay.quant.accuracy import Metric
 from inlay.run.given import run_given
-from inlay.run.inputs import RunInputs
+from inlay.run.inputs import TuneRequest
 from inlay.run.plan import efforts
-from inlay.run.progress import Progress, Silent
 from inlay.run.session import open_session
 from inlay.search.baselines import anchor_placements
 from inlay.space.units import rejection_counts
@@ -175,25 +171,16 @@ class DryRun:
     bound: str
 
 
-def dry_run(
-    file: ModelFile,
-    samples: Samples | None,
-    config: TuneConfig,
-    metric: Metric | None,
-    progress: Progress | None = None,
-    before_s: float = 0.0,
-) -> DryRun:
-    """Run and prepare the model as a run would, and say what would follow. Nothing is written.
+def dry_run(asked: TuneRequest) -> DryRun:
+    """Run and prepare the model as a run would, and say what would follow. Nothing is written, also not to its folder.
 
     Raises:
         InlayError: what the run would end with.
     """
-    lab = Lab()
-    begun = lab.clock() - before_s
-    rng = np.random.default_rng(config.seed)
+    file, config = asked.file, asked.config
     with tempfile.TemporaryDirectory() as folder:
-        inputs = RunInputs.of(file, Path(folder) / _RUN_FOLDER, samples, config, metric, rng)
-        with open_session(inputs, rng, progress or Silent(), False, lab, begun) as session:
+        into_folder = replace(asked, out=Path(folder) / _RUN_FOLDER, restart=False)
+        with open_session(into_folder) as session:
             run_given(session)
             parts, target = session.inputs.parts, Capabilities.of(create(config.target))
             extraction = take_apart(file, parts.calibration.feeds[:1], session.work)

@@ -12,13 +12,11 @@ from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
 from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import ImportedQDQ
-from inlay.quant.accuracy import Bound
 from inlay.quant.rewrite import Rewrite
 from inlay.regions.known import Coverage
 from inlay.run.confirm import Confirmed
 from inlay.run.patterns import PATTERN_CACHE
-from inlay.run.stress import Losses
-from inlay.search.baselines import FLOAT, FULL_INT8
+from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
 from inlay.trial import Failed, Trial
@@ -49,9 +47,8 @@ def notes_for(
     interrupted: bool,
     cuts: Sequence[str],
     why_slow: Callable[[], str],
-    losses: Losses,
-    bound: Bound,
     patterns: Coverage | None = None,
+    frozen: str = "",
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
@@ -67,9 +64,9 @@ def notes_for(
         *_data_notes(data_kind, verified),
         *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
-        *_stress_notes(losses, bound),
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
+        *_frozen_notes(confirmed, frozen),
         *_float_notes(confirmed, units, anchors, why_slow),
         *_rewrite_notes(confirmed, rewrites),
         *dict.fromkeys(
@@ -88,17 +85,9 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
         yield "too few samples to keep some back: the accuracy is that of samples that the search has looked at"
 
 
-def _stress_notes(losses: Losses, bound: Bound) -> Iterator[str]:
-    loss = losses.delivered
-    if loss is None:
-        return
-    least, broken = bound.min_sqnr_db, []
-    if least is not None:
-        broken = [f"{db:.1f} dB with {name}" for name, db in loss.varied_db.items() if db < least <= loss.samples_db]
-    if broken:
-        yield f"{least:g} dB holds on your samples, not where they are varied: {', '.join(broken)}"
-    else:
-        yield f"varied samples: {loss}"
+def _frozen_notes(confirmed: Confirmed, frozen: str) -> Iterator[str]:
+    if frozen and confirmed.best.origin != ORIGINAL:
+        yield f"the written model takes no other sizes than {frozen}: its shapes are computed once and for all"
 
 
 def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, SENSITIVITY
+from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY
+from inlay.run.machine_costs import read_costs
 from inlay.run.noise_probes import SHARE, Probes
 from inlay.run.plan import Costs
 from inlay.run.progress import Progress
@@ -30,6 +31,7 @@ from inlay.search.guided import Guided
 from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import Fingerprint, KernelTime
+from inlay.targets.registry import create
 from inlay.trial import noise_of
 from inlay.types import Placement
 
@@ -110,6 +112,7 @@ class GuidedSetup:
             None if least_db is None else noise_of(least_db),
             self._baseline_ns,
             self.journal.once(KNOWN_COSTS, partial(self._known_costs, unit_graph)),
+            self.journal.once(PRICED, partial(self._priced, unit_graph)),
         )
         return Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))
 
@@ -133,6 +136,16 @@ class GuidedSetup:
         if not self.config.cost_db:
             return {}
         return CostDatabase(self.fingerprint).read(set(CostParameters(unit_graph).signatures))
+
+    def _priced(self, unit_graph: UnitGraph) -> np.ndarray:
+        """Costs by the table that was measured on this very target; empty without one."""
+        if not self.config.cost_db:
+            return np.zeros(0)
+        known = read_costs(create(self.config.target), self.fingerprint)
+        if known.warning:
+            self.progress.stage(known.warning)
+        own = known.table if known.own else None
+        return np.zeros(0) if own is None else own.price(self.prepared.graph, CostParameters(unit_graph))
 
     def _sensitivity(self, probes: Probes) -> Sensitivity:
         if self.journal.fact(SENSITIVITY) is None:

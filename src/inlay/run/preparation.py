@@ -6,7 +6,7 @@ from inlay.data import evenly_spaced
 from inlay.prepare.equalize import Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
-from inlay.run.facts import EQUALIZATION, SATURATIONS
+from inlay.run.facts import EQUALIZATION, FROZEN, SATURATIONS
 from inlay.run.session import Session
 from inlay.targets.base import Capabilities
 
@@ -23,7 +23,10 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
     extraction = take_apart(inputs.file, samples.feeds, session.work, journal.fact(SATURATIONS))
     if extraction is not None:
         journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
-    return prepare(inputs.file, target, samples.feeds[0], session.work, config.nodes, config.recipe, extraction)
+    if inputs.frozen:
+        journal.record_fact(FROZEN, inputs.frozen)
+    feed, frozen = samples.feeds[0], inputs.frozen
+    return prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
 
 
 def without_outliers(session: Session, target: Capabilities, prepared: PreparedModel) -> PreparedModel:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from inlay.files import replacing
-from inlay.run.robustness import Robustness
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
 from inlay.version import __version__
 
@@ -21,7 +20,6 @@ class AnchorResult:
     name: str
     outcome: Outcome
     size_bytes: int | None = None
-    robustness: Robustness | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
@@ -35,7 +33,6 @@ class AnchorResult:
                 "feasible": False,
                 "why": why,
                 "size_bytes": self.size_bytes,
-                "stress": None,
             }
         accuracy = self.outcome.accuracy
         latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
@@ -50,8 +47,25 @@ class AnchorResult:
             "feasible": accuracy.feasible,
             "why": accuracy.reason,
             "size_bytes": self.size_bytes,
-            "stress": None if self.robustness is None else self.robustness.as_json(),
         }
+
+
+@dataclass(frozen=True)
+class ShapeFigures:
+    """One of several shapes that latency was measured on.
+
+    Attributes:
+        shapes: of each input.
+        weight: its share of the mean latency.
+        baseline_ms, latency_ms: medians of the given and of the delivered model, in the same blocks.
+        speedup: median of their ratios.
+    """
+
+    shapes: Mapping[str, list[int]]
+    weight: float
+    baseline_ms: float
+    latency_ms: float
+    speedup: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class Best:
         output_sha256: of the delivered file, which is the measured file.
         size_bytes: of that file with its weights.
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
-        robustness: what variations of the samples lose; None for float, or where none were made.
+        shapes: the figures by shape, where latency was measured on several.
     """
 
     origin: str
@@ -86,7 +100,7 @@ class Best:
     output_sha256: str
     size_bytes: int
     confirmed: bool = True
-    robustness: Robustness | None = None
+    shapes: tuple[ShapeFigures, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``; accuracy from the verification samples where there are some."""
@@ -107,9 +121,9 @@ class Best:
             "outputs": [asdict(o) for o in accuracy.outputs],
             "qdq_pairs": self.qdq_pairs,
             "is_float": self.is_float,
-            "stress": None if self.robustness is None else self.robustness.as_json(),
             "output_sha256": self.output_sha256,
             "size_bytes": self.size_bytes,
+            **({"shapes": [asdict(s) for s in self.shapes]} if self.shapes else {}),
         }
 
 

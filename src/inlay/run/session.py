@@ -16,14 +16,13 @@ from filelock import FileLock, Timeout
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut
-from inlay.measure.client import Lab, Limit, Worker
+from inlay.measure.client import Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
 from inlay.run.facts import SAMPLES
-from inlay.run.inputs import RunInputs
+from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.plan import FREE, Costs, Plan
-from inlay.run.progress import Progress
 from inlay.targets.base import Artifact, TargetSpec
 
 _QUICK_S = 0.05
@@ -50,31 +49,24 @@ class Session:
     """
 
     def __init__(
-        self,
-        inputs: RunInputs,
-        work: Path,
-        rng: np.random.Generator,
-        progress: Progress,
-        restart: bool,
-        lab: Lab,
-        begun: float,
+        self, asked: TuneRequest, inputs: RunInputs, work: Path, rng: np.random.Generator, begun: float
     ) -> None:
-        self.inputs, self.work = inputs, work
-        self.rng, self.progress, self.lab = rng, progress, lab
+        self.inputs, self.work, self.rng = inputs, work, rng
+        self.progress, self.lab = asked.progress, asked.lab
         self._begun = begun
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
         self._costs = FREE  # until the given model has run
-        self._deadline = Deadline(clock=lab.clock)  # none, until the plan is made
-        starting = lab.clock()
+        self._deadline = Deadline(clock=self.lab.clock)  # none, until the plan is made
+        starting = self.lab.clock()
         self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
-        self.worker_s = lab.clock() - starting
+        self.worker_s = self.lab.clock() - starting
         try:
             self.worker.must_time()
             target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
             journal = inputs.out / "run.sqlite"
-            self.journal = Journal(journal, inputs.identity(target), restart, lambda: self.seconds)
-            self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, lab.clock)
+            self.journal = Journal(journal, inputs.identity(target), asked.restart, lambda: self.seconds)
+            self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, self.lab.clock)
             self._deadline = self.plan.deadline
         except BaseException:  # also where it is interrupted: nobody else could end the worker
             self.worker.close()
@@ -196,18 +188,20 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(
-    inputs: RunInputs, rng: np.random.Generator, progress: Progress, restart: bool, lab: Lab, begun: float
-) -> Iterator[Session]:
-    """Lock the output folder, start the worker and open the journal; within it guarded calls end with the budget.
+def open_session(asked: TuneRequest) -> Iterator[Session]:
+    """Check the inputs, lock the output folder, start the worker and open the journal.
 
-    A run that fails before it found anything out leaves no journal behind.
+    Within it guarded calls end with the budget. A run that fails before it found anything out leaves no journal behind.
 
     Raises:
         JournalError: the folder is in use, belongs to another run, or cannot be written.
+        InlayError: the inputs cannot be used.
     """
+    begun = asked.lab.clock() - asked.before_s
+    rng = np.random.default_rng(asked.config.seed)
+    inputs = RunInputs.of(asked, rng)
     with work_in(inputs.out) as work:
-        session = Session(inputs, work, rng, progress, restart, lab, begun)
+        session = Session(asked, inputs, work, rng, begun)
         try:
             with limited(session.limit_s):
                 yield session

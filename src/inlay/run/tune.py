@@ -12,19 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from inlay.data import Samples
 from inlay.errors import InlayError, Late
-from inlay.measure.client import Lab
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
-from inlay.model.load import ModelFile
+from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
-from inlay.quant.accuracy import Metric
 from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
@@ -35,19 +29,17 @@ from inlay.run.evaluate import Evaluator
 from inlay.run.evidence import EVIDENCE, evidence_of
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone, run_given
-from inlay.run.inputs import RunInputs
+from inlay.run.inputs import TuneRequest
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import efforts
 from inlay.run.preparation import prepare_model, without_outliers
-from inlay.run.progress import Progress, Silent
+from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
-from inlay.run.robustness import StressTest
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
-from inlay.run.stress import calibration_stress, losses, stress_test
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
 from inlay.targets.base import Capabilities
@@ -61,39 +53,13 @@ _SAFETY_DB = 1.0
 """What such a search asks for beyond what the winner lacked."""
 
 
-def tune(
-    file: ModelFile,
-    out: str | Path,
-    samples: Samples | None = None,
-    config: TuneConfig | None = None,
-    metric: Metric | None = None,
-    restart: bool = False,
-    progress: Progress | None = None,
-    lab: Lab | None = None,
-    before_s: float = 0.0,
-) -> TuneResult:
-    """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it to ``out``.
-
-    Args:
-        file: the ONNX model.
-        out: folder for ``model.onnx``, ``result.json`` and ``run.sqlite``; the same call on it continues the run.
-        samples: real inputs, with labels where the metric needs them; None for random inputs (latency is then real,
-            accuracy is not).
-        config: settings.
-        metric: the function behind ``config.bound.metric``.
-        restart: forget an earlier run in ``out``.
-        progress: hears what happens.
-        lab: where latency is measured, and by which clock; this machine's own by default.
-        before_s: seconds of the budget that the command has used up before this call.
+def tune(asked: TuneRequest) -> TuneResult:
+    """Find the fastest placement of Q/DQ nodes that keeps the accuracy bound, and write it.
 
     Raises:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
     """
-    config, lab = config or TuneConfig(), lab or Lab()
-    begun = lab.clock() - before_s
-    rng = np.random.default_rng(config.seed)
-    inputs = RunInputs.of(file, Path(out), samples, config, metric, rng)
-    with open_session(inputs, rng, progress or Silent(), restart, lab, begun) as session:
+    with open_session(asked) as session:
         given = run_given(session)
         try:
             with limited(lambda: session.plan.before_writing.left):
@@ -104,10 +70,10 @@ def tune(
         ended = _search(session, model, search)
         confirmed, retreat_builds = _confirm(session, given, model, search, ended)
         ended = replace(ended, builds=ended.builds + retreat_builds)
-        result = _result(session, given, model, search, ended, confirmed)
-        write_recipe(inputs.out / "recipe.yaml", model.prepared, confirmed.placement)
-        confirmed.install(inputs.out / "model.onnx")
-        write_json(inputs.out / "result.json", result.as_json())
+        result = _result(session, model, search, ended, confirmed)
+        write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement)
+        confirmed.install(asked.out / "model.onnx")
+        write_json(asked.out / "result.json", result.as_json())
         with contextlib.suppress(InlayError):  # nothing of the result depends on it
             _leave_evidence(session, model, search, confirmed)
         return result
@@ -145,13 +111,11 @@ class _Calibrated:
         prepared: the model.
         imported: quantized models to start from and to beat.
         candidates: turns placements into files.
-        test: variations of the selection samples.
     """
 
     prepared: PreparedModel
     imported: ImportedQDQ
     candidates: CandidateWriter
-    test: StressTest
 
 
 def _calibrate(session: Session, given: Given) -> _Calibrated:
@@ -165,12 +129,10 @@ def _calibrate(session: Session, given: Given) -> _Calibrated:
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
     deadline = session.plan.calibration(session.costs, config)
-    test = stress_test(session, "varied", session.inputs.parts.selection, given.file)
-    stress = calibration_stress(session)
-    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
+    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline)
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
-    return _Calibrated(prepared, imported, candidates, test)
+    return _Calibrated(prepared, imported, candidates)
 
 
 # --- search --------------------------------------------------------------------------------------------------------
@@ -202,7 +164,7 @@ class _SearchEnd:
 def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
     journal, plan = session.journal, session.plan
-    (feed,) = session.save_feeds("latency", parts.calibration.part([0]))
+    feed = session.inputs.workload.save(session.work / "latency")
     protocol = plan.protocol(config.protocol, session.costs, plan.search(session.costs, config))
     evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left)
     time = SearchTime(
@@ -285,6 +247,7 @@ def _confirm(
         session.start_worker,
         session.limit_s,
         search.feed,
+        inputs.workload,
         unseen,
         replace(config, confirm_processes=1) if ended.interrupted else config,
         session.work,
@@ -314,7 +277,7 @@ def _confirm(
 
 
 def _result(
-    session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
+    session: Session, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
 ) -> TuneResult:
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
 
@@ -324,11 +287,8 @@ def _result(
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
-    lost = losses(session, confirmed, model.test, anchors.trials, write, given.file)
     notes = notes_for(
         confirmed,
-        losses=lost,
-        bound=inputs.config.bound,
         reports=model.prepared.normalized.reports,
         units=model.prepared.units,
         rewrites=model.prepared.rewrites,
@@ -338,8 +298,9 @@ def _result(
         lacks=worker.lacks,
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
-        cuts=(*_cuts(session, search, confirmed), *([lost.cut] if lost.cut else [])),
+        cuts=_cuts(session, search, confirmed),
         patterns=search.patterns.coverage,
+        frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
     )
     unit_note = not_measured(worker.fingerprint.facts)
@@ -363,7 +324,6 @@ def _result(
         search=facts,
         notes=(unit_note, *notes) if unit_note else notes,
         interrupted=ended.interrupted,
-        losses=lost,
     )
 
 

@@ -124,17 +124,22 @@ class Prediction:
 
 
 class CostModel:
-    """Learned costs of one model on one target; ``known`` ones are the :meth:`summary` of earlier runs.
+    """Learned costs of one model on one target.
+
+    ``known`` ones are the :meth:`summary` of earlier runs, ``priced`` ones those of the processor's table, by parameter
+    (:class:`~inlay.search.cost_prior.CostPrior`).
 
     Attributes:
         parameters: what has a cost.
         unattributed: for each profile, the share of its time in kernels without a known cause.
     """
 
-    def __init__(self, graph: UnitGraph, known: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, graph: UnitGraph, known: Mapping[str, float] | None = None, priced: np.ndarray | None = None
+    ) -> None:
         self.graph = graph
         self.parameters = CostParameters(graph)
-        self._prior = CostPrior(self.parameters, known or {})
+        self._prior = CostPrior(self.parameters, known or {}, priced)
         self._prior_costs: NormalCosts | None = None
         self._posterior: CostPosterior | None = None
         self._observations: list[Observation] = []
@@ -164,18 +169,11 @@ class CostModel:
         usual = float(np.median(self._log_scales)) if self._log_scales else log_scale
         self._log_scales.append(log_scale)
         scale = float(np.exp(weight * log_scale + (1.0 - weight) * usual))
-        paid = self.paid(labels)
-        costs: dict[int, float] = dict.fromkeys(paid.tolist(), 0.0)
-        self._outside = 0.0
-        for kernel in kernels:
-            at = self.parameters.cause(kernel, paid)
-            if at is None:
-                self._outside += kernel.ns * scale
-            else:
-                costs[at] += kernel.ns * scale
+        costs, outside = self.parameters.shares(self.paid(labels), kernels)
+        self._outside = outside * scale
         self.unattributed.append(sum(k.ns for k in kernels if not k.attributed) / total)
         for at, cost in costs.items():
-            self._prior.update(at, cost)
+            self._prior.update(at, cost * scale)
         self._prior_costs = self._posterior = None
 
     def update_from_latency(self, labels: np.ndarray, ns: float, relative_stddev: float) -> None:

@@ -11,7 +11,7 @@ signature in this run, in earlier runs, the same unit in another form, and the t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,6 +54,18 @@ class CostParameters:
                 return int(paid[len(self.graph.units) + k])
         owner = self.graph.owner(kernel.nodes)
         return None if owner is None else int(paid[owner])
+
+    def shares(self, paid: np.ndarray, kernels: Sequence[KernelTime]) -> tuple[dict[int, float], float]:
+        """Nanoseconds of a profile by each of the ``paid`` parameters, and those that belong to none."""
+        costs: dict[int, float] = dict.fromkeys(paid.tolist(), 0.0)
+        outside = 0.0
+        for kernel in kernels:
+            at = self.cause(kernel, paid)
+            if at is None:
+                outside += kernel.ns
+            else:
+                costs[at] += kernel.ns
+        return costs, outside
 
     @cached_property
     def signatures(self) -> tuple[str, ...]:
@@ -112,12 +124,21 @@ class NormalCosts:
 
 
 class CostPrior:
-    """Costs before whole-model times are taken into account; ``known`` ones are of earlier runs, by signature."""
+    """Costs before whole-model times are taken into account.
 
-    def __init__(self, parameters: CostParameters, known: Mapping[str, float]) -> None:
+    Args:
+        parameters: what has a cost.
+        known: costs of earlier runs, by signature.
+        priced: costs by the processor's table, NaN where it has none, shape (parameters,); None without a table.
+    """
+
+    def __init__(
+        self, parameters: CostParameters, known: Mapping[str, float], priced: np.ndarray | None = None
+    ) -> None:
         self._parameters = parameters
         self._graph = parameters.graph
         self._known = dict(known)
+        self._priced = np.full(parameters.size, np.nan) if priced is None else priced
         self._mean = np.full(parameters.size, np.nan)
         self._count = np.zeros(parameters.size, np.int64)
         self._jump = np.zeros(parameters.size)  # largest difference between readings, decaying
@@ -154,6 +175,8 @@ class CostPrior:
                 mean[at], relative[at] = float(np.mean(same[signature])), policy.SAME_SIGNATURE
             elif signature in self._known:
                 mean[at], relative[at] = self._known[signature] * pace, policy.SAME_SIGNATURE
+            elif np.isfinite(self._priced[at]):
+                mean[at], relative[at] = self._priced[at], policy.SAME_SIGNATURE
             elif at < self._parameters.first_edge:
                 mean[at], relative[at] = self._from_other_case(at, ratio, context_ratios)
             elif at >= self._parameters.first_form:

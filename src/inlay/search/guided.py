@@ -5,6 +5,7 @@
 2. *Cuts.* Profiles of the anchors give a cost model. Its optimal labeling is proposed; each trial corrects the model,
    until the optimum is a labeling that was tried. Where the accuracy bound rules something out, the noise of every
    source becomes a linear limit of the same problem, and each solution is probed before it is proposed.
+   Before them comes what the processor's cost table says alone, where there is one.
 3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy.
 4. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
    that drowns in the measurement noise.
@@ -56,6 +57,9 @@ class Guided(Scripted):
         surrogate.update_from_anchors()
         if not surrogate.cost_model.profiled:
             return
+        by_table = surrogate.solve_by_table()
+        if by_table is not None and surrogate.trial(by_table) is None:
+            yield from self._try(by_table, "by the processor's cost table")
         if surrogate.rewrites.rewrites and surrogate.best.any() and surrogate.trial(surrogate.best) is None:
             yield from self._try(surrogate.best, "the best anchor, faster kernels")
         yield from self._cuts()

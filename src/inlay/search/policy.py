@@ -110,6 +110,12 @@ TREND_READINGS = 4  # values in one state before a trend over size is fitted
 QUANTIZE_NS = (1500.0, 0.1)  # ns per Q, and per element, before a trend is known; the first profiles replace it
 DEQUANTIZE_NS = (1500.0, 0.15)  # ns per DQ, and per element, likewise
 
+# --- cost table: fits to measured kernels
+
+FIT_READINGS = 3  # of one kind in one state; with fewer its family counts
+SOMETIMES_FREE = 0.2  # share of the readings that are next to zero, from which they are no outliers
+FIT_REPEATS = 8  # weighted least squares, each with the weights that the last one's errors give
+
 # --- names for people -------------------------------------------------------------------------------------------------
 
 NAME_LENGTH = 49  # characters of a unit's name in an origin: one line of a terminal with the figures beside it

@@ -13,6 +13,7 @@ import numpy as np
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import policy
 from inlay.search.cost_model import CostModel, Prediction
+from inlay.search.cost_prior import CASES
 from inlay.search.edges import FLOAT
 from inlay.search.noise_model import NoiseAllowance
 from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
@@ -103,6 +104,14 @@ class Point(NamedTuple):
     sqnr_db: float
 
 
+def with_rewrites(prices: np.ndarray, graph: UnitGraph, rewrites: RewriteChoice) -> np.ndarray:
+    """Prices of all parameters with those rewrites, in nanoseconds, shape (parameters,)."""
+    found = prices.copy()
+    for i, unit in enumerate(graph.units):
+        found[i * CASES + CASES // 2 : (i + 1) * CASES] *= rewrites.ratios.get(unit.name, 1.0)
+    return found
+
+
 class Surrogate:
     """Trials so far, and models of cost and noise that they correct.
 
@@ -115,6 +124,7 @@ class Surrogate:
         bound: noise over signal that the SQNR bound allows; None where there is no such bound.
         baseline_ns: latency of the baseline.
         known: unit and boundary costs by signature, from earlier runs.
+        priced: costs by the processor's table, NaN where it has none, shape (parameters,); empty without one.
 
     Attributes:
         graph, oracles: as given.
@@ -138,8 +148,10 @@ class Surrogate:
         bound: float | None,
         baseline_ns: float,
         known: Mapping[str, float] | None = None,
+        priced: np.ndarray | None = None,
     ) -> None:
         self.graph = graph
+        self._priced = None if priced is None or not priced.size else priced
         self.oracles = oracles
         self._anchors = anchors
         self._chosen = chosen
@@ -176,6 +188,13 @@ class Surrogate:
     def solve(self, maximum: float | None = None) -> np.ndarray:
         """The best labeling under the expected costs that keeps the allowance, or ``maximum`` noise in its place."""
         return self.solver.solve(self.cost_model.expected_problem(), maximum, known=[self.best], exact=True)
+
+    def solve_by_table(self) -> np.ndarray | None:
+        """The best labeling by the processor's cost table alone that keeps the allowance; None without a table."""
+        if self._priced is None:
+            return None
+        model = CostModel(self.graph, priced=with_rewrites(self._priced, self.graph, self.rewrites))
+        return self.solver.solve(model.expected_problem(), known=[self.best])
 
     def choose_rewrites(self) -> None:
         """For each selectable rewrite, profile the anchor that has the most ports for it, without and with it."""

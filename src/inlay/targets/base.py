@@ -138,6 +138,10 @@ class Target(Protocol):
     It may have a method ``preconditions()``: rows (:class:`inlay.targets.preconditions.Precondition`) for what its
     runtime asks of the Q/DQ nodes around an operator, by which ``inlay explain`` says why one runs in float.
 
+    It may have a method ``micro_models()``: small float models (:class:`onnx.ModelProto`) that hold its kernels as they
+    usually stand, by which ``inlay calibrate-machine`` measures what they cost on a processor; and a method
+    ``shipped_costs()``: the path of such a table for processors like this one, or None.
+
     A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
     with a digest of what the runtime made of the model. Models with the same digest are then measured once.
 

@@ -237,10 +237,10 @@ class Attribution:
         return None
 
     def _output_of(self, kernel: onnx.NodeProto, name: str) -> str | None:
-        sources = self._sources(kernel)
+        sources = [self._nodes[s] for s in self._sources(kernel) if s in self._nodes]  # a band of rows is none
         if not sources:
             return None
-        outputs = self._nodes[sources[0]].output
+        outputs = sources[0].output
         slot = list(kernel.output).index(name)
         return str(outputs[min(slot, len(outputs) - 1)])
 

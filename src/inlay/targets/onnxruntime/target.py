@@ -95,6 +95,12 @@ class OrtCpuTarget:
 
         return preconditions_for()
 
+    def micro_models(self) -> list[onnx.ModelProto]:
+        """All of :mod:`~inlay.targets.onnxruntime.micro_models`."""
+        from inlay.targets.onnxruntime.micro_models import micro_models
+
+        return micro_models()
+
     def compile(self, model: Artifact) -> OrtExecutable:
         """Build a session. Raises CompileFailed."""
         return OrtExecutable(model, self.threads)

@@ -1,0 +1,201 @@
+"""``inlay calibrate-machine``: what the kernels of this processor cost, from a minute of measurements.
+
+The target gives small float models that hold its kernels in their usual surroundings. Each is prepared as any other
+model, written in several precisions, and timed in the worker: all of its forms in interleaved blocks, so that a busy
+moment hits all alike. Profiles divide these times among kernels, and the fits go to the table.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.data import input_specs, random_samples, save_feed
+from inlay.deadline import NEVER
+from inlay.errors import InlayError, TargetError, UsageError
+from inlay.measure.client import Worker
+from inlay.model.load import load
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.run.machine_costs import write_costs
+from inlay.search.baselines import anchor_units
+from inlay.search.cost_prior import CASES, CostParameters
+from inlay.search.cost_table import CostTable, Reading, fit_table, rewritten_state
+from inlay.search.unit_graph import UnitGraph, build_unit_graph
+from inlay.search.workload import workloads
+from inlay.space.units import STATIC
+from inlay.targets.base import Artifact, Capabilities, Fingerprint, KernelTime, TargetSpec
+from inlay.targets.registry import create
+from inlay.types import Placement
+
+_BLOCKS = 4
+"""Of each micro-model: their median leaves half of the spread of one; every kind of kernel has many readings."""
+_SLOT_NS = 2_000_000
+"""Nanoseconds of one reading: short, as there are many models."""
+_PROFILE_REPEATS = 12
+"""Inferences of a profile, which tells the median of each kernel."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a calibration of this machine gave.
+
+    Attributes:
+        path: where the table was written.
+        table: the fits.
+        fingerprint: of the target.
+        models: micro-models that were measured, of how many.
+        readings: of single kernels.
+        failed: why micro-models could not be measured, and how many.
+    """
+
+    path: Path
+    table: CostTable
+    fingerprint: Fingerprint
+    models: tuple[int, int]
+    readings: int
+    failed: dict[str, int]
+
+
+def calibrate_machine(
+    spec: TargetSpec,
+    seconds: float | None,
+    rng: np.random.Generator,
+    stage: Callable[[str], None] = lambda text: None,
+    folder: Path | None = None,
+) -> Calibrated:
+    """Measure the kernels of ``spec`` on this machine, and keep the table.
+
+    Args:
+        spec: the target.
+        seconds: after which no further micro-model is begun; None for no limit.
+        rng: of inputs, weights and the order of measurements.
+        stage: hears what is measured.
+        folder: where the table is kept; the user's cache folder by default.
+
+    Raises:
+        UsageError: the target offers no micro-models.
+        TargetError: none of them could be measured.
+    """
+    target = create(spec)
+    offered = getattr(target, "micro_models", None)
+    if offered is None:
+        raise UsageError(f"target {spec.name} has no models that its kernels could be measured by")
+    models: Sequence[onnx.ModelProto] = offered()
+    deadline = NEVER if seconds is None else NEVER.within(seconds)
+    readings: list[Reading] = []
+    failed: Counter[str] = Counter()
+    done = 0
+    with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
+        worker.must_time()
+        if "profile" in worker.lacks:
+            raise UsageError(f"target {spec.name} gives no times of kernels here")
+        for number, proto in enumerate(models):
+            if done and not deadline.left:
+                break
+            stage(f"measure kernels: {proto.graph.name} ({number + 1} of {len(models)})")
+            work = Path(name) / str(number)
+            work.mkdir()
+            try:
+                readings += _readings(proto, Capabilities.of(target), worker, work, rng)
+                done += 1
+            except InlayError as error:
+                failed[str(error)] += 1
+        fingerprint = worker.fingerprint
+    if not readings:
+        raise TargetError(f"no kernel could be measured: {next(iter(failed), 'there are no models')}")
+    table = fit_table(readings)
+    path = write_costs(fingerprint, table, folder)
+    return Calibrated(path, table, fingerprint, (done, len(models)), len(readings), dict(failed))
+
+
+def _readings(
+    proto: onnx.ModelProto, target: Capabilities, worker: Worker, work: Path, rng: np.random.Generator
+) -> list[Reading]:
+    """Readings of each kernel of one micro-model in all of its forms. Raises InlayError."""
+    path = work / "micro.onnx"
+    onnx.save(proto, path)
+    file = load(path)
+    samples = random_samples(input_specs(file.model), rng, 1)
+    prepared = prepare(file, target, samples.feeds[0], work)
+    choice, observed = CalibrationChoice("minmax"), observe(prepared, samples)
+    writer = CandidateWriter(
+        prepared, choice.table(prepared, observed), choice.digest(observed), worker.fingerprint.digest
+    )
+    feed = work / "feed.npz"
+    save_feed(feed, samples.feeds[0])
+    graph = build_unit_graph(prepared.graph, prepared.units)
+    forms = [(labels, placement, writer.write(placement)) for labels, placement in _placements(prepared, graph)]
+    ran = [form for form in forms if _builds(worker, form[2])]
+    artifacts = [artifact for _, _, artifact in ran]
+    timing = worker.time(artifacts, feed, _BLOCKS, _SLOT_NS, int(rng.integers(2**31)))
+    times = np.median(timing.own_ns, axis=0)
+    profiles = [worker.profile(artifact, feed, _PROFILE_REPEATS) for artifact in artifacts]
+    for artifact in artifacts:
+        worker.drop(artifact)
+    parameters = CostParameters(graph)
+    found = workloads(prepared.graph, parameters)
+    readings = []
+    for (labels, placement, _), kernels, ns in zip(ran, profiles, times.tolist(), strict=True):
+        states = {graph.index[r.port.node]: r for r in placement.rewrites}
+        for at, cost in _costs(parameters, labels, kernels, ns).items():
+            work_there, state = found[at]
+            unit = at // CASES
+            if at < parameters.first_edge and unit in states:
+                state = rewritten_state(state, states[unit])
+            if not cost and at < parameters.first_edge:  # fused, or removed, where it stands: not so elsewhere
+                work_there = replace(work_there, kinds=work_there.kinds[:1])
+            readings.append(Reading(work_there, state, cost))
+    return readings
+
+
+def _costs(
+    parameters: CostParameters, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float
+) -> dict[int, float]:
+    """Nanoseconds by parameter, scaled to the time of the whole model.
+
+    A kernel of two fused operators may count as one of the second: it is the first one's then, whose work it does.
+    """
+    graph = parameters.graph
+    paid = parameters.paid(graph.propagate(labels))
+    costs, outside = parameters.shares(paid, kernels)
+    total = sum(costs.values()) + outside
+    for edge in graph.edges:
+        if edge.producer < 0 or len(edge.consumers) != 1 or edge.float_reader:
+            continue
+        first, second = int(paid[edge.producer]), int(paid[edge.consumers[0]])
+        if not costs[first] and graph.units[edge.producer].weights:
+            costs[first], costs[second] = costs[second], 0.0
+    return {at: cost * ns / total for at, cost in costs.items()} if total > 0.0 else {}
+
+
+def _placements(prepared: PreparedModel, graph: UnitGraph) -> Iterator[tuple[np.ndarray, Placement]]:
+    """Labelings in which each kernel runs in all its precisions, behind its own and behind the other one."""
+    offered = prepared.selectable_rewrites
+    named = list(anchor_units(prepared.units).values())
+    low = [u.name for u in prepared.units if u.selectable]
+    turns = [dict.fromkeys(low[first::2], STATIC) for first in (0, 1)]
+    seen: set[Placement] = set()
+    for precisions in [*named, *turns]:
+        labels = graph.fixed_point(graph.labels(precisions))
+        plain = prepared.label(graph.precisions(labels))
+        for rewrites in [(), *([r for r in offered if r.name == name] for name in sorted({r.name for r in offered}))]:
+            placement = plain.with_rewrites(rewrites)
+            if placement not in seen:
+                seen.add(placement)
+                yield labels, placement
+
+
+def _builds(worker: Worker, artifact: Artifact) -> bool:
+    try:
+        worker.load(artifact)
+    except TargetError:
+        return False
+    return True

@@ -1,0 +1,105 @@
+"""A placement without measurements follows the cost table and keeps the bound; calibrating a machine gives a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay import api
+from inlay.errors import UsageError
+from inlay.run import calibrate_machine as calibration
+from inlay.run.machine_costs import read_costs, write_costs
+from inlay.run.quantize import Quantized
+from inlay.search.cost_table import CostTable, Fit
+from inlay.targets.base import TargetSpec
+from inlay.targets.onnxruntime.target import OrtCpuTarget
+from inlay.testing.models import random_feed, residual_model
+
+SPEC = TargetSpec("ort-cpu", {"threads": 1})
+
+
+def _priced(float_ns: float, low_ns: float, boundary_ns: float = 0.0) -> CostTable:
+    """Every multiply-accumulate costs so much in float and in low precision; every conversion the same."""
+
+    def fit(call: float, product: float) -> Fit:
+        return Fit((call, product, 0.0, 0.0), 0.0, 10)
+
+    costs = {"float": (0.0, float_ns), "low": (0.0, low_ns)}
+    table = {(kind, state): fit(*ns) for kind in ("compute", "elements") for state, ns in costs.items()}
+    states = {"float": 0.0, "low": 0.0, "quantize": boundary_ns, "dequantize": boundary_ns}
+    return CostTable({**table, **{("value", state): fit(ns, 0.0) for state, ns in states.items()}})
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INLAY_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float = 20.0) -> tuple[Quantized, int]:
+    if table is not None:
+        write_costs(OrtCpuTarget().fingerprint(), table)
+    model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(residual_model(), model)
+    feeds = [random_feed(model, seed) for seed in range(6)]
+    done = api.quantize(model, out, data=feeds, min_sqnr=min_sqnr)
+    return done, sum(n.op_type == "QuantizeLinear" for n in onnx.load(out).graph.node)
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_faster_by_the_table_is_quantized(tmp_path: Path) -> None:
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25))
+    assert done.by_costs is not None
+    assert done.by_costs.speedup == pytest.approx(4.0, rel=0.01)
+    assert done.by_costs.kept
+    assert pairs > 0
+    assert done.by_costs.builds <= 3
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_slower_by_the_table_stays_float(tmp_path: Path) -> None:
+    done, pairs = _quantize(tmp_path, _priced(1.0, 1.5))
+    assert (done.ports, pairs) == (0, 0)
+
+
+@pytest.mark.usefixtures("cache")
+def test_conversions_that_cost_more_than_they_gain_are_not_made(tmp_path: Path) -> None:
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.9, boundary_ns=1e12))
+    assert (done.ports, pairs) == (0, 0)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_bound_that_no_placement_keeps_gives_the_float_model_and_says_so(tmp_path: Path) -> None:
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=90.0)
+    assert pairs == 0
+    assert done.accuracy is not None
+    assert done.accuracy.sqnr_db > 90.0
+
+
+def test_without_a_table_it_is_the_usual_recipe(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OrtCpuTarget, "shipped_costs", lambda self: None, raising=False)
+    done, pairs = _quantize(tmp_path, None)
+    assert not cache.exists()
+    assert done.by_costs is not None
+    assert done.by_costs.speedup is None
+    assert "calibrate-machine" in done.by_costs.source
+    assert pairs > 0
+
+
+def test_a_calibration_measures_float_against_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = OrtCpuTarget().micro_models()
+    blocks = [m for m in models if m.graph.name.startswith("one row")]
+    monkeypatch.setattr(OrtCpuTarget, "micro_models", lambda self: blocks)
+    done = calibration.calibrate_machine(SPEC, None, np.random.default_rng(0), folder=tmp_path)
+    assert done.models == (len(blocks), len(blocks))
+    assert done.failed == {}
+    assert {state for kind, state in done.table.fits if kind == "Gemm"} >= {"float", "low"}
+    assert read_costs(OrtCpuTarget(), done.fingerprint, tmp_path).table == done.table
+
+
+def test_a_target_without_micro_models_cannot_be_calibrated() -> None:
+    with pytest.raises(UsageError, match="null"):
+        api.calibrate_machine(target="null")
