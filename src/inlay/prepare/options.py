@@ -182,7 +182,9 @@ QUANT_TYPE = Option(
 )
 SEED = Option("Seed of every random choice.", type=int, least=0)
 OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
-METRIC = Option("top1, sqnr, or module:function(outputs, labels).", "Larger is better.")
+METRIC = Option(
+    "top1, top1-agreement, token-agreement, cosine, sqnr, or module:function(outputs, labels).", "Larger is better."
+)
 MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP")
 MIN_SQNR = Option(
     f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given.",

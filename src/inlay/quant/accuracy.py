@@ -9,19 +9,20 @@ against the float model counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from inlay.data import Padding, Samples, load_function
 from inlay.errors import DataError, UsageError
+from inlay.quant.metrics import AGREEMENTS, Agreement, top1
+from inlay.quant.metrics import Metric as Metric
+from inlay.quant.metrics import Outputs as Outputs
 from inlay.trial import Accuracy, OutputError
 
-Outputs = Mapping[str, np.ndarray]
-Metric = Callable[[Sequence[Outputs], np.ndarray | None], float]
-"""Takes every sample's outputs by name, and the labels (or None); larger is better."""
+T = TypeVar("T")
 
 MAX_MARGIN_DB = 3.0
 """Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
@@ -82,7 +83,7 @@ class Judge:
         self._margin = margin
         first = reference[0] if reference else {}
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
-        self.float_metric = None if metric is None else _value(metric, reference, self._labels)
+        self.float_metric = self._metric_of(reference)
 
     def refuse_idle_bound(self) -> None:
         """Raise UsageError where a metric that is not negative would have to fall below 0 to break the constraint."""
@@ -97,7 +98,7 @@ class Judge:
         """Accuracy of a model from its ``outputs`` on the same samples."""
         errors, margin = self._errors(self._padding.without_each(outputs))
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
-        metric = None if self._metric is None else _value(self._metric, outputs, self._labels)
+        metric = self._metric_of(outputs)
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
         reason = self._reason(worst, margin, drop)
         return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
@@ -109,6 +110,13 @@ class Judge:
             energies = [self._compare(name)(y, got.get(name)) for name, y in want.items()]
             found.append(min((sqnr_db(signal, noise) for signal, noise, *_ in energies), default=EXACT_DB))
         return tuple(found)
+
+    def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
+        if self._metric is None:
+            return None
+        if isinstance(self._metric, Agreement):
+            return _value(self._metric.of, self._padding.without_each(outputs), self._wanted)
+        return _value(self._metric, outputs, self._labels)
 
     def _compare(self, name: str) -> Callable[[np.ndarray, np.ndarray | None], tuple[float, float, float, float]]:
         return _changes if name in self._decisions else _energies
@@ -155,7 +163,7 @@ def sqnr_db(signal: float, noise: float) -> float:
 
 
 def find_metric(name: str | None, labels: np.ndarray | None) -> Metric | None:
-    """The metric called ``name``: ``top1``, ``module:function``, or None for the SQNR alone.
+    """The metric called ``name``, ``module:function``, or None for the SQNR alone.
 
     Raises:
         UsageError: no such metric, or it needs labels and there are none.
@@ -166,25 +174,16 @@ def find_metric(name: str | None, labels: np.ndarray | None) -> Metric | None:
         if labels is None:
             raise UsageError("--metric top1 needs --labels FILE")
         return top1
+    if name in AGREEMENTS:
+        return AGREEMENTS[name]
     if ":" in name:
         return load_function(name, "--metric")
-    raise UsageError(f"--metric {name}: give top1, sqnr, or module:function")
+    raise UsageError(f"--metric {name}: give top1, {', '.join(AGREEMENTS)}, sqnr, or module:function")
 
 
-def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
-    """Share of samples whose largest score in the first output is that of the label. Outputs: (batch, classes)."""
-    assert labels is not None
-    hits = []
-    for sample, label in zip(outputs, labels, strict=True):
-        scores = next(iter(sample.values()))
-        classes = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
-        hits.append(np.mean(classes.argmax(axis=1) == np.asarray(label).reshape(-1)))
-    return float(np.mean(hits))
-
-
-def _value(metric: Metric, outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
+def _value(metric: Callable[[Sequence[Outputs], T], float], outputs: Sequence[Outputs], truth: T) -> float:
     try:
-        value = float(metric(outputs, labels))
+        value = float(metric(outputs, truth))
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
     if not np.isfinite(value):

@@ -35,6 +35,7 @@ from inlay.prepare.options import (
     parse_share,
 )
 from inlay.quant.accuracy import Bound, find_metric
+from inlay.quant.metrics import AGREEMENTS
 from inlay.regions.cache import PatternCache
 from inlay.run.inputs import TuneRequest
 from inlay.run.progress import Silent
@@ -103,8 +104,8 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
     if labels is not None:
         if samples is None:
             raise UsageError("--labels without --data: labels belong to samples")
-        if metric in (None, "sqnr"):
-            raise UsageError("--labels without --metric: only a metric looks at labels")
+        if metric in (None, "sqnr", *AGREEMENTS):
+            raise UsageError("--labels without a --metric that looks at them: give top1, or module:function")
         array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
         samples = replace(samples, labels=array)
     measure = find_metric(metric, None if samples is None else samples.labels)

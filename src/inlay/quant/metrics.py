@@ -1,0 +1,105 @@
+"""Metrics that are known by name: of labelled classes, and of how far a model agrees with the float model.
+
+What a decoder keeps for later tokens (outputs ``present*`` and ``past*``) is compared by the SQNR, not by a metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Outputs = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A metric that compares with the float model in place of labels.
+
+    Attributes:
+        of: takes every sample's outputs, and those of the float model, both without padding; 1 for the same ones.
+    """
+
+    of: Callable[[Sequence[Outputs], Sequence[Outputs]], float]
+
+
+Metric = Callable[[Sequence[Outputs], np.ndarray | None], float] | Agreement
+"""Takes every sample's outputs by name, and the labels (or None); larger is better."""
+
+_CACHES = ("present", "past")
+
+
+def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
+    """Share of samples whose largest score in the first output is that of the label. Outputs: (batch, classes)."""
+    assert labels is not None
+    hits = []
+    for sample, label in zip(outputs, labels, strict=True):
+        scores = next(iter(sample.values()))
+        classes = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
+        hits.append(np.mean(classes.argmax(axis=1) == np.asarray(label).reshape(-1)))
+    return float(np.mean(hits))
+
+
+def top1_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
+    """Share of rows of the first output whose largest score is the float model's. Outputs: (batch, classes)."""
+    return _agreement(outputs, reference, lambda y: y.reshape(y.shape[0], -1) if y.ndim > 1 else y.reshape(1, -1))
+
+
+def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
+    """Share of positions at which greedy decoding chooses the float model's token.
+
+    By the first output that is no cache, (..., vocabulary). Every position counts by itself:
+    the tokens before it are those of the samples.
+    """
+    return _agreement(outputs, reference, lambda y: y.reshape(-1, y.shape[-1]))
+
+
+def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
+    """Mean cosine between vectors and the float model's, of the output where it is least. Outputs: (..., vector)."""
+    return min((_cosine(outputs, reference, name) for name in _compared(reference)), default=1.0)
+
+
+AGREEMENTS: Mapping[str, Agreement] = {
+    "top1-agreement": Agreement(top1_agreement),
+    "token-agreement": Agreement(token_agreement),
+    "cosine": Agreement(cosine),
+}
+"""Metrics that need no labels, by name."""
+
+
+def _compared(reference: Sequence[Outputs]) -> list[str]:
+    """Outputs of floats that are no cache."""
+    first = reference[0] if reference else {}
+    return [n for n, y in first.items() if y.dtype.kind == "f" and y.ndim and not n.lower().startswith(_CACHES)]
+
+
+def _agreement(
+    outputs: Sequence[Outputs], reference: Sequence[Outputs], rows: Callable[[np.ndarray], np.ndarray]
+) -> float:
+    name = next(iter(_compared(reference)), None)
+    if name is None:
+        raise ValueError("no output holds scores")
+    same, count = 0, 0
+    for got, want in zip(outputs, reference, strict=True):
+        wanted, found = rows(want[name]), got.get(name)
+        count += len(wanted)
+        if found is not None and found.shape == want[name].shape:
+            same += int((rows(found).argmax(axis=-1) == wanted.argmax(axis=-1)).sum())
+    return same / count if count else 1.0
+
+
+def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str) -> float:
+    found: list[np.ndarray] = []
+    for got, want in zip(outputs, reference, strict=True):
+        a = want[name].astype(np.float64).reshape(-1, want[name].shape[-1])
+        y = got.get(name)
+        if y is None or y.shape != want[name].shape:
+            found.append(np.full(len(a), -1.0))
+            continue
+        b = y.astype(np.float64).reshape(a.shape)
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        alike = (a == b).all(axis=1)  # of vectors of zeros, too
+        found.append(np.where(alike, 1.0, (a * b).sum(axis=1) / np.maximum(norms, 1e-300)))
+    joined = np.concatenate(found) if found else np.ones(1)
+    return float(np.nan_to_num(joined, nan=-1.0).mean()) if joined.size else 1.0

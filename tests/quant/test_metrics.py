@@ -1,0 +1,74 @@
+"""Metrics of agreement with the float model: what they count, what they leave out, and that a bound on them holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inlay.data import Feed, Samples
+from inlay.errors import UsageError
+from inlay.quant.accuracy import Bound, Judge, find_metric
+from tests.support.texts import text
+
+Sample = dict[str, np.ndarray]
+
+
+def judge(name: str, reference: list[Sample], feeds: list[Feed] | None = None, drop: float = 0.2) -> Judge:
+    samples = Samples(tuple(feeds or [{"x": np.zeros(1)}] * len(reference)), "feeds", "test")
+    return Judge(reference, samples, Bound(metric=name, max_drop=drop), find_metric(name, None))
+
+
+def test_classes_agree_where_the_largest_score_is_the_same_one() -> None:
+    reference = [{"scores": np.eye(4)[[k]]} for k in (0, 1, 2, 3)]
+    judged = judge("top1-agreement", reference)
+    assert judged.float_metric == 1.0
+    other = [{"scores": np.eye(4)[[k]]} for k in (0, 1, 2, 0)]
+    found = judged.judge(other)
+    assert (found.metric, found.drop, found.feasible) == (0.75, 0.25, False)
+    assert judged.judge([{"scores": 3 * s["scores"] + 1} for s in reference]).metric == 1.0, "whatever the scale"
+    assert judged.judge([{"scores": np.zeros((1, 5))} for _ in reference]).metric == 0.0, "another shape agrees nowhere"
+
+
+def test_tokens_agree_position_by_position_and_caches_do_not_count() -> None:
+    rng = np.random.default_rng(0)
+    reference = [
+        {"present.0.key": rng.standard_normal((1, 2, 5, 3)), "logits": rng.standard_normal((1, 5, 9))} for _ in range(2)
+    ]
+    other = [{n: y.copy() for n, y in s.items()} for s in reference]
+    other[0]["present.0.key"] += 100.0
+    judged = judge("token-agreement", reference)
+    assert judged.judge(other).metric == 1.0
+    at = int(other[1]["logits"][0, 2].argmax())
+    other[1]["logits"][0, 2, at] = -100.0
+    found = judged.judge(other)
+    assert found.metric == 0.9
+    assert found.feasible
+
+
+def test_vectors_are_compared_by_their_angle_in_the_worst_output() -> None:
+    reference = [{"first": np.array([[1.0, 0.0]]), "second": np.array([[0.0, 0.0]])}]
+    judged = judge("cosine", reference)
+    assert judged.judge([{"first": np.array([[5.0, 0.0]]), "second": np.zeros((1, 2))}]).metric == 1.0
+    found = judged.judge([{"first": np.array([[1.0, 1.0]]), "second": np.zeros((1, 2))}])
+    assert found.metric == pytest.approx(np.sqrt(0.5))
+    assert judged.judge([{"first": np.array([[np.nan, 1.0]]), "second": np.zeros((1, 2))}]).metric == -1.0
+
+
+@pytest.mark.parametrize("name", ["token-agreement", "cosine"])
+def test_padding_does_not_count(name: str) -> None:
+    rng = np.random.default_rng(0)
+    feeds = [text(rng, 4, 9)]
+    reference = [{"logits": rng.standard_normal((1, 9, 5))}]
+    in_padding, in_text = (reference[0]["logits"].copy() for _ in range(2))
+    in_padding[:, 4:] *= -1
+    in_text[:, :2] *= -1
+    judged = judge(name, reference, feeds)
+    assert judged.judge([{"logits": in_padding}]).metric == pytest.approx(1.0)
+    assert judged.judge([{"logits": in_text}]).metric == pytest.approx(0.5 if name == "token-agreement" else 0.0)
+
+
+def test_names_that_are_none_are_listed() -> None:
+    with pytest.raises(
+        UsageError, match="give top1, top1-agreement, token-agreement, cosine, sqnr, or module:function"
+    ):
+        find_metric("accuracy", None)
