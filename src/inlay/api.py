@@ -102,6 +102,7 @@ def tune(
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region,
     pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
+    augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes,
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
     restart: Annotated[bool, options.RESTART] = False,
@@ -226,6 +227,7 @@ def quantize(
     min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = DEFAULT_MIN_SQNR_DB,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
     threads: Annotated[int, options.THREADS] = 1,
+    augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
     """Quantize in one shot, without measuring: by the processor's cost table within an accuracy bound, or by a recipe.
@@ -239,10 +241,9 @@ def quantize(
     given = Given.read(model, data, bind)
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
-    common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
-    sizes = {**common, **given.sizes}
-    bound_db = check_sqnr(min_sqnr)
-    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, bound_db, sizes)
+    sizes = {**(common_sizes(given.specs, samples.feeds) if freeze_shapes else {}), **given.sizes}
+    wish = (check_sqnr(min_sqnr), sizes, given.specs, augment, seed)
+    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish)
 
 
 @documented

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -13,14 +13,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
+from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.scorer import Score
-from inlay.calibrate.tables import CalibrationChoice
+from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.data import Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
 from inlay.model.reference import Session
+from inlay.quant.calibrator import Observed
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
 from inlay.run import calibration
@@ -209,6 +212,45 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
     assert not hurried.weight_error_means
     assert "one way" in hurried.cut
     assert CalibrationChoice.from_json(hurried.as_json()) == hurried
+
+
+def on_varied(scorer: Scorer, factor: float) -> Score:
+    """The score on samples that are scaled up."""
+    space = scorer.space
+    varied = Workspace.__new__(Workspace)
+    varied.__dict__.update(space.__dict__, feeds=tuple({n: factor * x for n, x in f.items()} for f in space.feeds))
+    return Scorer(varied)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 60.0])
+def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: MakeWorkspace, factor: float) -> None:
+    space = workspace(model(), feeds=feeds(12))
+    some = Samples(tuple(dict(feed) for feed in space.feeds[:8]), "feeds", "test")
+    stress = StressSet(tuple(Variation("up", {"v0": factor * f["v0"]}, i >= 4) for i, f in enumerate(some.feeds)))
+    scorer, placement = Scorer(space), space.full()
+    varied = on_varied(scorer, factor)
+
+    def chosen(observed: Observed, stress_score: Score | None) -> CalibrationChoice:
+        return choose_calibration(
+            space.prepared, observed, placement, some.feeds, scorer, 0.0, methods=("minmax",), stress_score=stress_score
+        )
+
+    plain, stressed = observe(space.prepared, some), observe(space.prepared, some, stress=stress)
+    assert chosen(plain, varied) == chosen(stressed, None), "nothing is known of the one or the other"
+    before, after = chosen(plain, varied), chosen(stressed, varied)
+    tables = [c.table(space.prepared, o.half(1)) for c, o in ((before, plain), (after, stressed))]
+    of_samples, of_varied = ([float(cast(float, score(t, placement))) for t in tables] for score in (scorer, varied))
+    assert of_samples[1] >= of_samples[0] - policy.STRESS_PRICE_DB
+    assert (after.report["varied_before_db"], after.report["varied_after_db"]) == pytest.approx(of_varied)
+    assert after.report["price_db"] == pytest.approx(of_samples[0] - of_samples[1])
+    if factor == 1.1:
+        assert after.report["widened"]
+        assert of_varied[1] > of_varied[0] + 1.0
+        assert "widened" in str(after)
+    else:  # nothing is overrun, or all of it by so much that the samples would lose too much
+        assert not after.report["widened"]
+        assert of_varied[1] == of_varied[0]
+    assert CalibrationChoice.from_json(json.loads(json.dumps(after.as_json()))) == after
 
 
 def test_a_selection_that_is_cut_short_says_so(workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:

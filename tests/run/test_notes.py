@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 from inlay.prepare.qdq_import import ImportedQDQ
+from inlay.quant.accuracy import Bound
 from inlay.run.confirm import Confirmed, Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.notes import notes_for
+from inlay.run.robustness import Robustness
+from inlay.run.stress import Losses
 from inlay.space.rules import OpRule
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact
@@ -31,6 +34,7 @@ def notes(
     is_float: bool = False,
     placement: Placement = QUANTIZED,
     cuts: Sequence[str] = (),
+    varied: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
@@ -52,7 +56,22 @@ def notes(
         interrupted=False,
         cuts=cuts,
         why_slow=lambda: "Mul takes longer",
+        losses=Losses(None if varied is None else Robustness(20.4, varied)),
+        bound=Bound(20.0),
     )
+
+
+def test_what_variations_lose_is_told() -> None:
+    """Where the bound breaks there alone, that is said first."""
+    (note,) = notes(varied={"0.8x brightness": 17.8, "noise of 2 %": 20.1})
+    assert note == "20 dB holds on your samples, not where they are varied: 17.8 dB with 0.8x brightness"
+    (note,) = notes(varied={"0.8x brightness": 20.2, "noise of 2 %": 20.3})
+    assert note == (
+        "varied samples: 20.4 dB on the samples, 20.2 dB with 0.8x brightness, the worst of 2 ways to vary them"
+    )
+    (note,) = notes(varied={"0.8x brightness": 21.0})
+    assert "no less" in note
+    assert notes() == ()
 
 
 def test_samples_without_signal_are_named_where_float_itself_fails() -> None:

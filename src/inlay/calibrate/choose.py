@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, halves
 from inlay.quant.noise_probe import NoiseProbe
-from inlay.quant.observers import METHODS, Method
+from inlay.quant.observers import METHODS, STRESS, Method
 from inlay.quant.qparams import QParamsTable, covered
 from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
 from inlay.trial import Failed, noise_of
@@ -47,6 +48,7 @@ def choose_calibration(
     fixed: FixedQParams | None = None,
     clock: Callable[[], float] | None = None,
     deadline: Deadline = NEVER,
+    stress_score: Score | None = None,
 ) -> CalibrationChoice:
     """Choose a method of calibration for every domain of values, and whether biases are corrected.
 
@@ -71,6 +73,8 @@ def choose_calibration(
             makes the same choice.
         deadline: when all of it must be over. What does not fit is left out, and said so: first the single domains,
             then methods.
+        stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
+            then ranges that these overrun are widened where that pays, see :func:`_widened`.
     """
     clock = clock or StepClock.for_model(prepared)
     started = deadline.clock()
@@ -120,7 +124,10 @@ def choose_calibration(
         return single
     before_db = ran[0][0]
     after_db, winner, _ = max(ran, key=lambda each: each[0] + each[2])
-    counts = Counter(dict.fromkeys(methods, 0))
+    widened: Mapping[str, Any] = {}
+    if stress_score is not None and observed.stressed:
+        after_db, winner, widened = _widened(search, winner, after_db, score, stress_score)
+    counts = Counter(dict.fromkeys((*methods, STRESS), 0))
     counts.update(winner.chosen.get(d, method) for d in search.members)
     report = {
         "methods": {m: n for m, n in counts.items() if n},
@@ -135,6 +142,7 @@ def choose_calibration(
         "runs": ranges.runs,
         "complete": ranges.complete,
         "seconds": round(clock() - begun, 3),
+        **widened,
     }
     return replace(winner, report=report, cut=_FEWER_TRIED if ranges.cut else "")
 
@@ -161,6 +169,44 @@ def choose_method(
             break
     scores: dict[str, float] = {method: db for method, db in found.items() if not isinstance(db, Failed)}
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
+
+
+def _widened(
+    search: _Search, choice: CalibrationChoice, db: float, score: Score, stress_score: Score
+) -> tuple[float, CalibrationChoice, dict[str, Any]]:
+    """``choice`` with headroom for what variations of the samples overrun, where its price on the samples is small.
+
+    Tried are the ranges that are overrun by several shares; the worse of both SQNRs decides, after an allowance of
+    ``STRESS_ALLOWANCE_DB`` for variations, and samples may lose ``STRESS_PRICE_DB`` at most
+    (:mod:`inlay.calibrate.policy`).
+
+    Returns:
+        SQNR on the samples in dB, the choice, and what was found, for the report.
+    """
+    placement = search.placement
+    varied = search.score(choice, stress_score, placement)
+    if isinstance(varied, Failed):  # which says nothing about ranges
+        return db, choice, {}
+    best, before, tried = (db, varied, choice, 0), varied, {frozenset[str]()}
+    for share in policy.OVERRUNS:
+        over = frozenset(search.overrun(choice, share))
+        if over in tried:
+            continue
+        tried.add(over)
+        other = replace(choice, chosen={**choice.chosen, **dict.fromkeys(sorted(over), STRESS)})
+        wide, wide_varied = (search.score(other, each, placement) for each in (score, stress_score))
+        if isinstance(wide, Failed) or isinstance(wide_varied, Failed) or wide < db - policy.STRESS_PRICE_DB:
+            continue
+        if _counted(wide, wide_varied) > _counted(*best[:2]) + policy.MIN_GAIN_DB:
+            best = wide, wide_varied, other, len(over)
+    after, varied, chosen, count = best
+    found = {"widened": count, "varied_before_db": before, "varied_after_db": varied, "price_db": db - after}
+    return after, chosen, found
+
+
+def _counted(db: float, varied_db: float) -> float:
+    """The worse SQNR of samples and of their variations."""
+    return min(db, varied_db + policy.STRESS_ALLOWANCE_DB)
 
 
 def choose_flips(
@@ -229,6 +275,20 @@ class _Search:
         chosen = dict.fromkeys(self.members, method)
         observed = self.observed if half is None else self.observed.half(half)
         return CalibrationChoice(self.method, chosen, means or {}).table(self.prepared, observed, self.fixed)
+
+    def overrun(self, choice: CalibrationChoice, share: float) -> list[str]:
+        """Domains whose range variations exceed by more than ``share`` of it."""
+        found = []
+        for domain, values in self.members.items():
+            histograms = [self.observed.ranged[v] for v in values]
+            method = choice.chosen.get(domain, choice.method)
+            (low, high), (far_low, far_high) = (
+                (min(r.low for r in ranges), max(r.high for r in ranges))
+                for ranges in ([h.range(m) for h in histograms] for m in (method, STRESS))
+            )
+            if max(far_high - high, low - far_low) > share * (high - low):
+                found.append(domain)
+        return found
 
     def score(self, choice: CalibrationChoice, score: Score, placement: Placement) -> float | Failed:
         """SQNR in dB of ``placement`` with ranges of the second half of the samples."""

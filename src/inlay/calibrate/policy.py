@@ -11,10 +11,10 @@ BUDGET_SHARE = 0.06
 """Share of a run's budget for choosing ranges: most of the gain comes from the first few domains that are tried."""
 DEFAULT_SECONDS = BUDGET_SHARE * DEFAULT_BUDGET_S
 """Seconds for choosing ranges where there is no budget."""
-SCORINGS_IN_TIME = 14
+SCORINGS_IN_TIME = 18
 """Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
-FINAL_SCORINGS = 4
-"""Scorings that the time is kept for, behind that choice: of its outcome and two others, with a margin."""
+FINAL_SCORINGS = 8
+"""Scorings that the time is kept for, behind that choice: of its outcome, two others, and three for variations."""
 SELECTION_SHARE = 0.9
 """Share of the time before them after which range selection is cut short: its outcome is still checked."""
 OBSERVING_SHARE = 0.4
@@ -29,6 +29,19 @@ SCORING_SAMPLES = 8
 """Samples of the selection part on which tables are scored in a search: a worker runs a dozen tables on them."""
 SCORING_SAMPLES_ONE_SHOT = 16
 """The same for ``quantize``, which has no later check of the winner."""
+
+VARIED_SAMPLES = 2
+"""Samples that are varied in each way: one of each half, so that the ranges of the other half meet it."""
+MOST_VARIATIONS = 20
+"""In all: about as many inferences as a handful of samples with their scalings."""
+SCORED_VARIATIONS = 10
+"""Variations on which tables are scored: the ways that there are for images, once each."""
+OVERRUNS = (0.02, 0.2, 0.5)
+"""Shares of a range by which variations must exceed it to widen it: whatever is clipped, or only what is by far."""
+STRESS_ALLOWANCE_DB = 3.0
+"""What variations may lose more than samples before they count: half a bit, since nobody has seen them."""
+STRESS_PRICE_DB = 1.0
+"""Most that samples may lose for it: all ranges a tenth wider, or a few of many that are twice as wide."""
 
 STEP_SECONDS = 0.02
 """Step of a clock without a model."""

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from inlay.calibrate.scale_sharing import Sharing, choose_sharing
-from inlay.data import Samples
+from inlay.data import NO_STRESS, Samples, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, calibrate
-from inlay.quant.observers import METHODS, Method, Range
+from inlay.quant.observers import ALL_METHODS, Method, Range
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.space.domains import find_domains
 from inlay.types import Placement, QParams, QType
@@ -29,17 +29,20 @@ def observe(
     imported: Sequence[Placement] = (),
     most: int | None = None,
     deadline: Deadline = NEVER,
+    stress: StressSet = NO_STRESS,
 ) -> Observed:
     """Histograms of every activation that some placement may quantize, those of ``imported`` placements included.
 
-    ``most`` and ``deadline`` are as in :func:`~inlay.quant.calibrator.calibrate`.
+    ``most`` and ``deadline`` are as in :func:`~inlay.quant.calibrator.calibrate`; ``stress`` are variations of
+    ``samples``.
     """
     graph = prepared.graph
     candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
     candidates |= {v for u in prepared.selectable for v in u.outputs}
     candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
     values = sorted(v for v in candidates if not graph.is_constant(v))
-    return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds, most, deadline)
+    varied = [(v.half, v.feed) for v in stress.variations]
+    return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds, most, deadline, varied)
 
 
 def domains_of(
@@ -63,7 +66,7 @@ WeightErrorMeans = Mapping[str, tuple[float, ...]]
 
 
 def _method(name: str) -> Method:
-    for method in METHODS:
+    for method in ALL_METHODS:
         if method == name:
             return method
     raise ValueError(f"there is no method {name!r}")
@@ -153,4 +156,9 @@ class CalibrationChoice:
         before, after = report["before_db"], report["after_db"]
         what = "full INT8" if report["whole"] else "the part near the bound"
         gain = f"{before:.1f} dB -> {after:.1f} dB on unseen samples"
-        return f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials"
+        found = f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials"
+        if not report.get("widened"):
+            return found
+        before, after = report["varied_before_db"], report["varied_after_db"]
+        price = f"at a price of {report['price_db']:.1f} dB"
+        return f"{found}; {report['widened']} ranges widened: {before:.1f} dB -> {after:.1f} dB on variations, {price}"

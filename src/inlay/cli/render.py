@@ -131,6 +131,8 @@ def quantized(done: Quantized) -> Iterator[str]:
     yield from _by_costs(done)
     if done.accuracy is not None:
         yield f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB."
+        if done.robustness is not None:
+            yield f"  Varied: {done.robustness}."
     else:
         yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
     if done.frozen:

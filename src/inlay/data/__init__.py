@@ -21,6 +21,7 @@ from inlay.data.samples import (
     random_samples,
     split,
 )
+from inlay.data.stress import NO_STRESS, StressSet, Variation, stress_set
 from inlay.data.workload import (
     Shapes,
     ShapeWish,
@@ -34,6 +35,7 @@ from inlay.data.workload import (
 __all__ = [
     "AUTO_MASK",
     "NO_MASK",
+    "NO_STRESS",
     "Feed",
     "InputSpec",
     "Padding",
@@ -41,6 +43,8 @@ __all__ = [
     "ShapeWish",
     "Shapes",
     "Split",
+    "StressSet",
+    "Variation",
     "Workload",
     "bound",
     "common_sizes",
@@ -57,5 +61,6 @@ __all__ = [
     "read_samples",
     "save_feed",
     "split",
+    "stress_set",
     "workload_of",
 ]

@@ -37,7 +37,7 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
         DataError: there are no samples, or they do not fit the inputs; the message names the input.
     """
     if not isinstance(source, (str, Path)):
-        return _checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
+        return checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
     text = str(source)
     path = Path(text)
     if path.is_dir():
@@ -45,11 +45,11 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
     if path.suffix in (".npz", ".npy"):
         if not path.is_file():
             raise DataError(f"--data {text}: no such file")
-        return _checked(_rows(_arrays(path, specs), specs, text), "npz", text, specs)
+        return checked(_rows(_arrays(path, specs), specs, text), "npz", text, specs)
     if path.suffix == ".jsonl":
         if not path.is_file():
             raise DataError(f"--data {text}: no such file")
-        return _checked(read_token_lines(path, specs), "jsonl", text, specs)
+        return checked(read_token_lines(path, specs), "jsonl", text, specs)
     if ":" in text and not path.exists():
         function = load_function(text, "--data")
         try:
@@ -58,7 +58,7 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
             raise
         except (Exception, SystemExit) as error:  # the user's own code
             raise DataError(f"--data {text} failed: {_blame(error)}") from error
-        return _checked(feeds, "function", text, specs)
+        return checked(feeds, "function", text, specs)
     raise DataError(
         f"--data {text}: give a .npz or .jsonl file, a folder of .npz/.npy/test_data_set_*, or module:function"
     )
@@ -198,7 +198,7 @@ def files_of(source: object) -> list[Path]:
 def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
     sets = sorted(p for p in folder.glob("test_data_set_*") if p.is_dir())
     if sets:
-        return _checked([_test_data_set(p, specs) for p in sets], "folder", str(folder), specs)
+        return checked([_test_data_set(p, specs) for p in sets], "folder", str(folder), specs)
     files = sorted([*folder.glob("*.npz"), *folder.glob("*.npy")])
     if not files:
         raise DataError(f"--data {folder}: holds neither .npz nor .npy files nor test_data_set_* folders")
@@ -212,7 +212,7 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
             feeds.append(arrays)
         else:
             feeds.extend(_rows(arrays, specs, str(file)))
-    return _checked(feeds, "folder", str(folder), specs)
+    return checked(feeds, "folder", str(folder), specs)
 
 
 def _test_data_set(folder: Path, specs: Sequence[InputSpec]) -> Feed:
@@ -247,12 +247,17 @@ def _fits(shape: tuple[int, ...], spec: InputSpec) -> bool:
     )
 
 
-def _checked(feeds: list[Feed], kind: str, source: str, specs: Sequence[InputSpec]) -> Samples:
+def checked(feeds: list[Feed], kind: str, source: str, specs: Sequence[InputSpec], option: str = "--data") -> Samples:
+    """``feeds`` as samples that fit the model's inputs, in their types.
+
+    Raises:
+        DataError: there are none, or one does not fit; the message begins with ``option`` and ``source``.
+    """
     if not feeds:
-        raise DataError(f"--data {source}: holds no samples")
+        raise DataError(f"{option} {source}: holds no samples")
     fixed = []
     for number, feed in enumerate(feeds):
-        where = f"--data {source}, sample {number}"
+        where = f"{option} {source}, sample {number}"
         _same_names(feed, specs, where)
         fixed.append({spec.name: _fitting(np.asarray(feed[spec.name]), spec, where) for spec in specs})
     return Samples(tuple(fixed), kind, source)

@@ -51,6 +51,7 @@ class TuneConfig:
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = 30
     pattern_cache: Annotated[Path | None, options.PATTERN_CACHE] = None
     quant_type: Annotated[str, options.QUANT_TYPE] = AUTO
+    augment: Annotated[str, options.AUGMENT] = "auto"
     nodes: Annotated[tuple[str, ...], options.NODES] = ()
     recipe: Annotated[Recipe | None, options.SEARCH_RECIPE] = None
     methods: tuple[Method, ...] = METHODS
@@ -70,6 +71,7 @@ class TuneConfig:
             "keep_qparams": str(self.keep_qparams),
             "strategy": self.strategy,
             "schemes_per_region": str(self.schemes_per_region),
+            "augment": self.augment,
             "nodes": " ".join(self.nodes),
             "recipe": "" if self.recipe is None else str(self.recipe),
             "methods": ",".join(self.methods),

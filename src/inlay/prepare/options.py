@@ -180,6 +180,12 @@ QUANT_TYPE = Option(
     "Type of quantized activations: int8, uint8, int16, uint16, fp8, as the target has it; auto leaves it the choice.",
     metavar="TYPE",
 )
+AUGMENT = Option(
+    "Variations of the samples that ranges also suit, and what a model loses on them: none, auto, or "
+    "module:function(sample, rng), which gives samples by name.",
+    "auto varies images, series and tokens, and leaves alone what it cannot tell.",
+    metavar="HOW",
+)
 SEED = Option("Seed of every random choice.", type=int, least=0)
 OUT = Option("Output folder.", flags=("--out", "-o"), metavar="OUT", type=Path)
 METRIC = Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import math
@@ -12,12 +13,13 @@ import numpy as np
 import onnx
 
 from inlay.deadline import NEVER, Deadline
+from inlay.errors import RunFailed
 from inlay.model.graph import Graph
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.limits import limits_of
-from inlay.quant.observers import UNLIMITED, Histogram, count
+from inlay.quant.observers import UNLIMITED, Histogram, count, widen
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
@@ -41,6 +43,7 @@ class Observed:
         samples: that were observed.
         ranged: the histograms that ranges are taken from: all of them, or those of one half of the samples.
         halves: histograms of the first and of the second half of the samples.
+        stressed: they know how far variations of the samples reach.
     """
 
     histograms: Mapping[str, Histogram]
@@ -48,6 +51,7 @@ class Observed:
     samples: int
     ranged: Mapping[str, Histogram]
     halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
+    stressed: bool = False
 
     def half(self, index: int) -> Observed:
         """The same with ranges of one half of the samples (0 or 1), which the other half can validate.
@@ -83,6 +87,7 @@ def calibrate(
     feeds: Iterable[Mapping[str, np.ndarray]],
     most: int | None = None,
     deadline: Deadline = NEVER,
+    varied: Sequence[tuple[int, Mapping[str, np.ndarray]]] = (),
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
@@ -97,6 +102,8 @@ def calibrate(
         feeds: the samples.
         most: samples to observe, in the order of :func:`spread`; None for all.
         deadline: when observing must end, with two samples or more.
+        varied: variations, each with the half that its sample is in: they widen the reach of values and are not
+            counted.
 
     Raises:
         CompileFailed, RunFailed: the float model does not run.
@@ -126,13 +133,20 @@ def calibrate(
                 if done >= LEAST_SAMPLES and not until.fits(each_s):
                     order = order[:done]
                 size = 1
+        for half_of, feed in varied:  # one by one: the model may refuse some
+            reached = (first, second)[half_of]
+            with contextlib.suppress(RunFailed):
+                reached.update(session.gather([feed], widen, {v: reached[v] for v in batch}))
+    for half_of, feed in varied:
+        widen((first, second)[half_of], {v: feed[v] for v in given.intersection(values)})
     for half, indices in _by_half(order, len(feeds), first, second):
         for value in given.intersection(values):
             for i in indices:
                 half[value].update(feeds[i][value])
     histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
-    return Observed(histograms, digest, len(order), histograms, (first if len(feeds) > 1 else second, second))
+    both = first if len(feeds) > 1 else second, second
+    return Observed(histograms, digest, len(order), histograms, both, bool(varied))
 
 
 def _by_half(

@@ -15,8 +15,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom"]
-METHODS: tuple[Method, ...] = get_args(Method)
+Method = Literal["minmax", "percentile", "mse", "entropy", "percentile-99.9", "headroom", "stress"]
+STRESS: Method = "stress"
+"""The extremes of the samples and of their variations; only where there are some."""
+ALL_METHODS: tuple[Method, ...] = get_args(Method)
+METHODS: tuple[Method, ...] = tuple(m for m in ALL_METHODS if m != STRESS)
+"""Those that samples suffice for."""
 
 BINS = 4096  # over the whole symmetric range; a multiple of four, so that doubling merges bins exactly
 PERCENTILE = 99.99  # percent of the elements inside the range, for the method of that name
@@ -61,7 +65,16 @@ class Histogram:
         self.counts = np.zeros(BINS, np.int64)
         self.lows: list[float] = []  # of each array, to see how much they differ
         self.highs: list[float] = []
+        self.reach: Range | None = None  # of variations of the samples, which are not counted
         self._found: dict[tuple[Method, int], Range] = {}
+
+    def widen(self, array: np.ndarray) -> None:
+        """Add the extremes of a variation's elements to the reach."""
+        finite = array[np.isfinite(array)]
+        if finite.size:
+            found = Range(min(0.0, float(finite.min())), max(0.0, float(finite.max())))
+            self.reach = found if self.reach is None else self.reach | found
+            self._found.clear()
 
     def update(self, array: np.ndarray) -> None:
         """Add the elements of a float array of any shape."""
@@ -105,6 +118,8 @@ class Histogram:
             both.counts = both.counts + part.counts
         both.low, both.high = min(self.low, other.low), max(self.high, other.high)
         both.lows, both.highs = self.lows + other.lows, self.highs + other.highs
+        reaches = [r for r in (self.reach, other.reach) if r is not None]
+        both.reach = reaches[0] | reaches[-1] if reaches else None
         both.not_finite, both.zeros = self.not_finite + other.not_finite, self.zeros + other.zeros
         return both
 
@@ -139,6 +154,8 @@ class Histogram:
         if not np.isfinite(self.low):
             return Range(0.0, 0.0)
         whole = Range(min(0.0, self.low), max(0.0, self.high))
+        if method == STRESS:
+            return whole if self.reach is None else whole | self.reach
         if method == "minmax" or whole.low == whole.high:
             return whole
         if (method, levels) not in self._found:
@@ -159,13 +176,20 @@ class Histogram:
     def digest(self) -> str:
         """Identifies the counts."""
         facts = np.array([self.low, self.high, self.limit, self.not_finite, self.zeros])
-        return hashlib.sha256(facts.tobytes() + self.counts.tobytes()).hexdigest()[:16]
+        reach = b"" if self.reach is None else np.array([self.reach.low, self.reach.high]).tobytes()
+        return hashlib.sha256(facts.tobytes() + self.counts.tobytes() + reach).hexdigest()[:16]
 
 
 def count(histograms: dict[str, Histogram], values: Mapping[str, np.ndarray]) -> None:
     """Add each value's elements to its histogram."""
     for value, array in values.items():
         histograms[value].update(array)
+
+
+def widen(histograms: dict[str, Histogram], values: Mapping[str, np.ndarray]) -> None:
+    """Add each value's extremes to the reach of its histogram."""
+    for value, array in values.items():
+        histograms[value].widen(array)
 
 
 def _stride(size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from inlay.calibrate.tables import CalibrationChoice
@@ -13,6 +14,7 @@ from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CHOICE, SIZE
 from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
+from inlay.run.stress import NO_LOSSES, Losses
 from inlay.targets.base import Fingerprint
 from inlay.trial import Measured, Trial
 
@@ -28,6 +30,7 @@ def assemble(
     search: Mapping[str, Any],
     notes: tuple[str, ...],
     interrupted: bool,
+    losses: Losses = NO_LOSSES,
 ) -> TuneResult:
     """The result.
 
@@ -41,6 +44,7 @@ def assemble(
         search: facts about the search beyond what the evaluator counted.
         notes: for people.
         interrupted: whether the user ended the search.
+        losses: on variations of the samples.
     """
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
     sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
@@ -51,7 +55,10 @@ def assemble(
         if c.source is not None
     ]
     keys = {c.placement: c.key for c in evaluator.judged if c.placement is not None}
-    named = [AnchorResult(n, t.outcome, sizes.get(keys.get(t.proposal.placement, ""))) for n, t in anchors.items()]
+    named = [
+        AnchorResult(n, t.outcome, sizes.get(keys.get(t.proposal.placement, "")), losses.anchors.get(n))
+        for n, t in anchors.items()
+    ]
     choice = journal.fact(CHOICE) or CalibrationChoice(config.methods[0])  # the time may have ended before
     return TuneResult(
         folder=inputs.out,
@@ -70,7 +77,7 @@ def assemble(
         },
         baseline_ms=confirmed.baseline_ms,
         baseline_bytes=baseline_bytes,
-        best=confirmed.best,
+        best=replace(confirmed.best, robustness=losses.delivered),
         anchors=(*imported, *named),
         pareto=tuple(
             pareto(

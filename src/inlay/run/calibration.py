@@ -10,7 +10,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
 from inlay.calibrate.scorer import OnTarget, TableScorer
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, observe
-from inlay.data import Split
+from inlay.data import Split, StressSet
 from inlay.deadline import NEVER, Deadline
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal
@@ -23,6 +23,7 @@ from inlay.quant.calibrator import Observed
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord
 from inlay.run.progress import Progress
+from inlay.run.robustness import StressTest
 from inlay.search.baselines import FULL_INT8, anchor_placements
 from inlay.types import Placement
 
@@ -38,6 +39,8 @@ class Calibration:
         journal: keeps the choice.
         progress: gets the choice as a stage.
         deadline: when it must be over, on the run's clock.
+        stress: variations of the calibration samples.
+        test: variations of the selection samples.
     """
 
     config: TuneConfig
@@ -46,6 +49,8 @@ class Calibration:
     journal: Journal
     progress: Progress
     deadline: Deadline
+    stress: StressSet
+    test: StressTest
 
     def candidates(
         self, prepared: PreparedModel, judge: Judge, feeds: Sequence[Path], imported: ImportedQDQ
@@ -63,7 +68,7 @@ class Calibration:
         known = self.journal.fact(CALIBRATION_SAMPLES)
         if known is not None:  # a resumed run takes the same ones
             observing = NEVER
-        observed = observe(prepared, self.parts.calibration, placements, known, observing)
+        observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress)
         self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
         count = min(policy.SCORING_SAMPLES, len(feeds))
@@ -92,6 +97,7 @@ class Calibration:
         if known is not None:
             return known
         budget_s = self.config.budget_s
+        varied = OnTarget(prepared, self.worker, self.test.feeds)
         choice = choose_calibration(
             prepared,
             observed,
@@ -103,6 +109,7 @@ class Calibration:
             self.config.methods,
             fixed,
             deadline=self.deadline,
+            stress_score=TableScorer(self.test.judge, varied.outputs).sqnr_db if self.test.names else None,
         )
         if self.worker.deterministic and len(placement) and not fixed:
 

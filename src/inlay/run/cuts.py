@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from inlay.calibrate import policy
 from inlay.measure.journal import Journal
-from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, SAMPLES
+from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, SAMPLES, VARIATIONS
 from inlay.run.inputs import RunInputs
 
 
@@ -37,6 +38,9 @@ def _cuts(
         yield choice.cut
     if journal.fact(SAMPLES) is not None:
         yield f"accuracy on {len(parts.selection)} samples in the search and {len(parts.verification)} after it"
+    varied = journal.fact(VARIATIONS)
+    if varied is not None and varied < policy.SCORED_VARIATIONS:
+        yield f"{varied} of {policy.SCORED_VARIATIONS} variations of samples"
     if missing:
         yield f"not timed: {', '.join(missing)}"
     if first_blocks < config.protocol.first_blocks:

@@ -70,6 +70,8 @@ SAMPLES: Fact[tuple[int, int]] = Fact("samples", lambda data: (int(data[0]), int
 """Samples that candidates are judged on, and the winner."""
 CALIBRATION_SAMPLES = Fact("calibration_samples", int)
 """Samples that qparams come from."""
+VARIATIONS = Fact("variations", int)
+"""Variations of samples that models are judged on."""
 HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the search's time."""
 SPARE = Fact("spare", bool)

@@ -12,10 +12,12 @@ from inlay.errors import InlayError, TargetError
 from inlay.measure.client import Worker
 from inlay.model.normalize import PassReport
 from inlay.prepare.qdq_import import ImportedQDQ
+from inlay.quant.accuracy import Bound
 from inlay.quant.rewrite import Rewrite
 from inlay.regions.known import Coverage
 from inlay.run.confirm import Confirmed
 from inlay.run.patterns import PATTERN_CACHE
+from inlay.run.stress import Losses
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
@@ -47,6 +49,8 @@ def notes_for(
     interrupted: bool,
     cuts: Sequence[str],
     why_slow: Callable[[], str],
+    losses: Losses,
+    bound: Bound,
     patterns: Coverage | None = None,
     frozen: str = "",
 ) -> tuple[str, ...]:
@@ -64,6 +68,7 @@ def notes_for(
         *_data_notes(data_kind, verified),
         *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
+        *_stress_notes(losses, bound),
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),
         *_frozen_notes(confirmed, frozen),
@@ -88,6 +93,19 @@ def _data_notes(kind: str, verified: bool) -> Iterator[str]:
 def _frozen_notes(confirmed: Confirmed, frozen: str) -> Iterator[str]:
     if frozen and confirmed.best.origin != ORIGINAL:
         yield f"the written model takes no other sizes than {frozen}: its shapes are computed once and for all"
+
+
+def _stress_notes(losses: Losses, bound: Bound) -> Iterator[str]:
+    loss = losses.delivered
+    if loss is None:
+        return
+    least, broken = bound.min_sqnr_db, []
+    if least is not None:
+        broken = [f"{db:.1f} dB with {name}" for name, db in loss.varied_db.items() if db < least <= loss.samples_db]
+    if broken:
+        yield f"{least:g} dB holds on your samples, not where they are varied: {', '.join(broken)}"
+    else:
+        yield f"varied samples: {loss}"
 
 
 def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
 from inlay.calibrate.tables import observe, sharing_of
-from inlay.data import Samples, save_feed
+from inlay.data import NO_STRESS, InputSpec, Samples, input_specs, save_feed
 from inlay.errors import CompileFailed, ModelError, RunFailed, UsageError
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
@@ -29,6 +29,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.run.instant import Instant
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import publish
+from inlay.run.robustness import Robustness, StressTest, variations_of
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
@@ -57,6 +58,7 @@ class Quantized:
         by_costs: how the placement was chosen, where no recipe said it.
         warning: what is wrong with the processor's cost table, where it was left alone.
         frozen: the dynamic dimensions that were fixed, with their sizes, for people.
+        robustness: what variations of the samples lose; None where none are made.
     """
 
     path: Path
@@ -71,6 +73,7 @@ class Quantized:
     by_costs: ByCosts | None = None
     warning: str = ""
     frozen: str = ""
+    robustness: Robustness | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,9 @@ def quantize(
     quant_type: str = AUTO,
     bound_db: float | None = DEFAULT_MIN_SQNR_DB,
     sizes: Mapping[str, int] | None = None,
+    specs: Sequence[InputSpec] = (),
+    augment: str = "auto",
+    seed: int = 0,
 ) -> Quantized:
     """Quantize ``file`` and write it to ``out``.
 
@@ -128,6 +134,9 @@ def quantize(
         quant_type: of activations, where the rules do not say.
         bound_db: least SQNR of the worst output; only where there are no rules, and real samples.
         sizes: of dynamic dimensions that are to be fixed, by symbol.
+        specs: of the inputs, with the sizes that dynamic dimensions have; by default as the model says.
+        augment: how samples are varied, as in :func:`~inlay.data.stress_set`.
+        seed: of the variations.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -138,9 +147,12 @@ def quantize(
     real = samples.kind != "random"
     with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
         work = Path(folder)
-        feeds = _scoring_feeds(samples, work)
+        scored, feeds = _scoring_feeds(samples, work)
+        given, specs = Artifact(file.path.resolve(), file.sha256), specs or input_specs(file.model)
         try:
-            reference = worker.run(Artifact(file.path.resolve(), file.sha256), feeds)
+            reference = worker.run(given, feeds)
+            varied = variations_of(scored, specs, augment, seed, 1, policy.SCORED_VARIATIONS)
+            test = StressTest.of(varied, scored, work / "varied", worker, given)
         except (CompileFailed, RunFailed) as error:
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
         extraction = take_apart(file, samples.feeds, work)
@@ -153,17 +165,29 @@ def quantize(
             prepared = equalized(prepared, scales, target, samples.feeds[0])
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
-        observed = observe(prepared, samples)
-        judge = Judge(reference, samples.part(range(len(feeds))), Bound(), margin=False)
-        on_target = TableScorer(judge, OnTarget(prepared, worker, feeds).outputs)
+        stress = variations_of(samples, specs, augment, seed, policy.VARIED_SAMPLES, policy.MOST_VARIATIONS)
         quick = known is not None and known.table is not None
+        observed = observe(prepared, samples, stress=NO_STRESS if quick else stress)
+        on_target = TableScorer(
+            Judge(reference, scored, Bound(), margin=False), OnTarget(prepared, worker, feeds).outputs
+        )
         scorer = _on_reference(prepared, reference, samples) if quick else on_target
-        seconds = _QUICK_SECONDS if quick else policy.DEFAULT_SECONDS
+        run_varied = (
+            in_process(prepared, test.samples.feeds) if quick else OnTarget(prepared, worker, test.feeds).outputs
+        )
+        on_varied = TableScorer(test.judge, run_varied)
         graph = prepared.graph
         ranged = any(not t.dynamic and not graph.is_constant(graph.value_of(port)) for port, t in placement)
-        ranging = samples.feeds if real and ranged else ()
-        methods = _QUICK_METHODS if quick else METHODS
-        choice = choose_calibration(prepared, observed, placement, ranging, scorer.sqnr_db, seconds, methods=methods)
+        choice = choose_calibration(
+            prepared,
+            observed,
+            placement,
+            samples.feeds if real and ranged else (),
+            scorer.sqnr_db,
+            _QUICK_SECONDS if quick else policy.DEFAULT_SECONDS,
+            methods=_QUICK_METHODS if quick else METHODS,
+            stress_score=on_varied.sqnr_db if test.names and not quick else None,
+        )
         shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
         table = choice.table(prepared, observed)
         final = CandidateWriter(prepared, table, choice.digest(observed), worker.fingerprint.digest)
@@ -178,6 +202,9 @@ def quantize(
             resolved = resolve(recipe_for(prepared, placement), prepared.graph, prepared.units, prepared.rules)
         if real and accuracy is None:
             accuracy = (scorer if quick else on_target).accuracy(table, placement)
+        loss = None
+        if accuracy is not None and test.names and len(placement):
+            loss = test.robustness(on_varied.outputs(table, placement), accuracy.sqnr_db)
         publish(final.deliver(placement, work / out.name).path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     return Quantized(
@@ -193,6 +220,7 @@ def quantize(
         by_costs,
         "" if known is None else known.warning,
         prepared.normalized.model.metadata_props.get(METADATA, ""),
+        loss,
     )
 
 
@@ -219,13 +247,14 @@ def _on_reference(prepared: PreparedModel, outputs: Sequence[Outputs], samples: 
     return TableScorer(judge, in_process(prepared, [samples.feeds[i] for i in numbers]))
 
 
-def _scoring_feeds(samples: Samples, folder: Path) -> list[Path]:
-    """Files of the samples that tables are scored on: of the first half, since the second half makes the ranges."""
+def _scoring_feeds(samples: Samples, folder: Path) -> tuple[Samples, list[Path]]:
+    """The samples that tables are scored on, and their files: the first half, since the second one makes the ranges."""
     paths = []
-    for number in halves(len(samples))[0][: policy.SCORING_SAMPLES_ONE_SHOT]:
+    numbers = halves(len(samples))[0][: policy.SCORING_SAMPLES_ONE_SHOT]
+    for number in numbers:
         paths.append(folder / f"{number}.npz")
         save_feed(paths[-1], samples.feeds[number])
-    return paths
+    return samples.part(numbers), paths
 
 
 def _with_sharing(decision: Decision, shared: Mapping[str, str]) -> Decision:

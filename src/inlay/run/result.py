@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.files import replacing
+from inlay.run.robustness import Robustness
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
 from inlay.version import __version__
 
@@ -20,6 +21,7 @@ class AnchorResult:
     name: str
     outcome: Outcome
     size_bytes: int | None = None
+    robustness: Robustness | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
@@ -33,6 +35,7 @@ class AnchorResult:
                 "feasible": False,
                 "why": why,
                 "size_bytes": self.size_bytes,
+                "stress": None,
             }
         accuracy = self.outcome.accuracy
         latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
@@ -47,6 +50,7 @@ class AnchorResult:
             "feasible": accuracy.feasible,
             "why": accuracy.reason,
             "size_bytes": self.size_bytes,
+            "stress": None if self.robustness is None else self.robustness.as_json(),
         }
 
 
@@ -86,6 +90,7 @@ class Best:
         size_bytes: of that file with its weights.
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
         shapes: the figures by shape, where latency was measured on several.
+        robustness: what variations of the samples lose; None for float, or where none were made.
     """
 
     origin: str
@@ -101,6 +106,7 @@ class Best:
     size_bytes: int
     confirmed: bool = True
     shapes: tuple[ShapeFigures, ...] = ()
+    robustness: Robustness | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``; accuracy from the verification samples where there are some."""
@@ -121,6 +127,7 @@ class Best:
             "outputs": [asdict(o) for o in accuracy.outputs],
             "qdq_pairs": self.qdq_pairs,
             "is_float": self.is_float,
+            "stress": None if self.robustness is None else self.robustness.as_json(),
             "output_sha256": self.output_sha256,
             "size_bytes": self.size_bytes,
             **({"shapes": [asdict(s) for s in self.shapes]} if self.shapes else {}),

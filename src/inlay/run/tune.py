@@ -38,8 +38,10 @@ from inlay.run.plan import efforts
 from inlay.run.preparation import prepare_model, without_outliers
 from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
+from inlay.run.robustness import StressTest
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
+from inlay.run.stress import calibration_stress, losses, stress_test
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
 from inlay.targets.base import Capabilities
@@ -70,7 +72,7 @@ def tune(asked: TuneRequest) -> TuneResult:
         ended = _search(session, model, search)
         confirmed, retreat_builds = _confirm(session, given, model, search, ended)
         ended = replace(ended, builds=ended.builds + retreat_builds)
-        result = _result(session, model, search, ended, confirmed)
+        result = _result(session, given, model, search, ended, confirmed)
         write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement)
         confirmed.install(asked.out / "model.onnx")
         write_json(asked.out / "result.json", result.as_json())
@@ -111,11 +113,13 @@ class _Calibrated:
         prepared: the model.
         imported: quantized models to start from and to beat.
         candidates: turns placements into files.
+        test: variations of the selection samples.
     """
 
     prepared: PreparedModel
     imported: ImportedQDQ
     candidates: CandidateWriter
+    test: StressTest
 
 
 def _calibrate(session: Session, given: Given) -> _Calibrated:
@@ -129,10 +133,12 @@ def _calibrate(session: Session, given: Given) -> _Calibrated:
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
     deadline = session.plan.calibration(session.costs, config)
-    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline)
+    test = stress_test(session, "varied", session.inputs.parts.selection, given.file)
+    stress = calibration_stress(session)
+    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
-    return _Calibrated(prepared, imported, candidates)
+    return _Calibrated(prepared, imported, candidates, test)
 
 
 # --- search --------------------------------------------------------------------------------------------------------
@@ -277,7 +283,7 @@ def _confirm(
 
 
 def _result(
-    session: Session, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
+    session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
 ) -> TuneResult:
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
 
@@ -287,8 +293,11 @@ def _result(
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
+    lost = losses(session, confirmed, model.test, anchors.trials, write, given.file)
     notes = notes_for(
         confirmed,
+        losses=lost,
+        bound=inputs.config.bound,
         reports=model.prepared.normalized.reports,
         units=model.prepared.units,
         rewrites=model.prepared.rewrites,
@@ -298,7 +307,7 @@ def _result(
         lacks=worker.lacks,
         verified=inputs.parts.verified,
         interrupted=ended.interrupted,
-        cuts=_cuts(session, search, confirmed),
+        cuts=(*_cuts(session, search, confirmed), *([lost.cut] if lost.cut else [])),
         patterns=search.patterns.coverage,
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
@@ -324,6 +333,7 @@ def _result(
         search=facts,
         notes=(unit_note, *notes) if unit_note else notes,
         interrupted=ended.interrupted,
+        losses=lost,
     )
 
 

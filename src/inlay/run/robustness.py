@@ -1,0 +1,115 @@
+"""What a quantized model loses on plausible variations of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
+from inlay.errors import RunFailed, TargetError
+from inlay.measure.client import Worker
+from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.targets.base import Artifact
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """SQNR of one model, in dB, on samples and on their variations.
+
+    Attributes:
+        samples_db: on the samples, of the worst output.
+        varied_db: the same by way of variation; the worst way first.
+    """
+
+    samples_db: float
+    varied_db: Mapping[str, float]
+
+    def __str__(self) -> str:
+        (name, db), *others = self.varied_db.items()
+        if db >= self.samples_db:
+            return f"{self.samples_db:.1f} dB on the samples, and no less on {len(others) + 1} ways to vary them"
+        rest = f", the worst of {len(others) + 1} ways to vary them" if others else ""
+        return f"{self.samples_db:.1f} dB on the samples, {db:.1f} dB with {name}{rest}"
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``: the worst way first."""
+        varied = [{"name": name, "sqnr_db": db} for name, db in self.varied_db.items()]
+        return {"samples_sqnr_db": self.samples_db, "variations": varied}
+
+
+@dataclass(frozen=True, eq=False)
+class StressTest:
+    """Variations of some samples, and what the float model makes of them.
+
+    Attributes:
+        names: of the ways, one for each file.
+        feeds: files of the variations.
+        reference: outputs of the float model for each.
+        samples: the variations.
+    """
+
+    names: Sequence[str]
+    feeds: Sequence[Path]
+    reference: Sequence[Outputs]
+    samples: Samples
+
+    @classmethod
+    def of(cls, stress: StressSet, samples: Samples, folder: Path, worker: Worker, model: Artifact) -> StressTest:
+        """Of the variations that the float ``model`` runs on: it may refuse another length, for instance.
+
+        Args:
+            stress: the variations.
+            samples: what they are of.
+            folder: a new one for their files.
+            worker: runs ``model``.
+            model: the float one.
+        """
+        folder.mkdir()
+        paths = [folder / f"{number}.npz" for number in range(len(stress.variations))]
+        for path, feed in zip(paths, stress.feeds, strict=True):
+            save_feed(path, feed)
+        found = dict(enumerate(_outputs(worker, model, paths)))
+        kept = [i for i, outputs in found.items() if outputs is not None]
+        varied = Samples(tuple(stress.feeds[i] for i in kept), samples.kind, samples.source, mask=samples.mask)
+        reference = [outputs for outputs in found.values() if outputs is not None]
+        return cls([stress.variations[i].name for i in kept], [paths[i] for i in kept], reference, varied)
+
+    @property
+    def judge(self) -> Judge:
+        """Of all variations together."""
+        return Judge(self.reference, self.samples, Bound(), margin=False)
+
+    def robustness(self, outputs: Sequence[Outputs], samples_db: float) -> Robustness | None:
+        """What a model loses, from its ``outputs`` for each of ``feeds``; None where there are no variations."""
+        found = {}
+        for name in dict.fromkeys(self.names):
+            those = [i for i, n in enumerate(self.names) if n == name]
+            judge = Judge([self.reference[i] for i in those], self.samples.part(those), Bound(), margin=False)
+            found[name] = judge.judge([outputs[i] for i in those]).sqnr_db
+        return Robustness(samples_db, dict(sorted(found.items(), key=lambda item: item[1]))) if found else None
+
+
+def _outputs(worker: Worker, model: Artifact, paths: Sequence[Path]) -> Sequence[Outputs | None]:
+    """Outputs for each file; None where the model does not run on it."""
+    try:
+        return worker.run(model, paths) if paths else []
+    except RunFailed:
+        return [_one(worker, model, path) for path in paths]
+
+
+def _one(worker: Worker, model: Artifact, path: Path) -> Outputs | None:
+    try:
+        return worker.run(model, [path])[0]
+    except TargetError:
+        return None
+
+
+def variations_of(
+    samples: Samples, specs: Sequence[InputSpec], augment: str, seed: int, each: int, most: int
+) -> StressSet:
+    """The variations of a part of a run's samples: equal for equal arguments, whatever else was drawn before."""
+    return stress_set(samples, specs, augment, np.random.default_rng([seed, len(samples), each]), each, most)

@@ -1,0 +1,98 @@
+"""What models lose on variations of their samples is judged and told, and costs nothing where it is not wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.data import Samples, StressSet, Variation, load_feed
+from inlay.errors import RunFailed, UsageError
+from inlay.measure.client import Worker
+from inlay.run.robustness import Robustness, StressTest
+from inlay.targets.base import Artifact
+from inlay.testing import Builder
+
+
+def images(count: int) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [{"x": rng.random((1, 3, 12, 12)).astype(np.float32)} for _ in range(count)]
+
+
+def model(folder: Path) -> Path:
+    b = Builder()
+    y = b.conv("a", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    b.output(b.conv("b", y, 4))
+    onnx.save(b.model(), path := folder / "m.onnx")
+    return path
+
+
+def test_quantize_tells_what_variations_lose(tmp_path: Path) -> None:
+    path, data = model(tmp_path), images(4)
+    found = inlay.quantize(path, tmp_path / "q.onnx", data=data)
+    assert found.robustness is not None
+    assert found.accuracy is not None
+    assert found.robustness.samples_db == found.accuracy.sqnr_db
+    assert "0.8x brightness" in found.robustness.varied_db
+    worst = list(found.robustness.varied_db.values())
+    assert worst == sorted(worst)
+    assert max(worst) < 300.0, "the quantized model is judged, not the float one"
+    assert inlay.quantize(path, tmp_path / "q.onnx", data=data, augment="none").robustness is None
+    assert inlay.quantize(path, tmp_path / "q.onnx").robustness is None
+    with pytest.raises(UsageError, match="--augment"):
+        inlay.quantize(path, tmp_path / "q.onnx", data=data, augment="no_such_module:function")
+
+
+@pytest.mark.parametrize("augment", ["auto", "none"])
+def test_a_run_leaves_what_its_models_lose(tmp_path: Path, augment: str) -> None:
+    options: dict[str, Any] = {"target": "null", "data": images(8), "augment": augment, "out": tmp_path / "out"}
+    inlay.tune(model(tmp_path), max_measurements=4, min_sqnr=10.0, **options)
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    anchors = {a["name"]: a["stress"] for a in result["anchors"]}
+    assert anchors["float"] is None
+    delivered = result["best"]["stress"]
+    if augment == "none":
+        assert delivered is None
+        assert not any(anchors.values())
+        return
+    assert anchors["full-int8"]["variations"]
+    assert not result["best"]["is_float"]
+    assert delivered["samples_sqnr_db"] == result["best"]["sqnr_db"]
+    assert len(delivered["variations"]) >= 9
+    assert any("var" in note for note in result["notes"])
+
+
+class _Refusing:
+    """Runs on arrays of some length only."""
+
+    def run(self, _: Artifact, paths: Sequence[Path]) -> list[dict[str, np.ndarray]]:
+        feeds = [load_feed(path) for path in paths]
+        if any(f["x"].size != 4 for f in feeds):
+            raise RunFailed("another length")
+        return [{"y": 2.0 * f["x"]} for f in feeds]
+
+
+def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
+    arrays = [np.full(n, n, np.float32) for n in (4, 3, 4)]
+    stress = StressSet(tuple(Variation(f"way {i}", {"x": a}, 0) for i, a in enumerate(arrays)))
+    given = Samples(({"x": arrays[0]},), "npz", "test")
+    worker, float_model = cast(Worker, _Refusing()), cast(Artifact, SimpleNamespace())
+    test = StressTest.of(stress, given, tmp_path / "varied", worker, float_model)
+    assert list(test.names) == ["way 0", "way 2"]
+    outputs = [{"y": 2.0 * f["x"]} for f in test.samples.feeds]
+    outputs[1] = {"y": outputs[1]["y"] * 1.1}  # 20 dB
+    found = test.robustness(outputs, 30.0)
+    assert found is not None
+    assert list(found.varied_db) == ["way 2", "way 0"]
+    assert found.varied_db["way 2"] == pytest.approx(20.0, abs=1e-3)
+    assert str(found) == "30.0 dB on the samples, 20.0 dB with way 2, the worst of 2 ways to vary them"
+    assert str(Robustness(30.0, {"way": 20.0})) == "30.0 dB on the samples, 20.0 dB with way"
+    nothing = StressTest.of(StressSet(), given, tmp_path / "none", worker, float_model)
+    assert nothing.robustness([], 30.0) is None

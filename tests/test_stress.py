@@ -1,0 +1,205 @@
+"""Plausible variations of samples: they keep what an input is, and are equal for equal seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inlay.data import InputSpec, Samples, StressSet, stress_set
+from inlay.data.stress import kind_of
+from inlay.errors import DataError, UsageError
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def samples(*feeds: Arrays, kind: str = "npz") -> Samples:
+    return Samples(tuple(map(dict, feeds)), kind, "test")
+
+
+def specs(feed: Arrays, **dims: tuple[int | str, ...]) -> list[InputSpec]:
+    return [InputSpec(n, a.dtype, dims.get(n, a.shape)) for n, a in feed.items()]
+
+
+def varied(given: Samples, augment: str = "auto", most: int = 99, seed: int = 0, **dims: Any) -> StressSet:
+    return stress_set(given, specs(given.feeds[0], **dims), augment, np.random.default_rng(seed), 2, most)
+
+
+def photos(
+    count: int, shape: tuple[int, ...], scale: float = 255.0, offset: float = 0.0, dtype: Any = np.float32
+) -> Samples:
+    rng = np.random.default_rng(1)
+    return samples(*({"x": (rng.random(shape) * scale + offset).astype(dtype)} for _ in range(count)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([(1, 3, 16, 12), (1, 16, 12, 3), (2, 1, 9, 9), (1, 8, 8, 4), (1, 40, 16, 12)]),
+    st.sampled_from([(1.0, 0.0), (2.0, -1.0), (255.0, 0.0), (3.7, -2.2)]),
+    st.sampled_from([np.float32, np.float16, np.uint8]),
+    st.integers(1, 5),
+)
+def test_images_stay_images(shape: tuple[int, ...], span: tuple[float, float], dtype: Any, count: int) -> None:
+    if dtype is np.uint8:
+        span = (255.0, 0.0)
+    given = photos(count, shape, *span, dtype=dtype)
+    found, again, other = varied(given), varied(given), varied(given, seed=1)
+    colors = dtype is not np.uint8 or 40 not in shape
+    assert bool(found.variations) == colors
+    low, high = min(f["x"].min() for f in given.feeds), max(f["x"].max() for f in given.feeds)
+    ends = next(
+        ((a, b) for a, b in ((0, 1), (-1, 1), (0, 255)) if a <= low and high <= b and high - low >= (b - a) / 2),
+        (low, high),
+    )
+    for variation in found.variations:
+        x = variation.feed["x"]
+        assert (x.shape, x.dtype) == (shape, dtype)
+        assert ends[0] <= x.min() <= x.max() <= ends[1]
+        assert all(not np.array_equal(x, f["x"]) for f in given.feeds), variation.name
+    for one, same in zip(found.variations, again.variations, strict=True):
+        assert (one.name, one.half) == (same.name, same.half)
+        np.testing.assert_array_equal(one.feed["x"], same.feed["x"])
+    noises = [next((v.feed["x"] for v in s.variations if "noise" in v.name), None) for s in (found, other)]
+    assert noises[0] is None or noises[1] is None or not np.array_equal(noises[0], noises[1])
+
+
+def test_black_is_the_low_end_whatever_the_normalization() -> None:
+    plain = photos(4, (1, 3, 16, 16), 1.0)
+    moved = samples(*({"x": 2.0 * f["x"] - 1.0} for f in plain.feeds))
+    for a, b in zip(varied(plain).variations, varied(moved).variations, strict=True):
+        assert a.name == b.name
+        if "noise" not in a.name and "offset" not in a.name:
+            np.testing.assert_allclose(2.0 * a.feed["x"] - 1.0, b.feed["x"], atol=1e-5)
+
+
+def test_each_way_comes_once_before_any_comes_twice_and_from_both_halves() -> None:
+    given = photos(6, (1, 3, 16, 16))
+    whole = varied(given)
+    assert set(Counter(v.name for v in whole.variations).values()) == {2}
+    for name in whole.names:
+        assert {v.half for v in whole.variations if v.name == name} == {0, 1}
+    count = len(whole.names)
+    assert varied(given, most=count).names == whole.names
+    assert len(varied(given, most=count).variations) == count
+    assert {v.half for v in varied(given, most=4).variations} == {0, 1}
+    assert not varied(given, "none").variations
+    assert not varied(Samples(given.feeds, "random", "random")).variations
+
+
+def test_masks_stay_and_what_cannot_be_told_is_left_alone() -> None:
+    rng = np.random.default_rng(0)
+    feeds = [
+        {
+            "image": rng.random((1, 3, 16, 16)).astype(np.float32),
+            "place": (rng.random((1, 1, 16, 16)) > 0.5).astype(np.float32),
+            "on": np.array([True, False]),
+            "features": rng.random((1, 24)).astype(np.float32),
+            "steps": np.arange(8, dtype=np.int64)[None],
+        }
+        for _ in range(4)
+    ]
+    found = varied(samples(*feeds))
+    assert [text.split()[1] for text in found.left_alone] == ["features", "steps"]
+    assert not {"a mirror image", "a shift by 10 %", "a mixture of two samples"} & set(found.names)
+    assert "0.8x brightness" in found.names
+    for variation in found.variations:
+        (same,) = [f for f in feeds if np.array_equal(f["features"], variation.feed["features"])]
+        assert all(np.array_equal(same[n], variation.feed[n]) for n in ("place", "on", "steps"))
+
+
+@given(st.lists(st.lists(st.integers(2, 30), min_size=6, max_size=12), min_size=2, max_size=4), st.booleans())
+def test_ids_are_never_invented(texts: list[list[int]], masked: bool) -> None:
+    """Between the first and the last one they change places; padding and what is masked stay."""
+    feeds = []
+    for text in texts:
+        ids = np.array([[101, *text, 102] + [0] * (14 - len(text))])
+        feeds.append({"ids": ids, **({"mask": (ids != 0).astype(np.int64)} if masked else {})})
+    found = varied(samples(*feeds), ids=(1, "length"), mask=(1, "length"))
+    lengths = set()
+    for variation in found.variations:
+        ids = variation.feed["ids"]
+        lengths.add(ids.shape[1])
+        if masked:
+            assert variation.feed["mask"].shape == ids.shape
+        if variation.name == "another order":
+            given = [f for f in feeds if sorted(f["ids"][0]) == sorted(ids[0])]
+            ends = [0, *np.flatnonzero(ids[0] == 102), *np.flatnonzero(ids[0] == 0)]
+            assert any(np.array_equal(f["ids"][0, ends], ids[0, ends]) for f in given)
+        else:
+            assert any(np.array_equal(f["ids"][:, : ids.shape[1]], ids) for f in feeds)
+    assert 12 in lengths
+    fixed = varied(samples(*feeds))
+    assert {v.feed["ids"].shape[1] for v in fixed.variations} <= {16}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind"),
+    [
+        ((1, 43844, 1), np.float32, "signal"),
+        ((1, 16000), np.float32, "signal"),
+        ((1, 512), np.float32, ""),
+        ((1, 80, 400), np.float32, "signal"),
+        ((1, 128, 768), np.float32, "signal"),
+        ((1, 128, 200), np.float32, ""),
+        ((1, 3, 4, 4), np.float32, "field"),
+        ((1, 400), np.uint8, "tokens"),
+        ((1, 2), np.int64, ""),
+        ((), np.float32, ""),
+    ],
+)
+def test_kinds(shape: tuple[int, ...], dtype: Any, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [np.asarray(rng.integers(0, 100, shape) + (0 if dtype != np.float32 else rng.random(shape))).astype(dtype)]
+    assert kind_of(InputSpec("x", np.dtype(dtype), shape), arrays) == kind
+
+
+def test_series() -> None:
+    rng = np.random.default_rng(0)
+    given = samples(
+        *({"x": (0.4 * rng.standard_normal((1, 4000, 1))).clip(-1, 1).astype(np.float32)} for _ in range(4))
+    )
+    found = {v.name: v for v in varied(given).variations}
+    sources = [f["x"] for f in given.feeds]
+    assert any(np.allclose(found["0.5x gain"].feed["x"], 0.5 * s) for s in sources)
+    assert any(np.array_equal(np.sort(found["a shift by 10 %"].feed["x"], axis=1), np.sort(s, axis=1)) for s in sources)
+    assert max(np.abs(v.feed["x"]).max() for v in found.values()) <= 1.0
+
+
+MODULE = """
+import numpy as np
+
+def darker(sample, rng):
+    sample["x"] *= 0.5
+    return {"darker": sample, "noisy": {"x": sample["x"] + rng.standard_normal(sample["x"].shape)}}
+
+def broken(sample, rng):
+    raise ValueError("no")
+
+def wrong(sample, rng):
+    return {"cropped": {"x": sample["x"][..., 1:]}}
+"""
+
+
+def test_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_variations.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = photos(4, (1, 3, 16, 16), 1.0)
+    before = [f["x"].copy() for f in given.feeds]
+    found = varied(given, "own_variations:darker")
+    assert [(v.name, v.half) for v in found.variations] == [("darker", 0), ("noisy", 0), ("darker", 1), ("noisy", 1)]
+    np.testing.assert_array_equal(found.variations[0].feed["x"], 0.5 * before[0])
+    assert all(v.feed["x"].dtype == np.float32 for v in found.variations)
+    for f, x in zip(given.feeds, before, strict=True):
+        np.testing.assert_array_equal(f["x"], x)
+    with pytest.raises(DataError, match="--augment own_variations:broken failed: ValueError: no"):
+        varied(given, "own_variations:broken")
+    with pytest.raises(DataError, match=r"--augment own_variations:wrong.*shape"):
+        varied(given, "own_variations:wrong")
+    with pytest.raises(UsageError, match="--augment"):
+        varied(given, "own_variations:missing")
