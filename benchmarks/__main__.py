@@ -25,6 +25,7 @@ from benchmarks import (
     browser,
     budgets,
     compiles,
+    coverage,
     honesty,
     instant,
     lowering,
@@ -115,6 +116,15 @@ def run_instant(options: argparse.Namespace) -> None:
 
     table = instant.table(collect("instant", names, options, make, settings))
     _tables(options.out, "instant", {"machine": facts(0.0), **table}, instant.text)
+
+
+def run_coverage(options: argparse.Namespace) -> None:
+    """``coverage.json`` and ``.md``, of trained models."""
+    settings = {"given": list(coverage.GIVEN), "splits": coverage.SPLITS, "version": __version__}
+    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
+    names = [n for n in subjects.chosen(options.models, options.only) if n in trained]
+    table = coverage.table(collect("coverage", names, options, coverage.row, settings))
+    _tables(options.out, "coverage", table, coverage.text)
 
 
 def run_openvino(options: argparse.Namespace) -> None:
@@ -256,6 +266,7 @@ def rewrite_readme(options: argparse.Namespace) -> None:
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "quality": run_quality,
     "instant": run_instant,
+    "coverage": run_coverage,
     "openvino": run_openvino,
     "browser": run_browser,
     "compiles": run_compiles,

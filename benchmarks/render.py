@@ -278,6 +278,7 @@ TABLES: Sequence[str] = (
     "browser",
     "compiles",
     "honesty",
+    "coverage",
     "growth",
     "ethos",
     "lowering",

@@ -1,0 +1,144 @@
+"""How often a stated limit is broken by samples that were not given, and how often a fine model would be refused.
+
+    python -m benchmarks coverage [--models DIR] [--only NAME ...] [--restart]
+
+Each trained model is quantized once in full, from its first samples. The SQNR of each of its samples is computed once,
+and then drawn from: ``n`` are given, the rest is unseen. A statement says that 90 % of new samples keep a limit,
+with 95 % confidence; it is broken where fewer of the unseen samples do. A bound that all samples but a tenth keep, with
+a decibel to spare, is one that a fine model keeps: it is refused where the statement does not reach it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import inlay
+from benchmarks import paired
+from benchmarks.subjects import Subject
+from inlay.data import Samples, save_feed
+from inlay.measure.client import Worker
+from inlay.model.load import file_sha256
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.tolerance import SHARE, state
+from inlay.targets.base import Artifact
+
+GIVEN = (2, 4, 8, 16, 64)
+SPLITS = 500
+MOST = 400  # samples of a set
+SPARE_DB = 1.0
+
+
+def errors(subject: Subject, folder: Path) -> np.ndarray:
+    """SQNR in dB of each sample of both sources, of the model quantized in full from the first source."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "full-int8.onnx"
+    inlay.quantize(subject.model, path, target=paired.TARGET, data=subject.samples, recipe="full-int8")
+    found: list[float] = []
+    with Worker(paired.TARGET, folder) as worker:
+        for source in (subject.samples, subject.evaluation):
+            samples = paired.read(source, subject.model, MOST)
+            for number in range(len(samples)):
+                found += _each_db(worker, subject.model, path, samples.part([number]), folder)
+    return np.array(found)
+
+
+def _each_db(worker: Worker, given: Path, quantized: Path, sample: Samples, folder: Path) -> tuple[float, ...]:
+    feed = folder / "feed.npz"
+    save_feed(feed, sample.feeds[0])
+    reference, outputs = (worker.run(Artifact(p.resolve(), file_sha256(p)), [feed]) for p in (given, quantized))
+    return Judge(reference, sample, Bound()).each_db(outputs)
+
+
+def cell(db: np.ndarray, n: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Of ``SPLITS`` draws of ``n`` samples: the shares of broken statements and of refusals, and the median limit.
+
+    A statement is broken where fewer than 90 % of the rest keep its limit; where the rest is of a few samples only,
+    that happens by its own chance too, and ``broken_kind`` counts against all samples instead.
+    """
+    fine_db = float(np.quantile(db, 1.0 - SHARE, method="lower")) - SPARE_DB
+    broken, kind, refused, limits = 0, 0, 0, []
+    for _ in range(SPLITS):
+        order = rng.permutation(db.size)
+        limit = state(db[order[:n]].tolist()).limit_db
+        if limit is None:
+            refused += 1
+            continue
+        limits.append(limit)
+        broken += float(np.mean(db[order[n:]] >= limit)) < SHARE
+        kind += float(np.mean(db >= limit)) < SHARE
+        refused += limit < fine_db
+    return {
+        "given": n,
+        "assumption": state(db[:n].tolist()).assumption,
+        "broken": broken / SPLITS,
+        "broken_kind": kind / SPLITS,
+        "refused": refused / SPLITS,
+        "limit_db": float(np.median(limits)),
+    }
+
+
+def row(subject: Subject, folder: Path) -> dict[str, Any]:
+    """One model: every count of given samples that leaves at least as many unseen.
+
+    Raises:
+        InlayError: the model cannot be quantized.
+    """
+    db = errors(subject, folder)
+    rng = np.random.default_rng(0)
+    return {
+        "model": subject.name,
+        "samples": int(db.size),
+        "tenth_db": float(np.quantile(db, 1.0 - SHARE)),
+        "median_db": float(np.median(db)),
+        "each_db": [round(float(x), 3) for x in db],
+        "splits": [cell(db, n, rng) for n in GIVEN if 2 * n <= db.size],
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows, and for each count of given samples the means over models."""
+    cells = [c for r in rows for c in r.get("splits", ())]
+    means = []
+    for n in sorted({c["given"] for c in cells}):
+        some = [c for c in cells if c["given"] == n]
+        means.append(
+            {
+                "given": n,
+                "models": len(some),
+                **{k: float(np.mean([c[k] for c in some])) for k in ("broken", "broken_kind", "refused")},
+            }
+        )
+    return {"rows": rows, "means": means}
+
+
+def text(found: dict[str, Any]) -> str:
+    """The table as Markdown."""
+    lines = [
+        "# Coverage",
+        "",
+        f"The statement: at least {SHARE:.0%} of new samples keep the limit, with 95 % confidence.",
+        f"Each model is quantized in full; of its samples, n are drawn as given, {SPLITS} times, the rest is unseen.",
+        f"Broken: fewer than {SHARE:.0%} of the unseen samples (in brackets: of all) keep the limit; at most 5 % are",
+        f"promised. Refused: the limit lies below a bound that {SHARE:.0%} of all samples keep with {SPARE_DB:g} dB to",
+        "spare. Up to 28 samples the limit takes dB to be normally distributed, from 29 on nothing. Samples of both",
+        "sources are drawn alike, views of one photograph among them.",
+        "",
+        "| model | samples | tenth percentile | given | assumption | broken | refused | median limit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in found["rows"]:
+        if "error" in each:
+            lines.append(f"| {each['model']} | fails: {each['error']} | | | | | | |")
+            continue
+        for i, c in enumerate(each["splits"]):
+            head = [each["model"], str(each["samples"]), f"{each['tenth_db']:.1f} dB"] if i == 0 else ["", "", ""]
+            counts = f"{c['broken']:.1%} ({c['broken_kind']:.1%})"
+            cells = [*head, str(c["given"]), c["assumption"], counts, f"{c['refused']:.1%}", f"{c['limit_db']:.1f} dB"]
+            lines.append("| " + " | ".join(cells) + " |")
+    for c in found["means"]:
+        counts = f"{c['broken']:.1%} ({c['broken_kind']:.1%})"
+        lines.append(f"| mean of {c['models']} | | | {c['given']} | | {counts} | {c['refused']:.1%} | |")
+    return "\n".join(lines) + "\n"

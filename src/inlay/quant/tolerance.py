@@ -1,0 +1,196 @@
+"""What judged samples say about samples to come: lower tolerance limits of accuracy, and intervals of metrics.
+
+A tolerance limit is kept by at least a ``share`` of all samples of this kind, with a ``confidence`` in the drawing of
+those that were judged. From enough samples it is one of their order statistics, whatever their distribution (Wilks
+1941). From fewer it is ``mean - k s`` with the factor ``k`` of the noncentral t distribution (Owen 1963), which takes
+the SQNR in dB to be normally distributed. Either way samples are taken to be drawn independently: many views of one
+scene count as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+Assumption = Literal["distribution-free", "normal", "none"]
+"""What a limit takes for granted beside independent samples; ``none``: there is no limit."""
+
+SHARE = 0.9
+"""Of new samples that keep a limit: the rarest tenth asks for more samples than most users have."""
+CONFIDENCE = 0.95
+"""As for every interval that is reported."""
+MAX_DB = 120.0
+"""SQNR above which differences are those of float rounding, and no spread."""
+_MOST_NEEDED = 100_000
+"""Samples beyond which a number that would be needed helps nobody."""
+_RESAMPLES = 999
+"""Of a bootstrap; with the original, the limits of 95 % are order statistics of 1000."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What can be said of the accuracy of new samples.
+
+    Attributes:
+        limit_db: SQNR of the worst output that at least ``share`` of new samples keep; None where nothing can be said.
+        share: of new samples.
+        confidence: that it is so.
+        samples: how many were judged.
+        assumption: behind ``limit_db``.
+        least_db: the worst of those judged; None without any.
+        needed: how many would have to be judged for a limit at the bound without an assumption; None where too many
+            of those judged are below the bound for any number to help.
+        bound_db: least SQNR that was asked for, or None.
+    """
+
+    limit_db: float | None
+    share: float
+    confidence: float
+    samples: int
+    assumption: Assumption
+    least_db: float | None
+    needed: int | None
+    bound_db: float | None = None
+
+    @property
+    def keeps_bound(self) -> bool | None:
+        """Whether the bound on the SQNR is stated for new samples; None without such a bound."""
+        return None if self.bound_db is None else self.limit_db is not None and self.limit_db >= self.bound_db
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        return {**asdict(self), "keeps_bound": self.keeps_bound, "sentence": str(self)}
+
+    def __str__(self) -> str:
+        judged = f"{self.samples} sample{'s' * (self.samples != 1)} judged"
+        if self.limit_db is None:
+            said = f"nothing can be said of new samples: {judged}"
+        else:
+            grounds = (
+                "whatever their distribution"
+                if self.assumption == "distribution-free"
+                else "if their dB are normally distributed"
+            )
+            said = (
+                f"at least {self.share:.0%} of new samples of this kind keep {self.limit_db:.1f} dB, with "
+                f"{self.confidence:.0%} confidence, {grounds} ({judged}, the worst {self.least_db:.1f} dB)"
+            )
+        if self.limit_db is not None and self.keeps_bound is not False and self.assumption == "distribution-free":
+            return said
+        goal = "a limit" if self.bound_db is None else f"{self.bound_db:g} dB"
+        if self.needed is None:
+            return f"{said}; more samples would not show {goal}: too many of these are below it"
+        if self.needed <= self.samples:
+            return said
+        return f"{said}; {self.needed} samples would be needed to state {goal} without an assumption"
+
+
+def state(
+    each_db: Sequence[float], bound_db: float | None = None, share: float = SHARE, confidence: float = CONFIDENCE
+) -> Statement:
+    """What the SQNR of samples, each judged with ranges that it had no part in, says about new samples.
+
+    Args:
+        each_db: SQNR of each sample's worst output, in dB.
+        bound_db: least SQNR that was asked for.
+        share: of new samples that the limit is for.
+        confidence: of the limit.
+    """
+    db = np.sort(np.minimum(np.asarray(each_db, np.float64), MAX_DB))
+    below = 0 if bound_db is None else int(np.count_nonzero(db < bound_db))
+    needed = samples_needed(share, confidence, below / max(db.size, 1))
+    limit, assumption = _limit(db, share, confidence)
+    least = float(db[0]) if db.size else None
+    return Statement(limit, share, confidence, int(db.size), assumption, least, needed, bound_db)
+
+
+@cache
+def samples_needed(share: float = SHARE, confidence: float = CONFIDENCE, failing: float = 0.0) -> int | None:
+    """The fewest samples whose order statistic is a limit, when a fraction ``failing`` of them may lie below it.
+
+    None where no number, or too large a one, would do.
+    """
+    if failing >= 1.0 - share:
+        return None
+    n = int(np.ceil(np.log(1.0 - confidence) / np.log(share) - 1e-9))
+    while _rank(n, share, confidence) <= np.ceil(failing * n - 1e-9):
+        n += max(1, n // 50)
+        if n > _MOST_NEEDED:
+            return None
+    return n
+
+
+def drop_interval(lost: int, won: int, samples: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval of the drop of a share of hits, from pairs: exact, from the two binomial counts.
+
+    Each count has its exact interval (Clopper and Pearson 1934) at half the error, so that both hold together.
+
+    Args:
+        lost: samples that only float has right.
+        won: samples that only the other model has right.
+        samples: in all, at least one.
+        confidence: of the interval.
+    """
+    from scipy.special import betaincinv
+
+    tail = (1.0 - confidence) / 4.0
+    counts, others = np.array([lost, won]), samples - np.array([lost, won])
+    low = np.where(counts > 0, betaincinv(np.maximum(counts, 1), others + 1, tail), 0.0)
+    high = np.where(others > 0, betaincinv(counts + 1, np.maximum(others, 1), 1.0 - tail), 1.0)
+    return float(low[0] - high[1]), float(high[0] - low[1])
+
+
+def paired_interval(
+    drop_of: Callable[[np.ndarray], float],
+    samples: int,
+    rng: np.random.Generator,
+    confidence: float = CONFIDENCE,
+    resamples: int = _RESAMPLES,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a metric's drop, float and the other model on the same drawn samples.
+
+    Args:
+        drop_of: the drop over samples with these indices, shape (samples,); drawn with replacement.
+        samples: how many there are.
+        rng: draws.
+        confidence: of the interval.
+        resamples: how often.
+    """
+    drops = [drop_of(rng.integers(0, samples, samples)) for _ in range(resamples)]
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(drops, [tail, 1.0 - tail], method="weibull")
+    return float(low), float(high)
+
+
+def _limit(db: np.ndarray, share: float, confidence: float) -> tuple[float | None, Assumption]:
+    """The limit from sorted values, and its assumption."""
+    rank = _rank(db.size, share, confidence)
+    if rank:
+        return float(db[rank - 1]), "distribution-free"
+    if db.size < 2:
+        return None, "none"
+    return float(db.mean() - _factor(db.size, share, confidence) * db.std(ddof=1)), "normal"
+
+
+@cache
+def _rank(n: int, share: float, confidence: float) -> int:
+    """The largest k whose k-th smallest of ``n`` values is a limit; 0 where none is.
+
+    The k-th smallest is one if at least k of n values lie below the ``1 - share`` quantile with that confidence.
+    """
+    from scipy.stats import binom  # takes long to load
+
+    ranks = np.arange(1, n + 1)
+    return int(np.count_nonzero(binom.sf(ranks - 1, n, 1.0 - share) >= confidence - 1e-12))
+
+
+@cache
+def _factor(n: int, share: float, confidence: float) -> float:
+    """Standard deviations between mean and limit of ``n`` normal values."""
+    from scipy.stats import nct, norm
+
+    return float(nct.ppf(confidence, n - 1, norm.ppf(share) * np.sqrt(n)) / np.sqrt(n))

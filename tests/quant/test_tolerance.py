@@ -1,0 +1,130 @@
+"""Limits for new samples hold as often as they say, whatever the distribution where they say so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from inlay.quant.tolerance import drop_interval, paired_interval, samples_needed, state
+
+DRAWS = 1000
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def normal(rng: np.random.Generator, n: int) -> np.ndarray:
+    """SQNR of samples that differ a little."""
+    return rng.normal(25.0, 2.0, n)
+
+
+def heavy(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Student's t of two degrees of freedom, skewed to the bad side."""
+    t = rng.standard_t(2.0, n)
+    return 25.0 + np.where(t < 0.0, 3.0 * t, t)
+
+
+def clustered(rng: np.random.Generator, n: int) -> np.ndarray:
+    """One scene in six is far worse than the others."""
+    return np.where(rng.random(n) < 1 / 6, 10.0, 40.0) + rng.normal(0.0, 0.5, n)
+
+
+def broken(draw: Draw, n: int, seed: int = 0) -> float:
+    """How often fewer new samples than stated keep the limit."""
+    rng = np.random.default_rng(seed)
+    tenth = np.quantile(draw(rng, 400_000), 0.1)
+    limits = [state([float(x) for x in draw(rng, n)]).limit_db for _ in range(DRAWS)]
+    return float(np.mean([limit is not None and limit > tenth for limit in limits]))
+
+
+@pytest.mark.parametrize("draw", [normal, heavy, clustered])
+@pytest.mark.parametrize("n", [29, 46, 64])
+def test_enough_samples_make_a_limit_of_any_distribution(draw: Draw, n: int) -> None:
+    """Broken in at most 5 % of all draws, within 3 standard errors."""
+    assert state([0.0] * n).assumption == "distribution-free"
+    assert broken(draw, n) <= 0.05 + 3.0 * np.sqrt(0.05 * 0.95 / DRAWS)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_few_samples_make_an_exact_limit_of_normal_ones(n: int) -> None:
+    """Broken in 5 % of all draws: no more, and no less, which would give accuracy away."""
+    assert state([20.0] * n).assumption == "normal"
+    assert broken(normal, n) == pytest.approx(0.05, abs=3.0 * np.sqrt(0.05 * 0.95 / DRAWS))
+
+
+def test_the_assumption_is_one() -> None:
+    """Where samples are of two kinds, a few of them break the limit far too often: why the assumption is told."""
+    assert broken(clustered, 4) > 0.3
+
+
+def test_one_sample_says_nothing_but_how_many_would() -> None:
+    """However good it is."""
+    found = state([41.2], 20.0)
+    assert (found.limit_db, found.assumption, found.keeps_bound, found.needed) == (None, "none", False, 29)
+    assert str(found) == (
+        "nothing can be said of new samples: 1 sample judged; "
+        "29 samples would be needed to state 20 dB without an assumption"
+    )
+
+
+def test_samples_below_the_bound_ask_for_more_until_no_number_helps() -> None:
+    """With a tenth of them below the bound, nine in ten can never be shown to keep it."""
+    wanted = [samples_needed(failing=f) for f in (0.0, 0.02, 0.05)]
+    assert wanted[0] == 29
+    assert all(a is not None and b is not None and a < b for a, b in itertools.pairwise(wanted))
+    assert samples_needed(failing=0.1) is None
+    assert "more samples would not show 20 dB" in str(state([30.0, 31.0, 30.5, 11.4], 20.0))
+
+
+def test_the_needed_number_is_enough_and_one_less_is_not() -> None:
+    """29 samples, none below: 1 - 0.9^29 is the first that is 0.95."""
+    assert state([25.0] * 29, 20.0).keeps_bound
+    assert state([25.0] * 28).assumption == "normal"
+
+
+def test_exact_outputs_do_not_spread() -> None:
+    """A sample whose outputs equal float's has no more weight than rounding."""
+    assert state([300.0, 120.0, 130.0]).limit_db == 120.0
+
+
+@pytest.mark.parametrize("rates", [(0.02, 0.01), (0.1, 0.1), (0.3, 0.0)])
+def test_the_interval_of_a_drop_holds_the_true_one(rates: tuple[float, float]) -> None:
+    """Float is right alone, the other alone, in so many of 200 samples: 95 % or more of the intervals hold the drop."""
+    rng = np.random.default_rng(1)
+    lost, won = rates
+    draws = rng.multinomial(200, [lost, won, 1.0 - lost - won], 400)
+    held = [low <= lost - won <= high for low, high in (drop_interval(int(a), int(b), 200) for a, b, _ in draws)]
+    assert np.mean(held) >= 0.93
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (3, 1), (10, 0), (0, 10)])
+def test_intervals_of_counts_are_those_of_scipy(counts: tuple[int, int]) -> None:
+    """Clopper and Pearson's, at half the error each."""
+    losses, wins = (binomtest(k, 10).proportion_ci(0.975, "exact") for k in counts)
+    assert drop_interval(*counts, 10) == pytest.approx((losses.low - wins.high, losses.high - wins.low))
+
+
+def test_no_difference_in_few_pairs_is_no_proof() -> None:
+    """The rule of three: of 10 pairs without a loss, up to about 31 % may be lost."""
+    low, high = drop_interval(0, 0, 10)
+    assert low == -high
+    assert high == pytest.approx(1.0 - 0.0125 ** (1 / 10))
+
+
+def test_paired_resampling_holds_the_true_drop() -> None:
+    """The mean of 60 skewed differences, in most intervals; and the pairs must be kept together."""
+    rng = np.random.default_rng(2)
+    paired, apart = [], []
+    for _ in range(60):
+        common = rng.normal(0.0, 10.0, 60)
+        difference = rng.exponential(1.0, 60)
+        other = common - difference
+        low, high = paired_interval(lambda i, d=difference: float(d[i].mean()), 60, rng, resamples=99)  # type: ignore[misc]
+        paired.append((low <= 1.0 <= high, high - low))
+        shuffled = common - rng.permutation(other)
+        low, high = paired_interval(lambda i, d=shuffled: float(d[i].mean()), 60, rng, resamples=19)  # type: ignore[misc]
+        apart.append(high - low)
+    assert np.mean([held for held, _ in paired]) >= 0.85
+    assert np.mean(apart) > 5.0 * np.mean([width for _, width in paired])
