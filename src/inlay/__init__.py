@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         placement_of,
         region_pattern_autotuning_workflow,
     )
+    from inlay.data.images import Images
     from inlay.run.result import TuneResult
     from inlay.space.recipe import OpConfig, Recipe
     from inlay.targets.listing import list_targets
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChildRegionInputInsertionPoint",
     "Config",
+    "Images",
     "InsertionScheme",
     "NodeInputInsertionPoint",
     "OpConfig",
@@ -84,6 +86,7 @@ _HOMES = {
         "tune",
         "write_report",
     ),
+    "inlay.data.images": ("Images",),
     "inlay.run.result": ("TuneResult",),
     "inlay.space.recipe": ("OpConfig", "Recipe"),
     "inlay.targets.listing": ("list_targets",),

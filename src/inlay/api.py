@@ -21,7 +21,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, common_sizes, input_specs, parse_shapes, workload_of
+from inlay.data import AUTO_MASK, Images, common_sizes, input_specs, parse_shapes, workload_of
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -35,14 +35,7 @@ from inlay.model.load import load
 from inlay.prepare import options
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
-from inlay.prepare.options import (
-    BY_COSTS,
-    CALIBRATION_BUDGET_S,
-    DEFAULT_BUDGET_S,
-    DEFAULT_MIN_SQNR_DB,
-    check_sqnr,
-    documented,
-)
+from inlay.prepare.options import check_sqnr, documented
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space
 from inlay.run import calibrate_machine as _calibrate
@@ -81,13 +74,14 @@ def tune(
     target: Annotated[Targets, options.TARGETS] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
+    images: Annotated[Images | None, options.IMAGES] = None,
     labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None,
     mask: Annotated[str, options.MASK] = AUTO_MASK,
     metric: Annotated[str | None, options.METRIC] = None,
     max_drop: Annotated[str | float | None, options.MAX_DROP] = None,
     min_sqnr: Annotated[float | None, options.MIN_SQNR] = None,
     no_bound: Annotated[bool, options.NO_BOUND] = False,
-    budget: Annotated[str | float | None, options.BUDGET] = f"{DEFAULT_BUDGET_S:.0f}s",
+    budget: Annotated[str | float | None, options.BUDGET] = f"{options.DEFAULT_BUDGET_S:.0f}s",
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = TuneConfig.max_measurements,
     max_builds: Annotated[int | None, options.MAX_BUILDS] = TuneConfig.max_builds,
     threads: Annotated[int, options.THREADS] = 1,
@@ -183,6 +177,7 @@ def bench(
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
+    images: Annotated[Images | None, options.IMAGES] = None,
     blocks: Annotated[int, options.BLOCKS] = 10,
     processes: Annotated[int, options.PROCESSES] = 2,
     threads: Annotated[int, options.THREADS] = 1,
@@ -206,7 +201,7 @@ def bench(
         if names != [s.name for s in specs]:
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
     rng = np.random.default_rng(seed)
-    given = Given.of(files[0], data, bind)
+    given = Given.of(files[0], data, bind, images)
     wishes = parse_shapes(shapes, given.specs)
     samples = given.samples_or_random(rng, max(1, len(wishes)), wishes)
     return compare(files, spec, workload_of(samples.feeds, given.specs, wishes), blocks, processes, rng)
@@ -220,11 +215,12 @@ def quantize(
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
+    images: Annotated[Images | None, options.IMAGES] = None,
     mask: Annotated[str, options.MASK] = AUTO_MASK,
     bind: Annotated[Sizes, options.BIND] = (),
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False,
-    recipe: Annotated[str | Path | Recipe, options.RECIPE] = BY_COSTS,
-    min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = DEFAULT_MIN_SQNR_DB,
+    recipe: Annotated[str | Path | Recipe, options.RECIPE] = options.BY_COSTS,
+    min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = options.DEFAULT_MIN_SQNR_DB,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
     threads: Annotated[int, options.THREADS] = 1,
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
@@ -236,9 +232,9 @@ def quantize(
         UsageError: no such recipe, or a rule of it matches nothing.
         InlayError: the model or the samples cannot be used.
     """
-    rules = None if recipe == BY_COSTS else find_recipe(recipe)
+    rules = None if recipe == options.BY_COSTS else find_recipe(recipe)
     spec = target_of(target, target_options, threads)
-    given = Given.read(model, data, bind)
+    given = Given.read(model, data, bind, images)
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     sizes = {**(common_sizes(given.specs, samples.feeds) if freeze_shapes else {}), **given.sizes}
@@ -252,7 +248,7 @@ def calibrate_machine(
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     threads: Annotated[int, options.THREADS] = 1,
-    budget: Annotated[str | float | None, options.CALIBRATION_BUDGET] = f"{CALIBRATION_BUDGET_S:.0f}s",
+    budget: Annotated[str | float | None, options.CALIBRATION_BUDGET] = f"{options.CALIBRATION_BUDGET_S:.0f}s",
     seed: Annotated[int, options.SEED] = 0,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
 ) -> Calibrated:
@@ -295,6 +291,7 @@ def explain(
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
+    images: Annotated[Images | None, options.IMAGES] = None,
     budget: Annotated[str | float | None, options.EXPLAIN_BUDGET] = f"{EXPLAIN_BUDGET_S:.0f}s",
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
@@ -311,7 +308,7 @@ def explain(
     seconds, hears = seconds_of(budget), progress or Silent()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     spec = target_of(target, target_options, threads)
-    given = Given.read(model, data, bind)
+    given = Given.read(model, data, bind, images)
     samples = given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES)
     out = None if repair is None else Path(repair)
     if out is not None:
@@ -372,6 +369,7 @@ def regions(
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
     data: Annotated[DataSource, options.DATA] = None,
+    images: Annotated[Images | None, options.IMAGES] = None,
     bind: Annotated[Sizes, options.BIND] = (),
     nodes: Annotated[Sequence[str], options.NODES] = (),
     maximum_sequence_region_size: Annotated[int, options.LARGEST_LEAF] = 10,
@@ -385,7 +383,7 @@ def regions(
     """
     spec = target_of(target, target_options)
     with collector_paused(), tempfile.TemporaryDirectory() as folder:  # each step would end with a collection
-        given = Given.read(model, data, bind)
+        given = Given.read(model, data, bind, images)
         samples = given.samples_or_random(np.random.default_rng(0), 1)
         prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
         graph, rules, allowed = prepared.graph, prepared.rules, prepared.allowed

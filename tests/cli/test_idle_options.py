@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from inlay.testing import Builder
 from tests.support.command_line import FAST, RunCommand, failed, nothing_written
@@ -114,3 +115,17 @@ def place(save: SaveModel, tmp_path: Path) -> Place:
     x = b.conv("first", b.input("x", ("N", 3, "H", 12)), 4, relu=True)
     b.output(b.conv("second", x, 4))
     return Place(tmp_path, save(b.model()))
+
+
+def test_images(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (8, 4)).save(folder / "a.png")
+    b = Builder()
+    b.output(b.node("relu", "Relu", [b.input("x", (1, 3, 4, 6))]))
+    model, out = save(b.model()), tmp_path / "q.onnx"
+    quantize = ("quantize", model, "-o", out, "--target", "null", "--recipe", "full-int8")
+    assert run(*quantize, "--data", folder, "--mean", "0.5", "--fit", "crop").code == 0
+    failed(run(*quantize, "--data", folder, "--mean", "0.5,0.2"), 2, "--mean")
+    failed(run(*quantize, "--mean", "0.5"), 2, "--data FOLDER")
+    failed(run(*quantize, "--data", folder, "--pixel-max", "much"), 2, "pixel-max")

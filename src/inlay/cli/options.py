@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,10 @@ def options_of(function: Callable[..., Any] | None = None) -> Callable[[Command]
 
     def derive(command: Command) -> Command:
         parameters = {} if function is None else _declared(function)
+        groups = {
+            name: option for name, p in parameters.items() if (option := option_in(p.annotation)) and option.fields
+        }
+        parameters = dict(_spread(parameters))
         for name, own in _declared(command).items():
             parameters = _inserted(parameters, name, own)
         shown = [_shown(p) for p in parameters.values()]
@@ -29,6 +34,10 @@ def options_of(function: Callable[..., Any] | None = None) -> Callable[[Command]
         def run(**given: Any) -> None:
             known = {p.name: option_in(p.annotation) for p in parameters.values()}
             values = {n: not v if (o := known[n]) and o.negated else v for n, v in given.items() if v is not None}
+            for name, option in groups.items():
+                parts = {f: values.pop(_part(name, f)) for f, _ in option.fields if _part(name, f) in values}
+                if parts and option.type is not None:
+                    values[name] = option.type(**parts)
             command(**values)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -48,6 +57,22 @@ def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         if option is not None and option.type is not None:
             found[name] = parameter.replace(annotation=hints[name])
     return found
+
+
+def _spread(parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[str, inspect.Parameter]]:
+    """Parameters by name, where one that is made of several options gives way to these."""
+    for name, parameter in parameters.items():
+        option = option_in(parameter.annotation)
+        if option is None or not option.fields:
+            yield name, parameter
+            continue
+        for field, part in option.fields:
+            annotation: Any = Annotated[str, replace(part, show_default=False)]
+            yield _part(name, field), parameter.replace(name=_part(name, field), default=None, annotation=annotation)
+
+
+def _part(name: str, field: str) -> str:
+    return f"{name}_{field}"
 
 
 def _inserted(

@@ -5,6 +5,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 """
 
 from inlay.data.archives import load_feed, save_feed
+from inlay.data.images import Images
 from inlay.data.padding import Padding
 from inlay.data.reading import files_of, load_function, read_labels, read_samples
 from inlay.data.samples import (
@@ -37,6 +38,7 @@ __all__ = [
     "NO_MASK",
     "NO_STRESS",
     "Feed",
+    "Images",
     "InputSpec",
     "Padding",
     "Samples",

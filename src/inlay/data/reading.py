@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from inlay.data.archives import read_arrays, read_tensor
+from inlay.data.images import Images, image_files, read_images
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.tokens import read_token_lines
 from inlay.errors import DataError, UsageError
@@ -23,19 +24,29 @@ _MOST_SAMPLES = 1_000_000
 """A run uses some thousands; a million rows as arrays of their own take about 0.2 GB."""
 
 
-def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs: Sequence[InputSpec]) -> Samples:
+def read_samples(
+    source: str | Path | Iterable[Mapping[str, np.ndarray]], specs: Sequence[InputSpec], images: Images | None = None
+) -> Samples:
     """Samples from a ``.npz``, ``.npy`` or ``.jsonl`` file, a folder, ``module:function``, or feeds.
 
     Args:
         source: an array's first axis counts the samples (in batches, if the model has a fixed batch size); a ``.npz``
             may also hold an array per sample, ``INPUT_0``, ``INPUT_1``, …, in which shapes may differ; a folder holds
-            such files, each with one sample or several, or ONNX ``test_data_set_*`` folders; for ``.jsonl`` see
-            :mod:`inlay.data.tokens`.
+            such files, each with one sample or several, or ONNX ``test_data_set_*`` folders, or images; for ``.jsonl``
+            see :mod:`inlay.data.tokens`.
         specs: the model's inputs.
+        images: how images become arrays.
 
     Raises:
+        UsageError: ``images`` does not fit the inputs, or there are no images.
         DataError: there are no samples, or they do not fit the inputs; the message names the input.
     """
+    folder = Path(source) if isinstance(source, (str, Path)) else None
+    if folder is not None and folder.is_dir() and not _array_files(folder) and (files := image_files(folder)):
+        rows = _rows(read_images(files, specs, images or Images(), f"--data {folder}"), specs, f"--data {folder}")
+        return checked(rows, "images", str(folder), specs)
+    if images is not None:
+        raise UsageError("--image-size, --mean, --std and their kin are for --data FOLDER with images")
     if not isinstance(source, (str, Path)):
         return checked(_feeds(source, specs, "given feeds"), "feeds", "given feeds", specs)
     text = str(source)
@@ -60,7 +71,7 @@ def read_samples(source: str | Path | Iterable[Mapping[str, np.ndarray]], specs:
             raise DataError(f"--data {text} failed: {_blame(error)}") from error
         return checked(feeds, "function", text, specs)
     raise DataError(
-        f"--data {text}: give a .npz or .jsonl file, a folder of .npz/.npy/test_data_set_*, or module:function"
+        f"--data {text}: give a .npz or .jsonl file, a folder of .npz/.npy/images/test_data_set_*, or module:function"
     )
 
 
@@ -192,7 +203,11 @@ def files_of(source: object) -> list[Path]:
     if not isinstance(source, (str, Path)):
         return []
     path = Path(source)
-    return [path] if path.is_file() else [p for form in _FORMS for p in path.glob(form)]
+    return [path] if path.is_file() else _array_files(path) or image_files(path)
+
+
+def _array_files(folder: Path) -> list[Path]:
+    return [p for form in _FORMS for p in folder.glob(form)]
 
 
 def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
@@ -201,7 +216,7 @@ def _from_folder(folder: Path, specs: Sequence[InputSpec]) -> Samples:
         return checked([_test_data_set(p, specs) for p in sets], "folder", str(folder), specs)
     files = sorted([*folder.glob("*.npz"), *folder.glob("*.npy")])
     if not files:
-        raise DataError(f"--data {folder}: holds neither .npz nor .npy files nor test_data_set_* folders")
+        raise DataError(f"--data {folder}: holds neither .npz, .npy, images nor test_data_set_* folders")
     feeds: list[Feed] = []
     for file in files:
         arrays = _arrays(file, specs)

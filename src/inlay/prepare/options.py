@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
+from inlay.data import Images
 from inlay.errors import UsageError
 from inlay.quant.accuracy import EXACT_DB
 
@@ -49,6 +50,7 @@ class Option:
         repeated: it may be given several times.
         negated: the flag stands for False.
         show_default: whether ``--help`` prints the default.
+        fields: options on the command line that ``type`` is made of, by the names of its parameters.
         before: name of the parameter that it precedes in ``--help``, for options that only the command line has.
     """
 
@@ -63,6 +65,7 @@ class Option:
     repeated: bool = False
     negated: bool = False
     show_default: bool = True
+    fields: tuple[tuple[str, Option], ...] = ()
     before: str = ""
 
     @property
@@ -103,6 +106,12 @@ def command_line(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
     for name, parameter in inspect.signature(function).parameters.items():
         option, value = option_in(hints.get(name)), given[name]
         if option is None or option.type is None or value is None or _same(value, parameter.default):
+            continue
+        for field, part in option.fields:
+            if (said := getattr(value, field)) is not None:
+                said = said if isinstance(said, (str, int, float)) else ",".join(map(str, said))
+                words += [part.flags[0], *_words(said, part)]
+        if option.fields:
             continue
         flag = option.flags[0] if option.flags else f"--{name.replace('_', '-')}"
         if option.positional:
@@ -146,10 +155,28 @@ TARGET_OPTIONS = Option(
     repeated=True,
 )
 DATA = Option(
-    "Samples: a .npz (an array per input, first axis = samples), .jsonl (tokens), a folder, or module:function.",
+    "Samples: a .npz (an array per input, first axis = samples), .jsonl (tokens), a folder of such files or of images, "
+    "or module:function.",
     "Or feeds ({input: array}); None for random inputs.",
     metavar="SAMPLES",
     show_default=False,
+)
+IMAGES = Option(
+    "How images become arrays.",
+    "An :class:`~inlay.data.images.Images`; by default as the model's input says.",
+    type=Images,
+    fields=(
+        ("size", Option("Size of images, where the model takes any.", flags=("--image-size",), metavar="HxW")),
+        (
+            "mean",
+            Option("Subtracted from pixels of 0 to --pixel-max: one number, or one a channel.", flags=("--mean",)),
+        ),
+        ("std", Option("What pixels are then divided by: one number, or one a channel.", flags=("--std",))),
+        ("top", Option("What the brightest pixel becomes: 1; 255 for integers.", flags=("--pixel-max",), type=float)),
+        ("layout", Option("NCHW or NHWC, where the input leaves it open.", flags=("--layout",))),
+        ("order", Option("Order of the colours: rgb or bgr.", flags=("--color-order",))),
+        ("fit", Option("How images of other shapes fill the size: stretch, crop or pad.", flags=("--fit",))),
+    ),
 )
 LABELS = Option("One label per sample: .npy, .npz or text.", "Or an array.", metavar="FILE", type=Path)
 MASK = Option(

@@ -12,6 +12,7 @@ import numpy as np
 from inlay.data import (
     AUTO_MASK,
     NO_MASK,
+    Images,
     InputSpec,
     Samples,
     ShapeWish,
@@ -62,16 +63,18 @@ class Given:
     sizes: Mapping[str, int]
 
     @classmethod
-    def read(cls, model: str | Path, data: DataSource, bind: Sizes) -> Given:
+    def read(cls, model: str | Path, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
         """The model at a path."""
-        return cls.of(load(model), data, bind)
+        return cls.of(load(model), data, bind, images)
 
     @classmethod
-    def of(cls, file: ModelFile, data: DataSource, bind: Sizes) -> Given:
+    def of(cls, file: ModelFile, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
         """A model that is loaded already."""
+        if data is None and images is not None:
+            raise UsageError("--image-size, --mean, --std and their kin are for --data FOLDER with images")
         sizes = parse_bind(bind)
         specs = bound(input_specs(file.model), sizes)
-        return cls(file, None if data is None else read_samples(data, specs), specs, sizes)
+        return cls(file, None if data is None else read_samples(data, specs, images), specs, sizes)
 
     def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
         """Its samples, or random ones where there are none, of the shapes that are wished for."""
@@ -97,7 +100,7 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
         InlayError: the model, the samples or an option cannot be used.
     """
     data, labels, metric, strategy = call["data"], call["labels"], call["metric"], call["strategy"]
-    given = Given.read(call["model"], data, call["bind"])
+    given = Given.read(call["model"], data, call["bind"], call["images"])
     samples = None if given.samples is None else given.masked(given.samples, call["mask"])
     if samples is None and call["mask"] != AUTO_MASK:
         raise UsageError("--mask without --data: random samples have no padding")
