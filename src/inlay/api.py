@@ -272,15 +272,16 @@ def select(
     min_sqnr: Annotated[float | None, options.SELECTED_MIN_SQNR] = None,
     fastest: Annotated[bool, options.FASTEST] = False,
     max_size: Annotated[str | int | None, options.SELECTED_MAX_SIZE] = None,
+    max_memory: Annotated[str | int | None, options.SELECTED_MAX_MEMORY] = None,
     minimize: Annotated[str, options.SELECTED_MINIMIZE] = "latency",
 ) -> Selected:
-    """Write the fastest, or the smallest, model that an earlier run measured within other bounds, without a search.
+    """Write the fastest, smallest or leanest model that an earlier run measured within other bounds, without a search.
 
     Raises:
         UsageError: no wish, contradicting wishes, or no measured model keeps them.
         JournalError: there is no finished run in ``out``.
     """
-    wish = _run_select.wish(min_sqnr, max_drop, max_size, minimize, fastest)
+    wish = _run_select.wish(min_sqnr, max_drop, max_size, minimize, fastest, max_memory)
     return _run_select.select(Path(out), Path(to) if to is not None else Path(out) / "selected.onnx", wish)
 
 

@@ -16,10 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import inlay
 from inlay.errors import InlayError, JournalError, UsageError
+from inlay.measure.journal import Journal
 from inlay.model.load import file_sha256
 from inlay.run.cost_database import CostDatabase
+from inlay.run.facts import MEMORY
 from inlay.run.result import pareto
 from inlay.targets.base import Fingerprint
+from inlay.trial import Measured
 
 MEASURED = (
     '{"kind": "Measured", "latency": {"ns": 1.0, "speedup": {"value": 1.0, "low": 1.0, "high": 1.0}, "blocks": 3},'
@@ -81,6 +84,29 @@ def test_sizes_are_those_of_the_files(run: Path, tmp_path: Path) -> None:
     assert inlay.select(run, to=tmp_path / "any.onnx", max_size="1GB").placement_digest == fast.placement_digest
 
 
+def test_memory_is_what_the_run_found_out(run: Path, tmp_path: Path) -> None:
+    own = tmp_path / "run"
+    shutil.copytree(run, own)
+    with pytest.raises(UsageError, match="target null does not tell how much memory a session takes"):
+        inlay.select(own, minimize="memory")
+    journal = Journal(own / "run.sqlite", None)
+    measured = [t for t in journal.trials() if isinstance(t.outcome, Measured)]
+    chosen = [t.candidate for t in measured if journal.placement(t.candidate) is not None]
+    for number, key in enumerate(chosen):
+        journal.record_fact(MEMORY.of(key), 10_000_000 * (1 + (number + 1) % len(chosen)))
+    leanest, second = ({journal.fact(MEMORY.of(k)): k for k in chosen}[n] for n in (10_000_000, 20_000_000))
+    speeds = {t.candidate: t.outcome.latency.speedup.value for t in measured if isinstance(t.outcome, Measured)}
+    journal.close()
+    found = inlay.select(own, to=tmp_path / "lean.onnx", minimize="memory")
+    assert (found.memory_bytes, found.speedup) == (10_000_000, speeds[leanest])
+    fits = inlay.select(own, to=tmp_path / "fits.onnx", max_memory="20MB")
+    assert fits.speedup == max(speeds[leanest], speeds[second])
+    with pytest.raises(UsageError, match=r"at most 1 MB of memory: the leanest takes 10 MB"):
+        inlay.select(own, max_memory="1MB")
+    with pytest.raises(UsageError, match="--max-memory much: give a size"):
+        inlay.select(own, max_memory="much")
+
+
 def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the most accurate one has"):
         inlay.select(run, to=tmp_path / "no.onnx", min_sqnr=1000)
@@ -90,8 +116,8 @@ def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
         inlay.select(run, to=tmp_path / "no.onnx", max_size=100)
     with pytest.raises(UsageError, match="--max-size 20 parsecs: give a size such as"):
         inlay.select(run, max_size="20 parsecs")
-    with pytest.raises(UsageError, match="--minimize memory: give latency or size"):
-        inlay.select(run, minimize="memory")
+    with pytest.raises(UsageError, match="--minimize heat: give latency, size or memory"):
+        inlay.select(run, minimize="heat")
     with pytest.raises(JournalError, match=r"no readable result\.json"):
         inlay.select(tmp_path, fastest=True)
     assert not (tmp_path / "no.onnx").exists()

@@ -198,7 +198,8 @@ def selected(done: Selected) -> Iterator[str]:
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
     size = f"{done.size_bytes / 1e6:.3g} MB"
     found = f"{done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples"
-    yield f"  In the search: {found}; {size}."
+    memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 1e6:.3g} MB of memory"
+    yield f"  In the search: {found}; {size}{memory}."
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

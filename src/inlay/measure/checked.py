@@ -23,16 +23,17 @@ class Checked:
     Attributes:
         preempted: what other processes took of the last call of :meth:`time`.
         warms_up: :meth:`time` runs the model before its first reading.
+        is_of_this_process: inferences run here, and not in a simulation.
         one_by_one: inferences run in this process, and a call costs nothing besides.
     """
 
     def __init__(self, executable: Executable, announce: Callable[[], None], estimated: bool = False) -> None:
         self._executable, self._announce = executable, announce
         elsewhere = getattr(executable, "measured_elsewhere", False) is True
-        self._is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
+        self.is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
         self.preempted = Preempted()
         self.warms_up = getattr(executable, "warms_up", False) is True
-        self.one_by_one = self._is_of_this_process and not self.warms_up
+        self.one_by_one = self.is_of_this_process and not self.warms_up
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Outputs by name. Raises RunFailed."""
@@ -44,7 +45,7 @@ class Checked:
         self._announce()
         before = moment()
         found = self._executable.time(feed, repeats)
-        self.preempted = preempted(before, moment()) if self._is_of_this_process else Preempted()
+        self.preempted = preempted(before, moment()) if self.is_of_this_process else Preempted()
         return checked_readings(found, repeats)
 
     def profile(self, feed: Feed, repeats: int) -> list[KernelTime]:

@@ -249,6 +249,19 @@ class Worker:
             self._load(artifact)
         return self._ask("time", keys=[a.digest for a in artifacts], feed=str(feed), slot_ns=slot_ns, seed=seed)
 
+    def memory(self, artifact: Artifact, feed: Path) -> int | None:
+        """Bytes that a session of a model takes at most, if this process is fresh; None where nobody can tell.
+
+        Raises:
+            TargetError: it cannot be built, or does not run.
+        """
+        if "memory" in self.lacks:
+            return None
+        answer = self._ask(
+            "memory", key=artifact.digest, path=str(artifact.path), digest=artifact.digest, feed=str(feed)
+        )
+        return None if answer["bytes"] is None else int(answer["bytes"])
+
     def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
         """Kernel times of a model. Raises TargetError."""
         return self._insist(lambda: self._profile(artifact, feed, repeats))

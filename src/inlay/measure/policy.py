@@ -34,4 +34,5 @@ RESIDENT_FEEDS = 64  # feeds that a worker holds in memory: samples by the thous
 MESSAGE_LIMIT_S = 600.0  # seconds that a message may take before the worker is killed, by default
 CLOSE_LIMIT_S = 5.0  # seconds that a runtime gets to free a model: ending its process frees it as well
 MARKER_BYTES = 128  # of a model's key, as a worker marks which model it is at work on; keys of 64 to 70 are usual
+MEMORY_RUNS = 2  # inferences on each feed: runtimes learn in the first how large a block of memory to ask for
 MESSAGE_LENGTH = 500  # characters of an error of a runtime: it may hold a whole model as text

@@ -22,6 +22,7 @@ from inlay.errors import InlayError, TargetError
 from inlay.measure import policy
 from inlay.measure.blocks import Block, run_block, slot_repeats, weighted
 from inlay.measure.checked import Checked
+from inlay.measure.memory import Growth
 from inlay.model.child import serve
 from inlay.targets.base import Artifact, Feed, KernelTime, Target, TargetSpec
 from inlay.targets.registry import create
@@ -125,6 +126,26 @@ class Service:
             repeats = [self._repeats[k][path] for k in keys]
             blocks[i] = run_block(executables, repeats, self._feed(path), rng)
         return asdict(weighted([blocks[i] for i in range(len(feeds))], [weight for _, weight in feeds]))
+
+    def on_memory(self, key: str, path: str, digest: str, feed: str) -> dict[str, Any]:
+        """How much memory building a model and its first inferences take at most; it is not kept.
+
+        None where they take it elsewhere. What the process has taken before for other models does not count, but is
+        used again: only in a fresh process it is the whole.
+        """
+        assert self._target is not None
+        feeds = [self._feed(path) for path, _ in load_workload(Path(feed))]
+        self._announce(key)
+        growth = Growth()
+        executable = Checked(
+            self._target.compile(Artifact(Path(path), digest)), partial(self._announce, key), self._target.deterministic
+        )
+        for _ in range(policy.MEMORY_RUNS):
+            for each in feeds:
+                executable.run(each)
+        found = growth.bytes() if executable.is_of_this_process else None
+        executable.close()
+        return {"bytes": found}
 
     def on_profile(self, key: str, feed: str, repeats: int) -> dict[str, Any]:
         """Kernel times of a model, the means over a workload."""

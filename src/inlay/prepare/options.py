@@ -292,7 +292,12 @@ SELECTED_MIN_SQNR = Option(
 SELECTED_MAX_SIZE = Option(
     "Most that the file may take with its weights: 20MB, 1.5GB, or bytes.", "A number is bytes.", metavar="SIZE"
 )
-SELECTED_MINIMIZE = Option("What to minimize: latency or size.", metavar="WHAT")
+SELECTED_MAX_MEMORY = Option(
+    "Most that a session may take, measured where it is not known yet: 200MB, 1.5GB, or bytes.",
+    "A number is bytes.",
+    metavar="SIZE",
+)
+SELECTED_MINIMIZE = Option("What to minimize: latency, size or memory.", metavar="WHAT")
 FASTEST = Option("The fastest, whatever its accuracy.", type=bool)
 EXPORTED = Option(
     "The file to write; by default in OUT, named for the form.", metavar="FILE", type=Path, show_default=False
@@ -323,11 +328,11 @@ def parse_share(text: str) -> float:
     return value
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, option: str = "--max-size") -> int:
     """Bytes from ``20MB``, ``1.5GB``, ``500kB`` (powers of ten) or a number. Raises UsageError."""
     found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmg]?)b?", text.strip().lower())
     if found is None:
-        raise UsageError(f"--max-size {text}: give a size such as 20MB, 1.5GB or 500kB")
+        raise UsageError(f"{option} {text}: give a size such as 20MB, 1.5GB or 500kB")
     return int(float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]])
 
 

@@ -59,6 +59,7 @@ def page(run: FinishedRun) -> str:
     return _template().render(
         run=run,
         result=run.result,
+        sizes=size_words(run.result),
         verdict=verdict(run.result),
         accuracy=accuracy_words(run.result),
         front=front(run),
@@ -80,6 +81,7 @@ def page(run: FinishedRun) -> str:
         exact_db=EXACT_DB,
         ratio=ratio,
         decibels=decibels,
+        megabytes=megabytes,
         style=_asset("page.css"),
         script=_asset("page.js"),
     )
@@ -108,6 +110,21 @@ def bars(run: FinishedRun, evidence: Evidence) -> list[Bar]:
             parts = spent(run.profiles[key])
             found.append(Bar(name, parts, sum(parts.values())))
     return found
+
+
+def megabytes(count: int | None) -> str:
+    """Bytes as people read them; nothing where they are not known."""
+    return "" if count is None else f"{count / 1e6:.3g} MB"
+
+
+def size_words(result: Mapping[str, Any]) -> str:
+    """How large the delivered file is, and a session of it, beside the given model's, as far as known."""
+    best, given = result["best"], result["baseline"]
+    found = []
+    for what, key in (("The file takes", "size_bytes"), ("A session takes", "memory_bytes")):
+        if best.get(key) is not None and given.get(key) is not None:
+            found.append(f"{what} {megabytes(best[key])}; the given model {megabytes(given[key])}.")
+    return " ".join(found)
 
 
 def verdict(result: Mapping[str, Any]) -> str:

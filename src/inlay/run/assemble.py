@@ -11,7 +11,7 @@ from inlay.measure.journal import Journal
 from inlay.model.store import model_bytes
 from inlay.run.confirm import Confirmed
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import CHOICE, SIZE
+from inlay.run.facts import CHOICE, MEMORY, SIZE
 from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.run.stress import NO_LOSSES, Losses
@@ -49,15 +49,17 @@ def assemble(
     parts, config, tally = inputs.parts, inputs.config, evaluator.tally
     sizes = {c.key: journal.fact(SIZE.of(c.key)) for c in evaluator.judged}
     sizes[evaluator.judged[0].key] = baseline_bytes = model_bytes(inputs.file.path)
+    memory = {c.key: journal.fact(MEMORY.of(c.key)) for c in evaluator.judged}
     imported = [
-        AnchorResult(c.trial.proposal.origin, c.trial.outcome, sizes.get(c.key))
+        AnchorResult(c.trial.proposal.origin, c.trial.outcome, sizes.get(c.key), memory_bytes=memory[c.key])
         for c in evaluator.judged
         if c.source is not None
     ]
     keys = {c.placement: c.key for c in evaluator.judged if c.placement is not None}
     named = [
-        AnchorResult(n, t.outcome, sizes.get(keys.get(t.proposal.placement, "")), losses.anchors.get(n))
+        AnchorResult(n, t.outcome, sizes.get(key), losses.anchors.get(n), memory.get(key))
         for n, t in anchors.items()
+        for key in [keys.get(t.proposal.placement, "")]
     ]
     choice = journal.fact(CHOICE) or CalibrationChoice(config.methods[0])  # the time may have ended before
     return TuneResult(
@@ -77,12 +79,12 @@ def assemble(
         },
         baseline_ms=confirmed.baseline_ms,
         baseline_bytes=baseline_bytes,
-        best=replace(confirmed.best, robustness=losses.delivered),
+        best=replace(confirmed.best, robustness=losses.delivered, memory_bytes=memory.get(confirmed.key)),
         anchors=(*imported, *named),
         pareto=tuple(
             pareto(
                 [
-                    _point(c, c.trial.outcome, sizes[c.key])
+                    _point(c, c.trial.outcome, sizes[c.key], memory[c.key])
                     for c in evaluator.judged
                     if isinstance(c.trial.outcome, Measured)
                 ]
@@ -102,10 +104,11 @@ def assemble(
         notes=notes,
         interrupted=interrupted,
         command=config.command,
+        baseline_memory=memory[evaluator.judged[0].key],
     )
 
 
-def _point(candidate: Candidate, outcome: Measured, size: int | None) -> dict[str, Any]:
+def _point(candidate: Candidate, outcome: Measured, size: int | None, memory: int | None) -> dict[str, Any]:
     """A measured model as a point of speed and accuracy."""
     proposal = candidate.trial.proposal
     return {
@@ -117,4 +120,5 @@ def _point(candidate: Candidate, outcome: Measured, size: int | None) -> dict[st
         "metric": outcome.accuracy.metric,
         "feasible": outcome.accuracy.feasible,
         "size_bytes": size,
+        "memory_bytes": memory,
     }

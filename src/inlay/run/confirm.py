@@ -14,8 +14,8 @@ runs there, nothing can be confirmed: the readings of the search are the evidenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -111,6 +111,8 @@ class Confirmed:
         effort: how thoroughly contenders were measured.
         troubles: what failed on the way, for people.
         each_db: SQNR of the worst output on each unseen sample; empty where it was not judged on them.
+        key: of the delivered model.
+        finalists: what was measured last, by key, in its final form.
     """
 
     best: Best
@@ -121,6 +123,8 @@ class Confirmed:
     effort: Effort
     troubles: tuple[str, ...] = ()
     each_db: tuple[float, ...] = ()
+    key: str = ""
+    finalists: Mapping[str, Artifact] = field(default_factory=dict)
 
     def least_db(self, bound_db: float | None) -> float | None:
         """SQNR on the selection samples that another search must ask for; None where none would help.
@@ -218,7 +222,8 @@ class Confirmation:
                 "taken off, and the intervals hold what they may have taken, but not what they did to caches and clock "
                 "rates: measure again on a quiet machine"
             )
-        return self._confirmed(best, base, champion, verifier, effort, troubles)
+        confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
+        return replace(confirmed, finalists={e.key: e.file for e in (champion, base, *others)})
 
     def _confirmed(
         self, best: Best, base: Entry, champion: Entry, verifier: _Verifier, effort: Effort, troubles: Sequence[str]
@@ -227,7 +232,8 @@ class Confirmation:
         baseline_ms = float(np.median(base.own_ns)) / 1e6
         found = (*troubles, *verifier.troubles)
         each_db = verifier.each_db(champion)
-        return Confirmed(best, baseline_ms, champion.file.path, placement, verifier.rejected, effort, found, each_db)
+        rejected, file = verifier.rejected, champion.file.path
+        return Confirmed(best, baseline_ms, file, placement, rejected, effort, found, each_db, champion.key)
 
     def _unconfirmed(
         self, contenders: Sequence[Entry], verifier: _Verifier, effort: Effort, error: TargetError

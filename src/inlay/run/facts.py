@@ -104,5 +104,7 @@ GRAPH = Fact("graph", str)
 """Digest of the graph that the runtime makes of one candidate, by its key; empty where the target cannot tell."""
 SIZE = Fact("size", int)
 """Bytes of one candidate as a file of its own, by its key."""
+MEMORY = Fact("memory", int)
+"""Bytes that a session of one candidate takes at most, by its key; of those that were measured in fresh processes."""
 PROFILE = Fact("profile", kernel_times, _kernels_as_json)
 """Kernel times of one candidate, by its key; empty where it cannot be profiled."""

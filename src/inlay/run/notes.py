@@ -28,6 +28,7 @@ _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|I
 _LACKING: Mapping[Lack, str] = {
     "accuracy": "the target gives no outputs: accuracy is that of the same file on the numeric reference",
     "profile": "the target gives no times of kernels: the search went by whole models only",
+    "memory": "the target does not tell how much memory a session takes",
 }
 PROFILES_COMPARED = 20
 """Inferences of each of two profiles that are compared."""

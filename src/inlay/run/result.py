@@ -22,6 +22,7 @@ class AnchorResult:
     outcome: Outcome
     size_bytes: int | None = None
     robustness: Robustness | None = None
+    memory_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``."""
@@ -36,6 +37,7 @@ class AnchorResult:
                 "why": why,
                 "size_bytes": self.size_bytes,
                 "stress": None,
+                "memory_bytes": self.memory_bytes,
             }
         accuracy = self.outcome.accuracy
         latency = self.outcome.latency if isinstance(self.outcome, Measured) else None
@@ -51,6 +53,7 @@ class AnchorResult:
             "why": accuracy.reason,
             "size_bytes": self.size_bytes,
             "stress": None if self.robustness is None else self.robustness.as_json(),
+            "memory_bytes": self.memory_bytes,
         }
 
 
@@ -88,6 +91,7 @@ class Best:
         is_float: nothing of it is quantized: no placement was applied, and the file holds no Q/DQ nodes.
         output_sha256: of the delivered file, which is the measured file.
         size_bytes: of that file with its weights.
+        memory_bytes: that a session of it takes at most; None where it was not measured, or the target cannot tell.
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
         shapes: the figures by shape, where latency was measured on several.
         robustness: what variations of the samples lose; None for float, or where none were made.
@@ -107,6 +111,7 @@ class Best:
     confirmed: bool = True
     shapes: tuple[ShapeFigures, ...] = ()
     robustness: Robustness | None = None
+    memory_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``; accuracy from the verification samples where there are some."""
@@ -130,6 +135,7 @@ class Best:
             "stress": None if self.robustness is None else self.robustness.as_json(),
             "output_sha256": self.output_sha256,
             "size_bytes": self.size_bytes,
+            "memory_bytes": self.memory_bytes,
             **({"shapes": [asdict(s) for s in self.shapes]} if self.shapes else {}),
         }
 
@@ -155,6 +161,7 @@ class TuneResult:
         command: the line that asks for this run.
         notes: what people should know: passes rolled back, why float is best, too few samples.
         interrupted: the run was stopped by the user.
+        baseline_memory: bytes that a session of the given model takes at most; None where they are not known.
     """
 
     folder: Path
@@ -173,6 +180,7 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     command: str = ""
+    baseline_memory: int | None = None
 
     @property
     def model_path(self) -> Path:
@@ -192,7 +200,11 @@ class TuneResult:
             "target": {"name": self.target[0], "fingerprint": self.target[1], "facts": dict(self.facts)},
             "data": dict(self.data),
             "bound": self.bound,
-            "baseline": {"latency_ms": self.baseline_ms, "size_bytes": self.baseline_bytes},
+            "baseline": {
+                "latency_ms": self.baseline_ms,
+                "size_bytes": self.baseline_bytes,
+                "memory_bytes": self.baseline_memory,
+            },
             "best": self.best.as_json(),
             "anchors": [a.as_json() for a in self.anchors],
             "pareto": [dict(p) for p in self.pareto],

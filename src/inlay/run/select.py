@@ -6,41 +6,54 @@ import json
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inlay.data import save_feed
 from inlay.errors import JournalError, UsageError
 from inlay.files import refuse_overwriting, replacing
+from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
-from inlay.model.load import file_sha256, load
+from inlay.model.load import ModelFile, file_sha256, load
 from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
-from inlay.run.facts import SIZE
+from inlay.run.facts import CALIBRATION, MEMORY, SIZE
 from inlay.run.finished import TOO_OLD, writer_of
 from inlay.trial import Accuracy, Measured
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The constraints of a selection; of the models that keep them the fastest, or the smallest, is chosen.
+    """The constraints of a selection; of the models that keep them the fastest, smallest or leanest is chosen.
 
     Attributes:
         min_sqnr_db: least SQNR of the worst output on the selection samples, or None.
         max_drop: most that the metric may fall below float there, or None.
         max_bytes: most that the file may take with its weights, or None.
         smallest: the smallest model is wanted, of equal ones the fastest; otherwise the fastest.
+        max_memory: most bytes that a session may take, or None.
+        leanest: the model whose session takes the least memory is wanted.
     """
 
     min_sqnr_db: float | None = None
     max_drop: float | None = None
     max_bytes: int | None = None
     smallest: bool = False
+    max_memory: int | None = None
+    leanest: bool = False
 
     def __str__(self) -> str:
         parts = [] if self.min_sqnr_db is None else [f"SQNR at least {self.min_sqnr_db:g} dB"]
         parts += [] if self.max_drop is None else [f"a drop of at most {self.max_drop:g}"]
         parts += [] if self.max_bytes is None else [f"at most {self.max_bytes / 1e6:g} MB"]
+        parts += [] if self.max_memory is None else [f"at most {self.max_memory / 1e6:g} MB of memory"]
         return " and ".join(parts) or "no bound"
+
+    @property
+    def asks_for_memory(self) -> bool:
+        """Whether it must be known what sessions take."""
+        return self.leanest or self.max_memory is not None
 
     @property
     def asks_for_size(self) -> bool:
@@ -57,19 +70,26 @@ class Wish:
 
 
 def wish(
-    min_sqnr: float | None, max_drop: str | float | None, max_size: str | int | None, minimize: str, fastest: bool
+    min_sqnr: float | None,
+    max_drop: str | float | None,
+    max_size: str | int | None,
+    minimize: str,
+    fastest: bool,
+    max_memory: str | int | None = None,
 ) -> Wish:
     """The wish that these options state. Raises UsageError where they state none, or contradict each other."""
-    if minimize not in ("latency", "size"):
-        raise UsageError(f"--minimize {minimize}: give latency or size")
+    if minimize not in ("latency", "size", "memory"):
+        raise UsageError(f"--minimize {minimize}: give latency, size or memory")
     found = Wish(
         check_sqnr(min_sqnr),
         None if max_drop is None else parse_share(str(max_drop)),
         None if max_size is None else parse_size(str(max_size)),
         minimize == "size",
+        None if max_memory is None else parse_size(str(max_memory), "--max-memory"),
+        minimize == "memory",
     )
     if fastest == (found != Wish()):
-        raise UsageError("give --max-drop, --min-sqnr, --max-size, --minimize size, or --fastest")
+        raise UsageError("give --max-drop, --min-sqnr, --max-size, --max-memory, --minimize size, or --fastest")
     return found
 
 
@@ -86,6 +106,7 @@ class Selected:
     sqnr_db: float
     metric: float | None
     size_bytes: int
+    memory_bytes: int | None = None
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
@@ -115,10 +136,10 @@ def _model(folder: Path) -> tuple[Path, str]:
 
 
 def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) -> Selected:
-    trial, measured = _chosen(journal, wish)
     file = load(path)
     if file.sha256 != sha256:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
+    trial, measured = _chosen(journal, wish, file)
     refuse_overwriting(
         [out, out.with_name(f"{out.name}.data")], [*file.files, journal.path, journal.path.with_name("result.json")]
     )
@@ -144,10 +165,39 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) ->
         measured.accuracy.sqnr_db,
         measured.accuracy.metric,
         model_bytes(out),
+        journal.fact(MEMORY.of(trial.candidate)),
     )
 
 
-def _chosen(journal: Journal, wish: Wish) -> tuple[Record, Measured]:
+def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> dict[str, int]:
+    """What sessions of these candidates take: known from the run, or measured now, each in a fresh process.
+
+    Raises:
+        UsageError: the target cannot tell.
+        TargetError: one does not run any more.
+    """
+    known = {record.candidate: journal.fact(MEMORY.of(record.candidate)) for record in found}
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        calibration, feed = journal.fact(CALIBRATION), journal.feed("shapes")
+        if calibration is None or feed is None:
+            raise JournalError(f"{journal.path} {TOO_OLD}")
+        save_feed(work / "feed.npz", feed)
+        write = None
+        for candidate in [key for key, memory in known.items() if memory is None]:
+            placement = journal.placement(candidate)
+            assert placement is not None, "others are not chosen from"
+            write = write or writer_of(journal, file, work)
+            made = write(placement, work / f"{candidate}.onnx")
+            with Worker(calibration.spec, work) as fresh:
+                memory = fresh.memory(made, work / "feed.npz")
+            if memory is None:
+                raise UsageError(f"target {calibration.spec.name} does not tell how much memory a session takes")
+            known[candidate] = journal.record_fact(MEMORY.of(candidate), memory)
+    return {key: memory for key, memory in known.items() if memory is not None}
+
+
+def _chosen(journal: Journal, wish: Wish, file: ModelFile) -> tuple[Record, Measured]:
     measured = [
         (trial, trial.outcome)
         for trial in journal.trials()
@@ -164,9 +214,17 @@ def _chosen(journal: Journal, wish: Wish) -> tuple[Record, Measured]:
             note += f", the smallest one {min(s for s in sizes.values() if s is not None) / 1e6:.3g} MB"
         raise UsageError(f"no measured model keeps {wish}: {note}")
 
+    memory: dict[str, int] = {}
+    if wish.asks_for_memory:
+        memory = _memory_of(journal, [t for t, _ in kept], file)
+        lean = [(t, o) for t, o in kept if wish.max_memory is None or memory[t.candidate] <= wish.max_memory]
+        if not lean:
+            raise UsageError(f"no measured model keeps {wish}: the leanest takes {min(memory.values()) / 1e6:.3g} MB")
+        kept = lean
+
     def order(found: tuple[Record, Measured]) -> tuple[float, float]:
-        size = sizes[found[0].candidate]
-        small = (math.inf if size is None else size) if wish.smallest else 0.0
+        size = memory.get(found[0].candidate) if wish.leanest else sizes[found[0].candidate]
+        small = (math.inf if size is None else size) if wish.smallest or wish.leanest else 0.0
         return small, -found[1].latency.speedup.value
 
     return min(kept, key=order)

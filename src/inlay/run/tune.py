@@ -30,6 +30,7 @@ from inlay.run.evidence import EVIDENCE, evidence_of
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone, run_given
 from inlay.run.inputs import TuneRequest
+from inlay.run.memory import measure_memory
 from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outputs import save_patterns, write_recipe
@@ -285,6 +286,7 @@ def _confirm(
 def _result(
     session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
 ) -> TuneResult:
+    measure_memory(session, confirmed.finalists, search.feed)
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
 
     def why_slow() -> str:

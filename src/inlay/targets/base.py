@@ -121,8 +121,9 @@ class Simulated(Protocol):
         ...
 
 
-Lack = Literal["profile", "accuracy", "latency"]
-"""What a target may be unable to tell: times of kernels, outputs of its own, times of inferences."""
+Lack = Literal["profile", "accuracy", "latency", "memory"]
+"""What a target may be unable to tell: times of kernels, outputs of its own, times of inferences, memory of a session
+(as it takes it on a device or in another process: the process that measures tells nothing of it)."""
 
 
 class Target(Protocol):

@@ -37,7 +37,7 @@ class OrtEpTarget:
 
     name = "ort-ep"
     deterministic = False
-    lacks: frozenset[Lack] = frozenset({"profile"})
+    lacks: frozenset[Lack] = frozenset({"profile", "memory"})
 
     def __init__(
         self, provider: str, library: str = "", options: str = "", rules: str = "ort-cpu", threads: int = 1

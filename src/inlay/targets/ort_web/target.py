@@ -36,7 +36,7 @@ class OrtWebTarget:
 
     name = "ort-web"
     deterministic = False
-    lacks: frozenset[Lack] = frozenset({"profile"})
+    lacks: frozenset[Lack] = frozenset({"profile", "memory"})
     remark = "Measured in Node, whose engine is that of Chromium; no browser was run"
 
     def __init__(self, threads: int = 1) -> None:

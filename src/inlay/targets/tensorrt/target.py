@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, TargetError
-from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
+from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
 from inlay.targets.model_file import ModelFile
 from inlay.targets.tensorrt.bindings import tensorrt
 from inlay.targets.tensorrt.engine import (
@@ -40,6 +40,7 @@ class TensorRtTarget(ExplicitQuantization):
 
     name = "tensorrt"
     deterministic = False
+    lacks: frozenset[Lack] = frozenset({"memory"})
     remark = REMARK
 
     def __init__(self, device: int = 0, plugins: str = "", timing_cache: str = "", clock: str = "device") -> None:
