@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from inlay.errors import Crashed, Late, TargetError, TimedOut
 from inlay.model.collector import collector_paused
+from inlay.model.metadata import cloned
 from inlay.model.passes.affine import fold_affine
 from inlay.model.passes.constants import (
     Evaluate,
@@ -187,7 +188,7 @@ def _apply(
         reports: list[PassReport] = []
         edited, done_at = 0, dict[Pass, int]()
         with collector_paused():
-            current = model.clone()
+            current = cloned(model)
             for number, (name, step) in enumerate(steps):
                 edits = 0
                 if number not in left_out and done_at.get(step) != edited:
@@ -206,7 +207,7 @@ def _apply(
 
 
 def _observed(run: Run, model: ir.Model, names: Sequence[str]) -> Outputs:
-    part = model.clone()
+    part = cloned(model)
     wanted = set(names)
     values = {v.name: v for node in part.graph for v in node.outputs if v.name in wanted}
     values |= {v.name: v for v in (*part.graph.inputs, *part.graph.initializers.values()) if v.name in wanted}

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError
 from inlay.model.collector import collector_paused
+from inlay.model.metadata import has_entries
 
 _DEVICES = "device_configurations"  # older versions of the library know none
 _HASHED = frozenset({ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.STRING})  # equal means the same
@@ -69,7 +70,7 @@ def _proto_with(model: ir.Model, constant: Constant, ir_version: int | None) -> 
             initializers.append(_twin(value, given))
         elif name not in listed:
             inputs.append(value)
-    if model.functions or any(v.meta for v in chain(inputs, initializers, _computed(graph))):
+    if model.functions or any(has_entries(v, "meta") for v in chain(inputs, initializers, _computed(graph))):
         return ir.to_proto(_seen(model, inputs, initializers, graph, ir_version))
     proto = ir.to_proto(_seen(model, inputs, (), (), ir_version))
     _write(proto.graph, initializers, listed, graph)
@@ -122,10 +123,20 @@ def _seen(
     )
 
 
+def _has_remarks(holder: ir.Node | ir.Value) -> bool:
+    return bool(holder.doc_string) or has_entries(holder, "metadata_props")
+
+
 def _sizes(value: ir.Value) -> Sequence[int] | None:
     """The sizes of a tensor where nothing more is known of it."""
     kind, shape = value.type, value.shape
-    if type(kind) is not ir.TensorType or kind.denotation or shape is None or value.metadata_props or value.doc_string:
+    if (
+        type(kind) is not ir.TensorType
+        or kind.denotation
+        or shape is None
+        or value.doc_string
+        or has_entries(value, "metadata_props")
+    ):
         return None
     if not shape.is_static() or any(shape.get_denotation(i) for i in range(len(shape))):
         return None
@@ -138,7 +149,12 @@ def _write(proto: onnx.GraphProto, initializers: list[ir.Value], listed: set[str
     attributes: dict[tuple[object, ...], onnx.AttributeProto] = {}
 
     def note(value: ir.Value) -> None:
-        if value.shape is None and value.type is None and not value.metadata_props and not value.doc_string:
+        if (
+            value.shape is None
+            and value.type is None
+            and not value.doc_string
+            and not has_entries(value, "metadata_props")
+        ):
             return
         if not value.name:
             return
@@ -170,7 +186,7 @@ def _write(proto: onnx.GraphProto, initializers: list[ir.Value], listed: set[str
             tensor.name = value.name
             ir.serde.serialize_tensor_into(proto.initializer.add(), tensor)
     for node in graph:
-        if node.overload or node.doc_string or node.metadata_props or getattr(node, _DEVICES, None):
+        if node.overload or _has_remarks(node) or getattr(node, _DEVICES, None):
             ir.serde.serialize_node_into(proto.node.add(), node)
         else:
             outputs = [v.name or "" for v in node.outputs]

@@ -25,6 +25,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.model.graph import Graph, Node
 from inlay.model.guard import limited
+from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session
@@ -114,7 +115,7 @@ def equalized(
     if not scales:
         return prepared
     known = {i.value: i for i in _inputs(prepared.graph)}
-    model = prepared.normalized.model.clone()
+    model = cloned(prepared.normalized.model)
     by_name = {str(n.name): n for n in model.graph}
     for value, numbers in scales.items():
         if value in known:

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
 from inlay.quant.plain_constants import constant_behind
@@ -78,7 +79,7 @@ def extract(
         rewrites: those to undo where ``emit`` wrote the model.
         operators: of the targets' runtimes, on integers.
     """
-    copy, _ = fix_names(model.clone())
+    copy, _ = fix_names(cloned(model))
     copy.ir_version = max(copy.ir_version or 4, 4)  # before, initializers had to be inputs
     graph = copy.graph
     ours = _is_ours(model)
@@ -145,7 +146,7 @@ def without_rewrites(model: ir.Model, rewrites: Sequence[Rewrite[Any]]) -> ir.Mo
     """A Q/DQ model that ``emit`` wrote with ``rewrites`` undone, in a copy; a model of other origin as it is."""
     if not _is_ours(model):
         return model
-    copy = model.clone()
+    copy = cloned(model)
     _undo(copy.graph, rewrites)
     RemoveUnusedNodesPass()(copy)
     return copy

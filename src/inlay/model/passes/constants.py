@@ -12,6 +12,7 @@ from onnx_ir.passes.common import (
     RemoveUnusedNodesPass,
 )
 
+from inlay.model.metadata import cloned
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import add_constant, is_standard
 
@@ -105,7 +106,7 @@ def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
 
 def _constant_part(model: ir.Model, nodes: list[ir.Node], outputs: list[ir.Value]) -> ir.Model:
     """The model that computes ``outputs`` from constants."""
-    copy = model.clone()
+    copy = cloned(model)
     wanted = {v.name for v in outputs}
     produced = {v.name: v for n in copy.graph for v in n.outputs}
     copy.graph.outputs[:] = [produced[name] for name in (v.name for v in outputs) if name in wanted]

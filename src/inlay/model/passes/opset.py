@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from inlay.errors import ModelError, RunFailed
+from inlay.model.metadata import cloned
 from inlay.model.onnx_library import convert_opset
 
 _STANDARD = ("", "ai.onnx")
@@ -83,7 +84,7 @@ def _converts(model: ir.Model, least: int) -> bool:
 
 def _hidden(model: ir.Model, types: Collection[str]) -> ir.Model:
     """A copy of ``model`` whose operators of these types look like another domain's, which the converter skips."""
-    copy = model.clone()
+    copy = cloned(model)
     copy.opset_imports[_HIDDEN] = 1
     for node in copy.graph:
         if node.op_type in types and node.domain in _STANDARD:
@@ -107,7 +108,7 @@ def _inlined(model: ir.Model) -> ir.Model:
 
     if size(model.graph.all_nodes(), ()) > MAX_INLINED:
         raise ModelError(f"functions of the model expand to more than {MAX_INLINED} nodes")
-    return InlinePass()(model.clone()).model
+    return InlinePass()(cloned(model)).model
 
 
 def _asymmetric(node: ir.Node, version: int) -> bool:
