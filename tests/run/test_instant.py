@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from inlay.run import calibrate_machine as calibration
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.run.quantize import Quantized
 from inlay.search.cost_table import CostTable, Fit
+from inlay.search.workload import Workload
 from inlay.targets.base import TargetSpec
+from inlay.targets.onnxruntime import target as target_module
 from inlay.targets.onnxruntime.target import OrtCpuTarget
-from inlay.testing.models import random_feed, residual_model
+from inlay.testing.models import random_feed, residual_model, run_reference
 
 SPEC = TargetSpec("ort-cpu", {"threads": 1})
 
@@ -103,3 +106,39 @@ def test_a_calibration_measures_float_against_low(tmp_path: Path, monkeypatch: p
 def test_a_target_without_micro_models_cannot_be_calibrated() -> None:
     with pytest.raises(UsageError, match="null"):
         api.calibrate_machine(target="null")
+
+
+def test_the_result_says_how_to_run_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines run as they stand, and give what the delivered file gives."""
+    model = tmp_path / "model.onnx"
+    onnx.save(residual_model(), model)
+    feed = random_feed(model, 0)
+    result = api.tune(model, out=tmp_path / "out", data=[feed] * 4, threads=2, strategy="anchors", budget=15)
+    said = json.loads((tmp_path / "out" / "result.json").read_text(encoding="utf8"))["run_with"]
+    assert said == result.run_with
+    monkeypatch.chdir(tmp_path / "out")
+    names: dict[str, object] = {"feed": feed}
+    exec(said, names)
+    options = names["session"].get_session_options()  # type: ignore[attr-defined]
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
+    want = list(run_reference(tmp_path / "out" / "model.onnx", feed).values())
+    got = names["outputs"]
+    assert isinstance(got, list)
+    np.testing.assert_allclose(got[0], want[0], rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(target_module.__file__).parent / "costs").glob("*.json")), ids=lambda p: p.stem
+)
+def test_shipped_tables_say_where_they_were_measured(path: Path) -> None:
+    content = json.loads(path.read_text(encoding="utf8"))
+    facts = content["facts"]
+    assert path.stem == "-".join([facts["machine"], *facts["isa"].split()])
+    assert facts["threads"] == "1"
+    table = CostTable.from_json(content["fits"])
+    for kind in ("Conv", "Conv 1x1", "MatMul"):
+        work = Workload((kind,), 1e8, 1e6, 1e5)
+        low, plain = table.ns(work, "low"), table.ns(work, "float")
+        assert low is not None
+        assert plain is not None
+        assert 0.05 < low / plain < 1.0, "integer products of much data are faster there"

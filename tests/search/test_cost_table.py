@@ -40,9 +40,9 @@ def test_a_few_wild_readings_do_not_move_a_fit() -> None:
 
 def test_what_is_free_in_most_places_costs_its_mean() -> None:
     """A conversion that is fused in two places of three; the median would be zero."""
-    work = Workload(("value",), moved=1e5)
-    table = fit_table([Reading(work, "dequantize", ns) for ns in (0.0, 0.0, 30_000.0) * 10])
-    assert table.ns(work, "dequantize") == pytest.approx(10_000.0, rel=0.1)
+    works = [Workload(("value",), moved=1e5 * i) for i in range(1, 11)]
+    table = fit_table([Reading(work, "dequantize", ns) for work in works for ns in (0.0, 0.0, 30_000.0)])
+    assert table.ns(works[4], "dequantize") == pytest.approx(10_000.0, rel=0.1)
 
 
 def test_nothing_costs_less_than_nothing() -> None:
@@ -58,6 +58,12 @@ def test_what_was_not_measured_costs_what_its_family_does() -> None:
     assert table.ns(unseen, "low behind float") == pytest.approx(0.25e6, rel=0.02), "no such reading: as other low ones"
     assert table.ns(unseen, "dynamic") is None
     assert table.ns(Workload(("elements",), 1.0), "float") is None
+
+
+def test_readings_of_few_sizes_say_nothing_of_others() -> None:
+    readings = _readings("compute", "float", (0.0, 1.0, 0.0, 0.0))
+    alike = [Reading(Workload(("Conv", "compute"), 1e6), "float", 7e6) for _ in range(20)]
+    assert ("Conv", "float") not in fit_table([*readings, *alike]).fits
 
 
 def test_a_table_survives_its_file() -> None:

@@ -61,6 +61,9 @@ def verdict(result: TuneResult) -> Iterator[str]:
     )
     for note in result.notes:
         yield f"  Note: {note}."
+    if result.run_with:
+        threads = f" (threads {result.facts['threads']})" if "threads" in result.facts else ""
+        yield f"  To run it with exactly the options that were measured{threads}: run_with in result.json."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
 
 

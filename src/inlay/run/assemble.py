@@ -16,6 +16,7 @@ from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.run.stress import NO_LOSSES, Losses
 from inlay.targets.base import Fingerprint
+from inlay.targets.registry import create
 from inlay.trial import Measured, Trial
 
 
@@ -105,6 +106,7 @@ def assemble(
         interrupted=interrupted,
         command=config.command,
         baseline_memory=memory[evaluator.judged[0].key],
+        run_with=getattr(create(config.target), "run_with", str)(),
     )
 
 

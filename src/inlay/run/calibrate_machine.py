@@ -21,6 +21,7 @@ from inlay.data import input_specs, random_samples, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import InlayError, TargetError, UsageError
 from inlay.measure.client import Worker
+from inlay.model.graph import Graph
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
@@ -145,34 +146,34 @@ def _readings(
     readings = []
     for (labels, placement, _), kernels, ns in zip(ran, profiles, times.tolist(), strict=True):
         states = {graph.index[r.port.node]: r for r in placement.rewrites}
-        for at, cost in _costs(parameters, labels, kernels, ns).items():
+        for at, cost in _costs(prepared.graph, parameters, labels, kernels, ns).items():
             work_there, state = found[at]
             unit = at // CASES
             if at < parameters.first_edge and unit in states:
                 state = rewritten_state(state, states[unit])
             if not cost and at < parameters.first_edge:  # fused, or removed, where it stands: not so elsewhere
+                if work_there.products:
+                    continue
                 work_there = replace(work_there, kinds=work_there.kinds[:1])
             readings.append(Reading(work_there, state, cost))
     return readings
 
 
 def _costs(
-    parameters: CostParameters, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float
+    graph: Graph, parameters: CostParameters, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float
 ) -> dict[int, float]:
     """Nanoseconds by parameter, scaled to the time of the whole model.
 
     A kernel of two fused operators may count as one of the second: it is the first one's then, whose work it does.
     """
-    graph = parameters.graph
-    paid = parameters.paid(graph.propagate(labels))
+    units = parameters.graph
+    paid = parameters.paid(units.propagate(labels))
     costs, outside = parameters.shares(paid, kernels)
     total = sum(costs.values()) + outside
-    for edge in graph.edges:
-        if edge.producer < 0 or len(edge.consumers) != 1 or edge.float_reader:
-            continue
-        first, second = int(paid[edge.producer]), int(paid[edge.consumers[0]])
-        if not costs[first] and graph.units[edge.producer].weights:
-            costs[first], costs[second] = costs[second], 0.0
+    for i, unit in enumerate(units.units):
+        readers = {units.index.get(p.node, -1) for v in unit.outputs for p in graph.consumers(v)}
+        if len(readers) == 1 and unit.weights and not costs[int(paid[i])] and (j := readers.pop()) >= 0:
+            costs[int(paid[i])], costs[int(paid[j])] = costs[int(paid[j])], 0.0
     return {at: cost * ns / total for at, cost in costs.items()} if total > 0.0 else {}
 
 

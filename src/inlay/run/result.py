@@ -159,6 +159,7 @@ class TuneResult:
         bound: the accuracy bound, as text.
         seed: of the run.
         command: the line that asks for this run.
+        run_with: a program that runs the delivered model with the options that it was measured with; may be empty.
         notes: what people should know: passes rolled back, why float is best, too few samples.
         interrupted: the run was stopped by the user.
         baseline_memory: bytes that a session of the given model takes at most; None where they are not known.
@@ -181,6 +182,7 @@ class TuneResult:
     interrupted: bool = False
     command: str = ""
     baseline_memory: int | None = None
+    run_with: str = ""
 
     @property
     def model_path(self) -> Path:
@@ -211,6 +213,7 @@ class TuneResult:
             "search": dict(self.search),
             "seed": self.seed,
             "command": self.command,
+            "run_with": self.run_with,
             "notes": list(self.notes),
         }
 

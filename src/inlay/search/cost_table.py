@@ -124,7 +124,9 @@ def fit_table(readings: Sequence[Reading]) -> CostTable:
     for reading in readings:
         for kind in reading.work.kinds:
             found[kind, reading.state].append(reading)
-    return CostTable({key: _fit(mine) for key, mine in found.items() if len(mine) >= policy.FIT_READINGS})
+    # readings of few sizes say nothing of others, and the family counts
+    several = {key: mine for key, mine in found.items() if len({r.work.features for r in mine}) >= policy.FIT_SIZES}
+    return CostTable({key: _fit(mine) for key, mine in several.items()})
 
 
 def _fit(readings: Sequence[Reading]) -> Fit:
@@ -133,22 +135,19 @@ def _fit(readings: Sequence[Reading]) -> Fit:
 
     features = np.array([r.work.features for r in readings], np.float64)
     ns = np.array([r.ns for r in readings], np.float64)
-    size = np.maximum(ns, policy.COST_FLOOR_NS)
-    sometimes = np.mean(ns <= policy.COST_FLOOR_NS) > policy.SOMETIMES_FREE
-    if sometimes:  # fused in some places and not in others: the mean counts, a median would say that it is free
-        size = np.maximum(size, np.median(ns[ns > policy.COST_FLOOR_NS]) if (ns > policy.COST_FLOOR_NS).any() else 0.0)
+    paid = ns > policy.COST_FLOOR_NS
+    size = np.maximum(ns, np.median(ns[paid]) if paid.any() else policy.COST_FLOOR_NS)
     scale = np.maximum(features.max(axis=0), 1.0)
-    weights = np.ones(len(ns))
-    parts = np.zeros(features.shape[1])
-    for _ in range(policy.FIT_REPEATS):
+    weights, often = np.ones(len(ns)), bool(np.mean(~paid) <= policy.SOMETIMES_FREE)
+    for _ in range(policy.FIT_REPEATS if often else 1):  # what is fused in many places costs its mean, not its median
         rows = (weights / size)[:, None] * features / scale
         parts, _ = nnls(rows, weights * ns / size)
-        error = np.abs(features / scale @ parts - ns) / size
-        if sometimes:
-            break
+        predicted = features / scale @ parts
+        size = np.maximum(np.maximum(ns, predicted), policy.COST_FLOOR_NS) if often else size
+        error = np.abs(predicted - ns) / size
         weights = 1.0 / np.sqrt(np.maximum(error, policy.SEEN))
-    a, b, c, d = (parts / scale).tolist()
-    return Fit((a, b, c, d), float(np.median(error)), len(readings))
+    a, b, c, d = (float(f"{part:.4g}") for part in parts / scale)  # more digits would say nothing
+    return Fit((a, b, c, d), float(f"{np.median(error):.2g}"), len(readings))
 
 
 def _is_amount(number: object) -> bool:

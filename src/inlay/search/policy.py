@@ -112,7 +112,7 @@ DEQUANTIZE_NS = (1500.0, 0.15)  # ns per DQ, and per element, likewise
 
 # --- cost table: fits to measured kernels
 
-FIT_READINGS = 3  # of one kind in one state; with fewer its family counts
+FIT_SIZES = 4  # different workloads of one kind in one state: as many as a fit has parts
 SOMETIMES_FREE = 0.2  # share of the readings that are next to zero, from which they are no outliers
 FIT_REPEATS = 8  # weighted least squares, each with the weights that the last one's errors give
 

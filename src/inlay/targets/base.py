@@ -143,6 +143,8 @@ class Target(Protocol):
     usually stand, by which ``inlay calibrate-machine`` measures what they cost on a processor; and a method
     ``shipped_costs()``: the path of such a table for processors like this one, or None.
 
+    It may have a method ``run_with()``: a program that runs a delivered ``model.onnx`` with the options of the target.
+
     A target may have a method ``compile_identified(model) -> (executable, digest)`` besides: :meth:`compile` together
     with a digest of what the runtime made of the model. Models with the same digest are then measured once.
 

@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 _OPSET = 17  # LayerNormalization
 _BLOCKS = (  # channels, rows: wide and narrow in turn, so that a calibration that is cut short has seen both
-    (8, 80), (512, 7), (32, 56), (128, 28), (16, 112), (256, 14), (24, 40), (64, 28), (96, 14),
+    (8, 80), (512, 7), (16, 12), (32, 56), (128, 28), (16, 112), (32, 8), (256, 14), (64, 28), (96, 14),
 )  # fmt: skip
 _IMAGES = ((3, 224, 16), (1, 96, 24), (3, 320, 32))  # channels, rows, filters
+_CLASSES = 4  # of a detector: rows of a Softmax
 _SEQUENCES = (
     (16, 128, 2),
     (64, 64, 4),
@@ -146,10 +147,14 @@ def _block(channels: int, rows: int) -> onnx.ModelProto:
 def _image(channels: int, rows: int, filters: int) -> onnx.ModelProto:
     net = _Net(f"image of {channels} channels, {rows} rows", (1, channels, rows, rows))
     net.conv(channels, filters, 3, stride=2)
+    net.add("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     net.conv(filters, filters, 3, group=filters)
-    net.conv(filters, filters)
+    before = net.conv(filters, filters)
+    net.add("MaxPool", kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
+    net.add("Concat", before, net.last, axis=1)
+    net.conv(2 * filters, filters, 3)
     net.add("Transpose", perm=[0, 2, 3, 1])
-    net.add("Reshape", net.last, net.integers(1, -1, filters))
+    net.add("Reshape", net.last, net.integers(1, -1, _CLASSES))
     net.add("Softmax", axis=-1)
     return net.model()
 

@@ -41,6 +41,20 @@ def capabilities_for(machine: str | None = None, flags: frozenset[str] | None = 
     return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed))
 
 
+_COSTS = Path(__file__).parent / "costs"
+"""Cost tables by machine and instructions, as ``inlay calibrate-machine`` wrote them."""
+_SNIPPET = """\
+import onnxruntime as ort
+
+options = ort.SessionOptions()
+options.intra_op_num_threads = {threads}
+options.inter_op_num_threads = 1
+session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
+outputs = session.run(None, feed)  # feed: an array for each input, by name
+"""
+"""What :func:`_options` sets besides messages."""
+
+
 class OrtCpuTarget:
     """ONNX Runtime on this machine's CPU, with all of its graph optimizations.
 
@@ -94,6 +108,16 @@ class OrtCpuTarget:
         from inlay.targets.onnxruntime.preconditions import preconditions_for
 
         return preconditions_for()
+
+    def shipped_costs(self) -> Path | None:
+        """The table that was measured on a processor with the same instructions, with one thread."""
+        facts = self.fingerprint().facts
+        path = _COSTS / f"{'-'.join([facts['machine'], *facts['isa'].split()])}.json"
+        return path if self.threads == 1 and path.is_file() else None
+
+    def run_with(self) -> str:
+        """The lines that run a model with the options that it is measured with."""
+        return _SNIPPET.format(threads=self.threads)
 
     def micro_models(self) -> list[onnx.ModelProto]:
         """All of :mod:`~inlay.targets.onnxruntime.micro_models`."""
