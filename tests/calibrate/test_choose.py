@@ -28,7 +28,7 @@ from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
 from inlay.run import calibration
 from inlay.targets.onnxruntime.target import capabilities_for
-from inlay.testing import small_model, sqnr
+from inlay.testing import Builder, small_model, sqnr
 from inlay.trial import Failed
 from inlay.types import Placement
 from tests.support.fixtures import MakeWorkspace
@@ -273,3 +273,18 @@ def test_the_step_clock_depends_on_the_model_alone(workspace: MakeWorkspace) -> 
     one, other = StepClock.for_model(space.prepared), StepClock.for_model(space.prepared)
     assert [one() for _ in range(5)] == [other() for _ in range(5)]
     assert one() > 0.0
+
+
+def test_the_step_clock_knows_that_recurrent_operators_take_long(workspace: MakeWorkspace) -> None:
+    """By what the weights multiply at every step: elements of results alone say nothing about it."""
+
+    def step(steps: int, hidden: int) -> float:
+        b = Builder()
+        weights = [b.constant(n, b.rng.standard_normal((1, 3 * hidden, hidden))) for n in ("w", "r")]
+        x = b.input("x", (steps, 1, hidden))
+        b.output(b.node("gru", "GRU", [x, *weights], hidden_size=hidden))
+        return StepClock.for_model(workspace(b.model()).prepared)()
+
+    products = 400 * 2 * 3 * 256 * 256
+    assert step(400, 256) == pytest.approx(policy.SECONDS_PER_RECURRENT_PRODUCT * products, rel=0.05)
+    assert step(400, 256) > 10 * step(400, 32)

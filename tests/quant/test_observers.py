@@ -228,3 +228,27 @@ def test_noise_is_that_of_rounding_and_clipping() -> None:
         rounded = np.clip(np.rint(x / step) * step, found.low, found.high)
         want = float(((x - rounded) ** 2).mean() / (x**2).mean())
         assert histogram(x).noise(found) == pytest.approx(want, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_range_of_least_squared_error_is_that_of_a_search_over_all_bins(seed: int) -> None:
+    """The same grids, with each error summed over the bins one by one."""
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(3 ** (seed + 1)) ** 3 * 10.0 ** rng.uniform(-20, 20)).astype(np.float32)
+    made = histogram(np.maximum(x, 0) if seed % 3 == 0 else x)
+    whole = made.range("minmax")
+    centres = ((made.edges[:-1] + made.edges[1:]) / 2).clip(whole.low, whole.high)
+    shares = made.rounded / max(1, made.rounded.sum())
+
+    def error(low: float, high: float) -> float:
+        step = (high - low) / 255
+        return float(shares @ ((centres - centres.clip(low, high)) ** 2 + step * step / 12))
+
+    best = max(np.linspace(0.2, 1.0, 81), key=lambda k: (-error(whole.low * k, whole.high * k), k))
+    low, high = whole.low * best, whole.high * best
+    low = min(np.linspace(whole.low, low * 0.5, 41), key=lambda e: (error(e, high), e))
+    high = max(np.linspace(high * 0.5, whole.high, 41), key=lambda e: (-error(low, e), e))
+    found = made.range("mse")
+    if whole.low != whole.high:
+        assert error(found.low, found.high) == pytest.approx(error(low, high), rel=1e-6)
+        assert (found.low, found.high) == pytest.approx((min(0.0, low), max(0.0, high)), rel=1e-6)

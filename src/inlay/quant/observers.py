@@ -217,16 +217,28 @@ def _mse(histogram: Histogram, whole: Range, levels: int) -> Range:
     centres = ((histogram.edges[:-1] + histogram.edges[1:]) / 2)[filled].clip(whole.low, whole.high)
     weights = counts[filled] / max(1, counts.sum())
 
-    def error(low: float, high: float) -> float:
-        step = (high - low) / (levels - 1)
-        clipped = np.clip(centres, low, high)
-        # inside the range rounding leaves step**2 / 12 on average; the bins are too coarse to round them one by one
-        return float(np.sum(weights * ((centres - clipped) ** 2 + step * step / 12)))
+    # of all bins below each: what lies beyond an end is known without a pass over the bins, for a whole grid at once
+    sums = [np.concatenate(([0.0], np.cumsum(weights * centres**power))) for power in range(3)]
 
-    best = min((error(whole.low * k, whole.high * k), -k) for k in np.linspace(0.2, 1.0, 81))
-    low, high = whole.low * -best[1], whole.high * -best[1]
-    low = min((error(e, high), e) for e in np.linspace(whole.low, low * 0.5, 41))[1]
-    high = min((error(low, e), -e) for e in np.linspace(high * 0.5, whole.high, 41))[1] * -1
+    def beyond(ends: np.ndarray, first: np.ndarray | int, last: np.ndarray | int) -> np.ndarray:
+        """Mean square by which the bins from ``first`` to ``last`` lie beyond ``ends``."""
+        share, mean, square = (total[last] - total[first] for total in sums)
+        return np.asarray(np.maximum(0.0, square - 2.0 * ends * mean + ends * ends * share))
+
+    def errors(lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
+        steps = (highs - lows) / (levels - 1)
+        clipped = beyond(lows, 0, np.searchsorted(centres, lows))
+        clipped += beyond(highs, np.searchsorted(centres, highs), len(centres))
+        # inside the range rounding leaves step**2 / 12 on average; the bins are too coarse to round them one by one
+        return np.asarray(clipped + sums[0][-1] * steps * steps / 12)
+
+    shares = np.linspace(1.0, 0.2, 81)  # of equals the first, which is the widest
+    best = shares[np.argmin(errors(whole.low * shares, whole.high * shares))]
+    low, high = whole.low * best, whole.high * best
+    lows = np.linspace(whole.low, low * 0.5, 41)
+    low = lows[np.argmin(errors(lows, np.full(41, high)))]
+    highs = np.linspace(whole.high, high * 0.5, 41)
+    high = highs[np.argmin(errors(np.full(41, low), highs))]
     return Range(min(0.0, float(low)), max(0.0, float(high)))
 
 
