@@ -10,6 +10,7 @@ a decibel to spare, is one that a fine model keeps: it is refused where the stat
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,10 @@ def errors(subject: Subject, folder: Path) -> np.ndarray:
 
 
 def _each_db(worker: Worker, given: Path, quantized: Path, sample: Samples, folder: Path) -> tuple[float, ...]:
-    feed = folder / "feed.npz"
-    save_feed(feed, sample.feeds[0])
-    reference, outputs = (worker.run(Artifact(p.resolve(), file_sha256(p)), [feed]) for p in (given, quantized))
+    with tempfile.TemporaryDirectory(dir=folder) as own:  # a worker takes a path for the same feed
+        feed = Path(own) / "feed.npz"
+        save_feed(feed, sample.feeds[0])
+        reference, outputs = (worker.run(Artifact(p.resolve(), file_sha256(p)), [feed]) for p in (given, quantized))
     return Judge(reference, sample, Bound()).each_db(outputs)
 
 

@@ -54,6 +54,8 @@ def verdict(result: TuneResult) -> Iterator[str]:
         )
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
+    if best.statement is not None:
+        yield f"  New samples: {best.statement}."
     search = result.search
     yield (
         f"  {search['measurements']} candidates timed, {search['compiles']} built, {search['failed']} failed, "
@@ -98,7 +100,8 @@ def ratio(found: Interval) -> str:
 
 
 def _accuracy(accuracy: Accuracy, verified: bool) -> str:
-    where = f"{accuracy.samples} unseen samples" if verified else f"{accuracy.samples} samples that the search saw"
+    samples = f"sample{'s' * (accuracy.samples != 1)}"
+    where = f"{accuracy.samples} {'unseen ' * verified}{samples}{' that the search saw' * (not verified)}"
     if accuracy.samples == 0:
         where = "the given model itself"
     sqnr = fidelity(accuracy) if fidelity(accuracy) == "exact" else f"SQNR {fidelity(accuracy)}"

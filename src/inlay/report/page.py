@@ -157,10 +157,16 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
         parts.append(f"Metric {best['metric']:.4f}" + ("" if drop is None else f", {0.0 - drop:+.4f} against float"))
     db = best["sqnr_db"]
     if db >= EXACT_DB:
-        return "; ".join([*parts, f"outputs equal to float on {where}"]) + "."
+        return "; ".join([*parts, f"outputs equal to float on {where}"]) + f".{_new_samples(best)}"
     amplitude = 100.0 * 10.0 ** (-db / 20.0)
     parts.append(f"SQNR {db:.1f} dB: the outputs differ from float by {amplitude:.2g} % of their size, on {where}")
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + f".{_new_samples(best)}"
+
+
+def _new_samples(best: Mapping[str, Any]) -> str:
+    """What the samples say about new ones; empty in the results of earlier versions."""
+    sentence = (best.get("statement") or {}).get("sentence", "")
+    return f" Of new samples: {sentence}." if sentence else ""
 
 
 @cache

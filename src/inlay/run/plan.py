@@ -41,6 +41,8 @@ LEAST_SAMPLES = 2
 """In each part, where the model is slow."""
 LATER_LOOK = 3
 """Times the processes of the first look that a second look takes."""
+_OBSERVING = 4
+"""Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
 _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
@@ -65,6 +67,7 @@ class Costs:
         sample_s: one inference whose outputs are wanted.
         turn_s: one model in one block.
         unseen: samples that the winner is judged on.
+        crossed: samples beside these that it is judged on, some of them with the ranges of others.
         deterministic: one block in one process tells all.
     """
 
@@ -75,6 +78,7 @@ class Costs:
     sample_s: float
     turn_s: float
     unseen: int = 0
+    crossed: int = 0
     deterministic: bool = False
 
     @classmethod
@@ -113,6 +117,12 @@ class Costs:
     def judge_s(self, samples: int) -> float:
         """Building a candidate, and judging it on so many samples."""
         return self.candidate_build_s + samples * self.sample_s
+
+    def crossing_s(self, judged: int, observed: int) -> float:
+        """Judging so many samples on two models, one of which is new and made from so many observed ones."""
+        if judged <= 0:
+            return 0.0
+        return 2 * self.judge_s(judged) + (self.judge_s(_OBSERVING * observed) if observed else 0.0)
 
     def trial_s(self, samples: int, blocks: int) -> float:
         """Judging a candidate on so many samples, and so many blocks of a race."""
@@ -157,7 +167,8 @@ class Effort:
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
         verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
-        return _LATE_SAFETY * (first + second + writing + verifying)
+        crossing = costs.crossing_s(costs.crossed, costs.crossed)
+        return _LATE_SAFETY * (first + second + writing + verifying + crossing)
 
     def cut_from(self, full: Effort) -> str:
         """What it leaves out of a full effort; empty where it is one."""

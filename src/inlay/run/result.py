@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.files import replacing
+from inlay.quant.tolerance import Statement
 from inlay.run.robustness import Robustness
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
 from inlay.version import __version__
@@ -95,6 +96,7 @@ class Best:
         confirmed: the figures are those of fresh processes; where none ran, they are those of the search.
         shapes: the figures by shape, where latency was measured on several.
         robustness: what variations of the samples lose; None for float, or where none were made.
+        statement: what the samples say about new ones; None for the given model, and for random samples.
     """
 
     origin: str
@@ -112,6 +114,13 @@ class Best:
     shapes: tuple[ShapeFigures, ...] = ()
     robustness: Robustness | None = None
     memory_bytes: int | None = None
+    statement: Statement | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether samples that had no part in it were judged, and more than one: one tells nothing of others."""
+        judged = 0 if self.statement is None else self.statement.samples
+        return self.verification is not None and max(judged, self.verification.samples) != 1
 
     def as_json(self) -> dict[str, Any]:
         """As in ``result.json``; accuracy from the verification samples where there are some."""
@@ -128,7 +137,8 @@ class Best:
             "sqnr_db": accuracy.sqnr_db,
             "metric": accuracy.metric,
             "metric_drop": accuracy.drop,
-            "verified": self.verification is not None,
+            "verified": self.verified,
+            "statement": None if self.statement is None else self.statement.as_json(),
             "outputs": [asdict(o) for o in accuracy.outputs],
             "qdq_pairs": self.qdq_pairs,
             "is_float": self.is_float,

@@ -20,6 +20,7 @@ from inlay.measure.client import Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
+from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.plan import FREE, Costs, Plan
@@ -28,6 +29,8 @@ from inlay.targets.base import Artifact, TargetSpec
 _QUICK_S = 0.05
 """Seconds of a run below which a model counts as quick: what surrounds the inference is a large part of them."""
 
+_CROSSING_SHARE = 0.05
+"""Of the time, that is kept free to judge the winner on the samples that are not unseen."""
 _LEAST_LIMIT_S = 2.0
 """Seconds that a call of the runtime may take, however little time is left; otherwise half of what is left: a hang must
 leave time for other models."""
@@ -158,8 +161,13 @@ class Session:
                 self.journal.record_fact(SAMPLES, counts)
         if counts is not None:
             self.inputs = self.inputs.judged_on(*counts)
-        unseen = self.inputs.verification
-        self._costs = replace(self._costs, unseen=0 if unseen is None else len(unseen))
+        unseen, others = self.inputs.verification, self.inputs.parts.calibration
+        known = 0 if unseen is None else len(unseen)
+        missing = max(0, self.plan.samples(samples_needed() or 0, costs) - known)
+        crossed = 0 if others.kind == "random" else min(missing, len(others) + known)
+        if costs.crossing_s(crossed, crossed) > _CROSSING_SHARE * self.plan.seconds:
+            crossed = 0  # then only what time is left
+        self._costs = replace(self._costs, unseen=known, crossed=crossed)
 
     @property
     def seconds(self) -> float:

@@ -24,6 +24,7 @@ from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
 from inlay.run.confirm import Confirmation, Confirmed, Unseen
 from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
+from inlay.run.crossfit import cross_fitted
 from inlay.run.cuts import cuts
 from inlay.run.evaluate import Evaluator
 from inlay.run.evidence import EVIDENCE, evidence_of
@@ -72,6 +73,8 @@ def tune(asked: TuneRequest) -> TuneResult:
         search = _set_up(session, given, model)
         ended = _search(session, model, search)
         confirmed, retreat_builds = _confirm(session, given, model, search, ended)
+        statement = cross_fitted(session, given.file, model.prepared, model.imported, confirmed)
+        confirmed = replace(confirmed, best=replace(confirmed.best, statement=statement))
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
         write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement)

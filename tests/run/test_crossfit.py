@@ -1,0 +1,74 @@
+"""Of few samples every one is judged with ranges that it had no part in, and what they cannot show is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.cli import render
+from inlay.report.page import accuracy_words
+from inlay.testing import Builder
+
+
+def model(folder: Path) -> Path:
+    b = Builder()
+    y = b.conv("a", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    b.output(b.conv("b", y, 4))
+    onnx.save(b.model(), path := folder / "m.onnx")
+    return path
+
+
+def images(count: int, loud: int = -1) -> list[dict[str, np.ndarray]]:
+    """Of which one may be far louder than the others."""
+    rng = np.random.default_rng(0)
+    return [{"x": (rng.random((1, 3, 12, 12)) * (4.0 if i == loud else 1.0)).astype(np.float32)} for i in range(count)]
+
+
+def tuned(
+    folder: Path, data: list[dict[str, np.ndarray]] | None, **more: Any
+) -> tuple[inlay.TuneResult, dict[str, Any]]:
+    options: dict[str, Any] = {"target": "null", "max_measurements": 4, "augment": "none", "min_sqnr": 10.0, **more}
+    result = inlay.tune(model(folder), data=data, out=folder / "out", **options)
+    assert not result.best.is_float
+    return result, json.loads((folder / "out" / "result.json").read_text())["best"]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_n_samples_give_n_judgements(tmp_path: Path, count: int) -> None:
+    result, best = tuned(tmp_path, images(count))
+    said = best["statement"]
+    assert (said["samples"], said["assumption"], said["needed"]) == (count, "normal", 29)
+    assert said["limit_db"] < said["least_db"]
+    assert said["sentence"] in "\n".join(render.verdict(result))
+    assert said["sentence"] in accuracy_words({"best": best})
+
+
+def test_one_sample_verifies_nothing(tmp_path: Path) -> None:
+    _, best = tuned(tmp_path, images(1))
+    assert not best["verified"]
+    assert (best["statement"]["samples"], best["statement"]["limit_db"]) == (0, None)
+    assert "29 samples would be needed to state 10 dB" in best["statement"]["sentence"]
+
+
+def test_many_samples_need_no_assumption(tmp_path: Path) -> None:
+    _, best = tuned(tmp_path, images(60))
+    assert best["statement"]["assumption"] == "distribution-free"
+    assert best["verified"]
+    assert best["statement"]["keeps_bound"] is True
+
+
+def test_random_samples_state_nothing(tmp_path: Path) -> None:
+    assert tuned(tmp_path, None)[1]["statement"] is None
+
+
+def test_a_sample_that_calibration_saw_is_judged_without_it(tmp_path: Path) -> None:
+    """The loud one is for calibration: the delivered ranges fit it, and those of the others do not."""
+    _, best = tuned(tmp_path, images(4, loud=1))
+    assert best["sqnr_db"] > best["statement"]["least_db"] + 5.0
+    assert best["statement"]["keeps_bound"] is False
