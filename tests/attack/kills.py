@@ -1,8 +1,8 @@
 """Signals at random moments of runs: nothing recorded is lost, nothing left behind, and the resumed run ends the same.
 
 Each attack starts ``inlay tune``, waits for a stage that its seed names and a little longer, and sends a signal to the
-command, to its worker, or to both. Then the same command runs to its end. On ``null`` the result must equal that of an
-undisturbed run bit for bit; elsewhere readings differ, and everything else is checked.
+command, to its worker, or to both. Then the same command runs to its end. On simulated targets the result must equal
+that of an undisturbed run bit for bit; elsewhere readings differ, and everything else is checked.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ STAGES = (
     "written",
 )
 """What the command prints as a stage begins; ``written`` is the first output file, which nothing announces."""
+STAGES_OF_SEVERAL = ("measure the files of all targets", "look for one file", "ethos-u55-128: calibrate")
+"""More of them where it tunes for several targets."""
+SIMULATED = ("null", "ethos-u")
 ORPHAN_S = 2.0
 _PATIENCE_S = 600.0  # for one run on a busy machine
 _LONGEST_DELAY_S = 0.5
@@ -64,10 +67,10 @@ class Attack:
     victim: str
 
     @classmethod
-    def drawn(cls, seed: int, number: int) -> Attack:
+    def drawn(cls, seed: int, number: int, stages: Sequence[str] = STAGES) -> Attack:
         """The attack that follows from a seed and its number: stages, signals and victims come up equally often."""
         rng = np.random.default_rng([seed, number])
-        stage = STAGES[number % len(STAGES)]
+        stage = stages[number % len(stages)]
         kind, victim = SIGNALS[rng.integers(len(SIGNALS))], VICTIMS[rng.integers(len(VICTIMS))]
         return cls(number, stage, float(rng.uniform(0.0, _LONGEST_DELAY_S)) * float(rng.random()), kind, victim)
 
@@ -89,13 +92,17 @@ class Ground:
 
     Args:
         folder: for everything.
-        target: name of the target.
+        targets: names of the targets.
         model: a file; a small network by default.
         data: its samples.
     """
 
-    def __init__(self, folder: Path, target: str = "null", model: Path | None = None, data: Path | None = None) -> None:
-        self.folder, self.target = folder, target
+    def __init__(
+        self, folder: Path, targets: Sequence[str] = ("null",), model: Path | None = None, data: Path | None = None
+    ) -> None:
+        self.folder = folder
+        self.repeats = all(name.startswith(SIMULATED) for name in targets)
+        self.stages = STAGES if len(targets) == 1 else (*STAGES_OF_SEVERAL, *STAGES)
         if model is None:
             proto = small_model()
             model, data = folder / "small.onnx", folder / "samples.npz"
@@ -103,8 +110,8 @@ class Ground:
             feeds = [random_feed(proto, seed) for seed in range(8)]
             np.savez(data, **{name: np.concatenate([f[name] for f in feeds]) for name in feeds[0]})
         given = [] if data is None else ["--data", str(data)]
-        self.options = [str(model), *given, "--target", target, "--min-sqnr", "10", "--max-measurements", "6"]
-        self.options += ["--budget", "none", "--no-cost-db"]
+        self.options = [str(model), *given, "--min-sqnr", "10", "--max-measurements", "6", "--budget", "none"]
+        self.options += ["--no-cost-db", *(word for name in targets for word in ("--target", name))]
         self.whole = folder / "whole"
         ended = self.run(self.whole)
         assert ended.code == 0, ended
@@ -127,19 +134,20 @@ class Ground:
         found = [] if _wait_for_none(self.folder) else ["a process outlived the command"]
         before = trials(out)
         judged = sum(" dB" in line or "exact" in line for line in disturbed.said if "x [" in line)
-        found += [f"{judged} trials were reported, {len(before)} recorded"] if judged > len(before) else []
+        recorded = sum(len(rows) for rows in before.values())
+        found += [f"{judged} trials were reported, {recorded} recorded"] if judged > recorded else []
         found += [f"it ended with a traceback: {disturbed.said[-1]}"] if _traceback(disturbed) else []
         resumed = self.run(out)
         if resumed.code != 0:
             found.append(f"the resumed run ended with {resumed.code}: {resumed.said[-1:]}")
-        elif trials(out)[: len(before)] != before:
+        elif any(trials(out).get(name, [])[: len(rows)] != rows for name, rows in before.items()):
             found.append("records are lost or changed")
-        elif self.target == "null":
+        elif self.repeats:
             found += [
                 f"{n} differs from the undisturbed run's" for n, v in outputs(out).items() if self.outputs[n] != v
             ]
         found += [] if _wait_for_none(self.folder) else ["a process outlived the resumed command"]
-        left = sorted({p.name for p in out.iterdir()} ^ {p.name for p in self.whole.iterdir()})
+        left = sorted(_files(out) ^ _files(self.whole))
         left += [f"temp/{p.name}" for p in (self.folder / "temp").iterdir() if p.name not in self.temporary]
         found += [f"left behind or missing: {', '.join(left)}"] if left else []
         if not found:
@@ -230,22 +238,32 @@ def _become(arguments: Sequence[str], folder: Path, stderr: int) -> None:
 
 
 def outputs(out: Path) -> dict[str, Any]:
-    """What two runs of one seed have in common: the files, and the result without counts of work and times."""
-    result = json.loads((out / "result.json").read_text(encoding="utf8"))
-    del result["command"]  # it names the folder
-    result["search"] = {k: v for k, v in result["search"].items() if k not in _VARIES}
-    found = {name: (out / name).read_bytes() for name in ("model.onnx", "recipe.yaml")}
-    return {**found, **{f"result.json: {k}": v for k, v in result.items()}, "trials": trials(out)}
+    """What two runs of one seed have in common: the files, and the results without counts of work and times."""
+    found: dict[str, Any] = {"trials": trials(out)}
+    for path in sorted(p for p in out.rglob("*") if p.name in ("model.onnx", "recipe.yaml")):
+        found[str(path.relative_to(out))] = path.read_bytes()
+    for path in sorted(out.rglob("result.json")):
+        result = json.loads(path.read_text(encoding="utf8"))
+        result.pop("command", None)  # it names the folder
+        result["search"] = {k: v for k, v in result["search"].items() if k not in _VARIES}
+        found.update({f"{path.relative_to(out)}: {k}": v for k, v in result.items()})
+    return found
 
 
-def trials(out: Path) -> list[tuple[Any, ...]]:
-    """Every trial of a journal, in order; none where there is no journal yet."""
+def trials(out: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Every trial of each journal, in order; none of one that is not there yet."""
     query = "SELECT candidate, origin, placement, outcome, accepted, versus FROM trials ORDER BY number"
-    if not (out / "run.sqlite").exists():
-        return []
-    with contextlib.closing(sqlite3.connect(out / "run.sqlite")) as db:
-        made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'trials'").fetchone()
-        return db.execute(query).fetchall() if made else []  # it may have been killed as it made its tables
+    found = {}
+    for path in out.rglob("run.sqlite"):
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'trials'").fetchone()
+            # it may have been killed as it made its tables
+            found[str(path.relative_to(out))] = db.execute(query).fetchall() if made else []
+    return found
+
+
+def _files(out: Path) -> set[str]:
+    return {str(path.relative_to(out)) for path in out.rglob("*")}
 
 
 def _processes(folder: Path) -> Iterator[int]:
@@ -276,7 +294,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=200, help="attacks (default 200)")
     parser.add_argument("--first", type=int, default=0, help="number of the first one, to go on or to repeat one")
     parser.add_argument("--seed", type=int, default=0, help="every attack follows from it and its number (default 0)")
-    parser.add_argument("--target", default="null", help="null (default), whose results must be equal, or another")
+    parser.add_argument("--target", action="append", help="null by default, whose results must be equal; repeatable")
     parser.add_argument("--model", type=Path, help="a model; a small network by default")
     parser.add_argument("--data", type=Path, help="its samples")
 
@@ -288,9 +306,9 @@ def run(given: argparse.Namespace) -> int:
         return 2
     broken: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="kills-", ignore_cleanup_errors=True) as name:
-        ground = Ground(Path(name), given.target, given.model, given.data)
+        ground = Ground(Path(name), given.target or ["null"], given.model, given.data)
         for number in range(given.first, given.first + given.count):
-            attack = Attack.drawn(given.seed, number)
+            attack = Attack.drawn(given.seed, number, ground.stages)
             faults = ground.faults(attack)
             print(f"{attack}: {'; '.join(faults) or 'fine'}", flush=True)
             shutil.rmtree(ground.folder / f"attack-{number}", ignore_errors=True)
