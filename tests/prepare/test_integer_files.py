@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from benchmarks.transformers import Size, bert, samples
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType
 
@@ -30,7 +31,7 @@ from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
 from inlay.testing.models import recurrent_model
 from inlay.types import Placement, Port, QType
 from tests.support.fixtures import MakeWorkspace
-from tests.support.runtime_quantizer import quantize_dynamically
+from tests.support.runtime_quantizer import quantize_by_runtime, quantize_dynamically
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the runtime's quantizer warns about this and that
 
@@ -216,3 +217,15 @@ def test_a_model_may_differ_as_it_does_from_itself(tmp_path: Path, gain: float) 
     given = model(1.0, "Relu")
     assert module._first_difference(given, model(1.0 + 2**-20, "Relu"), store, feed) == ""
     assert "held" in module._first_difference(given, model(1.0, "Neg"), store, feed)
+
+
+def test_a_file_on_integers_may_differ_as_it_does_with_other_last_bits_of_its_scales(tmp_path: Path) -> None:
+    """It has next to no vectors of floats: without its scales it would seem to be as stable as a rock."""
+    model = bert(Size(2, 128, 4, 32), 500)
+    stacked = samples(model, 4)
+    feeds = [{name: array[i] for name, array in stacked.items()} for i in range(4)]
+    path = quantize_by_runtime(model, tmp_path, feeds, activation=QuantType.QInt8, operators=True)
+    found = take_apart(load(path), feeds, tmp_path)
+    assert found is not None
+    assert found.leftovers == ()
+    assert len(found.placement) > 100

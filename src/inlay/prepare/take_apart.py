@@ -48,6 +48,9 @@ last bits. A BERT of six layers by ``quantize_dynamic``: 26.0 dB against 25.6 dB
 NUDGED_ELEMENTS = 8
 """Elements from which on a vector of a file gets other last bits: smaller ones may be sizes."""
 
+_INTEGER = ("QLinear", "QGemm")
+"""Beginnings of the names of operators that read scales beside integers, and give integers."""
+
 LEAST_DB = 10.0
 """SQNR below which two models are never the same: lost activations gave -1.7 to 5 dB."""
 
@@ -153,11 +156,16 @@ def _differing(
 
 
 def _own_db(model: onnx.ModelProto, outputs: Sequence[str], store: WeightStore, feed: Feed) -> dict[str, float]:
-    """SQNR of a model's outputs against those with its vectors, such as biases, changed in their last bits."""
+    """SQNR of a model's outputs against those with its vectors (such as biases) and scales changed in the last bits.
+
+    Files whose operators work on integers may have no vectors of floats: their scales decide what lies on an edge.
+    """
     nudged = onnx.ModelProto()
     nudged.CopyFrom(model)
+    scales = {v for n in model.graph.node if n.op_type.startswith(_INTEGER) for v in n.input}
     for tensor in nudged.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 1 and tensor.dims[0] >= NUDGED_ELEMENTS:
+        is_vector = len(tensor.dims) == 1 and tensor.dims[0] >= NUDGED_ELEMENTS
+        if tensor.data_type == onnx.TensorProto.FLOAT and (is_vector or (not tensor.dims and tensor.name in scales)):
             held = tensor.data_location != onnx.TensorProto.EXTERNAL
             array = onnx.numpy_helper.to_array(tensor) if held else np.frombuffer(store.read(tensor), np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1 + 2.0**-22), tensor.name))
