@@ -10,9 +10,8 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
@@ -31,8 +30,9 @@ from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.files import refuse_overwriting
 from inlay.model.collector import collector_paused
-from inlay.model.load import load
+from inlay.model.load import ModelSource, kept, load
 from inlay.prepare import options
+from inlay.prepare.arguments import arguments
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import prepare
 from inlay.prepare.options import check_sqnr, documented
@@ -48,7 +48,7 @@ from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
 from inlay.run.inspection import dry_run as _dry_run
-from inlay.run.progress import Progress, Silent
+from inlay.run.progress import Logged, Progress
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
@@ -61,14 +61,14 @@ Targets = str | TargetSpec | Sequence[str | TargetSpec]
 
 
 @overload
-def tune(model: str | Path, *, target: Literal["auto"], **more: Any) -> AcrossResult: ...
+def tune(model: ModelSource, *, target: Literal["auto"], **more: Any) -> AcrossResult: ...
 @overload
-def tune(model: str | Path, *, target: str | TargetSpec = ..., **more: Any) -> TuneResult: ...
+def tune(model: ModelSource, *, target: str | TargetSpec = ..., **more: Any) -> TuneResult: ...
 @overload
-def tune(model: str | Path, *, target: Sequence[str | TargetSpec], **more: Any) -> TuneResult | AcrossResult: ...
+def tune(model: ModelSource, *, target: Sequence[str | TargetSpec], **more: Any) -> TuneResult | AcrossResult: ...
 @documented  # type: ignore[misc]  # the overloads tell results apart, and leave the other options to this signature
 def tune(
-    model: Annotated[str | Path, options.MODEL],
+    model: Annotated[ModelSource, options.MODEL],
     *,
     out: Annotated[str | Path, options.OUT] = "inlay-out",
     target: Annotated[Targets, options.TARGETS] = DEFAULT_TARGET,
@@ -77,7 +77,7 @@ def tune(
     images: Annotated[Images | None, options.IMAGES] = None,
     labels: Annotated[str | Path | np.ndarray | None, options.LABELS] = None,
     mask: Annotated[str, options.MASK] = AUTO_MASK,
-    metric: Annotated[str | None, options.METRIC] = None,
+    metric: Annotated[str | Callable[..., float] | None, options.METRIC] = None,
     max_drop: Annotated[str | float | None, options.MAX_DROP] = None,
     min_sqnr: Annotated[float | None, options.MIN_SQNR] = None,
     no_bound: Annotated[bool, options.NO_BOUND] = False,
@@ -124,6 +124,8 @@ def tune(
     given = [*files_in(data, labels, recipe), *([] if alone else asked.file.files)]
     refuse_overwriting(outputs_of(Path(out), {} if alone else specs), given)
     asked = replace(asked, before_s=time.monotonic() - begun)
+    if not isinstance(model, (str, Path)):  # later commands on this folder read the given model, too
+        asked = replace(asked, file=kept(asked.file, Path(out) / "given.onnx"))
     if not alone:
         found = tune_across(asked, specs, others)
         own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
@@ -133,24 +135,23 @@ def tune(
     return replace(result, notes=(*result.notes, trouble)) if trouble else result
 
 
-def dry_run(model: str | Path, **asked: Any) -> DryRun:
+def dry_run(model: ModelSource, **asked: Any) -> DryRun:
     """Say what :func:`tune` would do with these arguments, after running the model a few times; nothing is written.
 
     Raises:
         InlayError: what ``tune`` would raise for them.
     """
-    call = signature(tune).bind(model, **asked)
-    call.apply_defaults()
-    specs, others = targets_of(*(call.arguments[name] for name in ("target", "target_options", "threads")))
+    call = arguments(tune, tune.limits, (model,), asked)  # type: ignore[attr-defined]  # of the wrapper
+    specs, others = targets_of(*(call[name] for name in ("target", "target_options", "threads")))
     if len(specs) > 1 or others is not None:
         raise UsageError("a dry run looks at one target: give --target NAME")
-    request = request_of(tune, call.arguments, next(iter(specs.values())))
-    return _dry_run(replace(request, before_s=call.arguments["before_s"]))
+    request = request_of(tune, call, next(iter(specs.values())))
+    return _dry_run(replace(request, before_s=call["before_s"]))
 
 
 @documented
 def inspect(
-    model: Annotated[str | Path, options.MODEL],
+    model: Annotated[ModelSource, options.MODEL],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
@@ -172,7 +173,7 @@ def inspect(
 
 @documented
 def bench(
-    models: Annotated[Sequence[str | Path], options.MODELS],
+    models: Annotated[Sequence[ModelSource], options.MODELS],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
@@ -209,7 +210,7 @@ def bench(
 
 @documented
 def quantize(
-    model: Annotated[str | Path, options.MODEL],
+    model: Annotated[ModelSource, options.MODEL],
     out: Annotated[str | Path, options.QUANTIZED],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
@@ -259,7 +260,7 @@ def calibrate_machine(
         InlayError: none of them could be measured, or the table cannot be kept.
     """
     spec = target_of(target, target_options, threads)
-    hears = progress or Silent()
+    hears = progress or Logged()
     return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), hears.stage)
 
 
@@ -287,7 +288,7 @@ def select(
 
 @documented
 def explain(
-    model: Annotated[str | Path, options.MODEL],
+    model: Annotated[ModelSource, options.MODEL],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),
@@ -306,7 +307,7 @@ def explain(
         UsageError: the target gives no times of kernels, or there is nothing to repair.
         InlayError: the model or the samples cannot be used.
     """
-    seconds, hears = seconds_of(budget), progress or Silent()
+    seconds, hears = seconds_of(budget), progress or Logged()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     spec = target_of(target, target_options, threads)
     given = Given.read(model, data, bind, images)
@@ -341,7 +342,7 @@ def write_report(out: Annotated[str | Path, options.RUN]) -> Path:
 
 
 _FORM = options.Option(
-    "ort-exclude, ort-overrides, nncf, netron, or csv (of the trials).", flags=("--as",), metavar="FORM"
+    "ort-exclude, ort-overrides, nncf, netron, model-explorer, or csv (of the trials).", flags=("--as",), metavar="FORM"
 )
 """Not with the other options: no room below names what is of one runtime."""
 
@@ -365,7 +366,7 @@ def export(
 
 @documented
 def regions(
-    model: Annotated[str | Path, options.MODEL],
+    model: Annotated[ModelSource, options.MODEL],
     *,
     target: Annotated[str | TargetSpec, options.TARGET] = DEFAULT_TARGET,
     target_options: Annotated[GivenOptions, options.TARGET_OPTIONS] = (),

@@ -122,3 +122,19 @@ def test_what_cannot_be_written_is_one_error(partly: Path) -> None:
     with pytest.raises(UsageError, match="would overwrite"):
         inlay.export(partly, "csv", partly / "model.onnx")
     assert (partly / "model.onnx").read_bytes() == before
+
+
+def test_model_explorer_has_the_time_and_precision_of_every_operator(partly: Path, tmp_path: Path) -> None:
+    run = read_run(partly)
+    found = json.loads(inlay.export(partly, "model-explorer", tmp_path / "n.json").read_text())["results"]
+    values = {n.output[0]: n.name for n in onnx.load(partly / "model.onnx").graph.node}
+    assert found.keys() <= values.keys()
+    named = {values[value]: row for value, row in found.items()}
+    colours = {name: row["bgColor"] for name, row in named.items()}
+    assert colours["conv4"] == colours["conv5"] == "#8a6d1a", "integers on its way in, float on its way out"
+    assert colours["relu0"] == colours["skip"] == "#b65a1e"
+    assert run.evidence is not None
+    kernels = run.profiles[run.evidence.delivered]
+    nodes = {node for unit in run.evidence.units for node in unit.nodes}
+    compute = sum(k.ns for k in kernels if k.kind == "compute" and nodes & set(k.nodes))
+    assert sum(row["value"] for row in found.values()) == pytest.approx(compute / 1e3, abs=0.01 * len(found))

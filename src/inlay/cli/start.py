@@ -24,12 +24,22 @@ def seconds_since_start() -> float:
 
 
 def end_in_order() -> None:
-    """Leave no scratch files behind when the system or a closed terminal ends this process: unwind, then exit."""
+    """Leave no scratch files behind when the system or a closed terminal ends this process: unwind, then exit.
+
+    An interruption from the keyboard is acknowledged at once: clearing up can take seconds.
+    """
 
     def stop(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clearing up
         sys.exit(128 + number)
 
+    def interrupt(number: int, frame: object) -> None:
+        os.write(2, b"\ninlay: interrupted; clearing up, what was measured is kept\n")  # safe in a signal handler
+        signal.signal(number, signal.default_int_handler)  # said once; a second one still interrupts
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # a shell's background job has it ignored
+        signal.signal(signal.SIGINT, interrupt)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored

@@ -7,10 +7,12 @@ order are sorted, and small tensors in external data are read in.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -22,6 +24,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from inlay.errors import InlayError, ModelError
+from inlay.files import replacing
 from inlay.model.collector import collector_paused
 from inlay.model.store import INLINE_BYTES
 
@@ -56,14 +59,18 @@ class ModelFile:
         return (self.path, *self.external)
 
 
-def load(path: str | Path) -> ModelFile:
-    """Load the model at ``path``.
+ModelSource = str | Path | onnx.ModelProto
+"""A model as callers give it."""
+
+
+def load(source: ModelSource) -> ModelFile:
+    """Load the model at a path; a proto is written to a file first, which exists as long as this process.
 
     Raises:
         ModelError: there is no such file, it is not an ONNX model, its nodes form a cycle, or its external data is
             missing, too short or outside its folder.
     """
-    path = Path(path)
+    path = _written(source) if isinstance(source, onnx.ModelProto) else Path(source)
     if path.is_dir():
         raise ModelError(f"{path} is a folder: give the .onnx file in it")
     if not path.is_file():
@@ -82,6 +89,31 @@ def load(path: str | Path) -> ModelFile:
         raise ModelError(f"{path} is not an ONNX model, or is cut short: {error}") from error
     except Exception as error:  # malformed fields make the deserializer, and what reads them, raise many types
         raise ModelError(f"{path} is not a well-formed ONNX model: {type(error).__name__}: {error}") from error
+
+
+def kept(file: ModelFile, path: Path) -> ModelFile:
+    """A model without external data, also written to ``path``. Raises JournalError where that cannot be."""
+    with contextlib.suppress(OSError):  # what is wrong with the folder is said below
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as fresh:
+        fresh.write_bytes(file.path.read_bytes())
+    return replace(file, path=path)
+
+
+def _written(proto: onnx.ModelProto) -> Path:
+    try:
+        content = proto.SerializeToString(deterministic=True)  # the same model has the same digest
+    except Exception as error:  # protobuf's own; beyond 2 GiB it depends on its version
+        raise ModelError(f"the ModelProto cannot be written, give a file with external data: {error}") from error
+    path = Path(_scratch().name) / f"{hashlib.sha256(content).hexdigest()[:16]}.onnx"
+    path.write_bytes(content)
+    return path
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="inlay-", ignore_cleanup_errors=True)
 
 
 def _checked(path: Path, model: ir.Model) -> ModelFile:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from inlay.data import Images
 from inlay.errors import UsageError
+from inlay.prepare.arguments import checking
 from inlay.quant.accuracy import EXACT_DB
 
 DEFAULT_MIN_SQNR_DB = 20.0
@@ -82,7 +83,10 @@ def option_in(annotation: Any) -> Option | None:
 
 
 def documented(item: T) -> T:
-    """Add the annotated parameters of a function, or fields of a class, to the last section of its docstring."""
+    """Add the annotated parameters of a function, or fields of a class, to the last section of its docstring.
+
+    Calls of the function are checked (:mod:`inlay.prepare.arguments`).
+    """
     hints = inspect.get_annotations(item, eval_str=True)  # type: ignore[arg-type]
     found = {name: option for name, hint in hints.items() if (option := option_in(hint)) is not None}
     lines = [f"    {name}: {option.documentation}" for name, option in found.items()]
@@ -93,7 +97,8 @@ def documented(item: T) -> T:
         body = f"\nRaises:\n{rest}" if rest else ""
         head += "\n"
     item.__doc__ = f"{head.rstrip()}\n\n{title}\n" + "\n".join(lines) + f"\n{body}"
-    return item
+    limits = {name: (option.least, option.most) for name, option in found.items()}
+    return item if isinstance(item, type) else checking(item, limits)
 
 
 def command_line(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
@@ -220,7 +225,8 @@ METRIC = Option(
 )
 MAX_DROP = Option("Most that the metric may fall: 0.5% or 0.005.", "1 % where only a metric is given.", metavar="DROP")
 MIN_SQNR = Option(
-    f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given.",
+    f"Least SQNR of the worst output; {DEFAULT_MIN_SQNR_DB:g} when no other bound is given. At 20 dB the error is "
+    "10 % of the output's size, at 30 dB 3 %, at 40 dB 1 %; the report says what that is good for.",
     "In dB.",
     metavar="DB",
     type=float,

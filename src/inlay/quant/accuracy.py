@@ -162,14 +162,16 @@ def sqnr_db(signal: float, noise: float) -> float:
     return float(np.clip(10.0 * np.log10(max(signal, 1e-300) / noise), -EXACT_DB, EXACT_DB))
 
 
-def find_metric(name: str | None, labels: np.ndarray | None) -> Metric | None:
-    """The metric called ``name``, ``module:function``, or None for the SQNR alone.
+def find_metric(name: str | Metric | None, labels: np.ndarray | None) -> Metric | None:
+    """The metric called ``name``, ``module:function``, a function itself, or None for the SQNR alone.
 
     Raises:
         UsageError: no such metric, or it needs labels and there are none.
     """
     if name is None or name == "sqnr":
         return None
+    if not isinstance(name, str):
+        return name
     if name == "top1":
         if labels is None:
             raise UsageError("--metric top1 needs --labels FILE")

@@ -97,6 +97,28 @@ def _netron(run: FinishedRun) -> bytes:
     return bytes(model.SerializeToString())
 
 
+_COLOURS = {"int8": "#1b7f79", "mixed": "#8a6d1a", "float": "#b65a1e"}
+"""Backgrounds by how an operator ran, dark enough for white text; what ran in no kernel of its own has none."""
+
+
+def _model_explorer(run: FinishedRun) -> bytes:
+    """Node data of Model Explorer: microseconds by the name of each operator's first output, coloured by precision.
+
+    Its loaders give nodes names of their own, and match data by the names of output tensors as well. A unit's time
+    stands at its last operator, so that sums over groups count it once; the others have 0.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    outputs = {node.name: node.output[0] for node in _delivered(run).graph.node if node.output}
+    for row in unit_rows(run, _evidence(run)):
+        present = [outputs[node] for node in row.facts.nodes if node in outputs]
+        for value in present:
+            time = row.ns or 0.0 if value == present[-1] else 0.0
+            results[value] = {"value": round(time / 1e3, 3)}
+            if (colour := _COLOURS.get(row.executed)) is not None:
+                results[value] |= {"bgColor": colour, "textColor": "#ffffff"}
+    return _json({"results": results})
+
+
 _COLUMNS = (
     "number", "origin", "placement_digest", "outcome", "accepted", "latency_ms", "speedup", "speedup_low",
     "speedup_high", "blocks", "sqnr_db", "metric", "feasible", "size_bytes", "why",
@@ -167,6 +189,7 @@ FORMS: Mapping[str, tuple[str, Callable[[FinishedRun], bytes]]] = {
     "ort-overrides": ("ort-overrides.json", _ort_overrides),
     "nncf": ("nncf-ignored.json", _nncf),
     "netron": ("model-netron.onnx", _netron),
+    "model-explorer": ("model-explorer.json", _model_explorer),
     "csv": ("trials.csv", _csv),
 }
 """Forms by name: the usual name of the file, and what makes its content."""

@@ -23,8 +23,8 @@ from inlay.data import (
     read_labels,
     read_samples,
 )
-from inlay.errors import UsageError
-from inlay.model.load import ModelFile, load
+from inlay.errors import DataError, UsageError
+from inlay.model.load import ModelFile, ModelSource, load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.options import (
     DEFAULT_MIN_SQNR_DB,
@@ -39,7 +39,7 @@ from inlay.quant.accuracy import Bound, find_metric
 from inlay.quant.metrics import AGREEMENTS
 from inlay.regions.cache import PatternCache
 from inlay.run.inputs import TuneRequest
-from inlay.run.progress import Silent
+from inlay.run.progress import Logged
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import OptionValue, TargetSpec
 
@@ -63,7 +63,7 @@ class Given:
     sizes: Mapping[str, int]
 
     @classmethod
-    def read(cls, model: str | Path, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
+    def read(cls, model: ModelSource, data: DataSource, bind: Sizes, images: Images | None = None) -> Given:
         """The model at a path."""
         return cls.of(load(model), data, bind, images)
 
@@ -110,12 +110,14 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
         if metric in (None, "sqnr", *AGREEMENTS):
             raise UsageError("--labels without a --metric that looks at them: give top1, or module:function")
         array = labels if isinstance(labels, np.ndarray) else read_labels(labels, len(samples))
+        if array.ndim == 0 or len(array) != len(samples):
+            raise DataError(f"labels: an array of shape {list(array.shape)}, but there are {len(samples)} samples")
         samples = replace(samples, labels=array)
     measure = find_metric(metric, None if samples is None else samples.labels)
     baseline, cache, recipe = call["qdq_baseline"], call["pattern_cache"], call["recipe"]
     config = TuneConfig(
         target=target,
-        bound=_bound(metric, call["max_drop"], call["min_sqnr"], call["no_bound"]),
+        bound=_bound(_name_of(metric), call["max_drop"], call["min_sqnr"], call["no_bound"]),
         bind=given.sizes,
         budget_s=seconds_of(call["budget"]),
         qdq_baseline=None if baseline is None else Path(baseline),
@@ -131,7 +133,7 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
     return TuneRequest(
-        given.file, Path(call["out"]), samples, config, measure, call["restart"], call["progress"] or Silent()
+        given.file, Path(call["out"]), samples, config, measure, call["restart"], call["progress"] or Logged()
     )
 
 
@@ -147,6 +149,10 @@ def seconds_of(budget: str | float | None) -> float | None:
     if budget is None or budget == "none":
         return None
     return parse_duration(budget if isinstance(budget, str) else f"{budget:f}")
+
+
+def _name_of(metric: str | Callable[..., float] | None) -> str | None:
+    return metric if metric is None or isinstance(metric, str) else str(getattr(metric, "__name__", metric))
 
 
 def _bound(metric: str | None, max_drop: str | float | None, min_sqnr: float | None, no_bound: bool) -> Bound:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from inlay.trial import Trial
+from inlay.trial import Failed, Measured, Trial
+
+_LOGGER = logging.getLogger("inlay")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,27 @@ class Silent:
 
     def trial(self, step: SearchStep) -> None:
         """Discard it."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class Logged:
+    """Tells the logger ``inlay`` at level INFO: what callers hear who pass no progress of their own."""
+
+    def stage(self, text: str) -> None:
+        """Log it."""
+        _LOGGER.info("%s", text)
+
+    def trial(self, step: SearchStep) -> None:
+        """Log what became of the candidate."""
+        trial, outcome = step.trial, step.trial.outcome
+        if isinstance(outcome, Measured):
+            found = f"{outcome.latency.speedup.value:.3f}x, {outcome.accuracy.sqnr_db:.1f} dB"
+        else:
+            found = f"failed in {outcome.stage}" if isinstance(outcome, Failed) else outcome.accuracy.reason
+        best = "; the best so far" if trial.accepted else ""
+        _LOGGER.info("%s: %s%s", trial.proposal.origin, found, best)
 
     def close(self) -> None:
         """Nothing to do."""

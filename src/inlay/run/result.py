@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from inlay.quant.tolerance import Statement
 from inlay.run.robustness import Robustness
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
 from inlay.version import __version__
+
+_EXACT_DB = 120.0  # about the rounding of float32 sums
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,31 @@ class TuneResult:
     def not_measured(self) -> str:
         """That the figures are no times, where the target says so in the facts ``unit`` and ``measures``."""
         return not_measured(self.facts)
+
+    def summary(self) -> str:
+        """The verdict in one line."""
+        best, unit = self.best, self.facts.get("unit", "ms")
+        accuracy = best.verification or best.selection
+        where = "unseen samples" if best.verification else "samples that the search saw"
+        fidelity = "exact" if accuracy.sqnr_db >= _EXACT_DB else f"{accuracy.sqnr_db:.1f} dB"
+        metric = "" if accuracy.metric is None else f"metric {accuracy.metric:.4f}, "
+        gain = f"{best.speedup.value:.2f}x [{best.speedup.low:.2f}, {best.speedup.high:.2f}]"
+        return (
+            f"{gain} over the given model ({self.baseline_ms:.3f} {unit} -> {best.latency_ms:.3f} {unit}) "
+            f"by {best.origin}; {metric}{fidelity} on {where}; {self.model_path}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The same with the notes and the anchors, for notebooks."""
+        body = ""
+        for anchor in self.anchors:
+            found = anchor.as_json()
+            numbers = (found[key] for key in ("latency_ms", "speedup", "sqnr_db"))
+            cells = [anchor.name, *("" if n is None else f"{n:.2f}" for n in numbers)]
+            body += "<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        head = "<tr><th>anchor</th><th>latency</th><th>speed-up</th><th>SQNR, dB</th></tr>"
+        return f"<p><b>{escape(self.summary())}</b></p><table>{head}{body}</table><ul>{notes}</ul>"
 
     def as_json(self) -> dict[str, Any]:
         """The content of ``result.json``: stable keys."""

@@ -1,0 +1,182 @@
+"""Natural calls from Python: what works, and mistakes that end in one clear line of Inlay's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import inlay
+from inlay.errors import InlayError
+from inlay.testing import residual_model
+
+FAST: Mapping[str, Any] = {"target": "null", "max_measurements": 1, "cost_db": False}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    onnx.save(residual_model(), path)
+    return path
+
+
+def feeds(model: onnx.ModelProto, count: int = 8) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    inputs = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
+    return {name: rng.standard_normal((count, *shape[1:])).astype(np.float32) for name, shape in inputs.items()}
+
+
+def mean_of_outputs(outputs: Sequence[Mapping[str, np.ndarray]], labels: object) -> float:
+    return float(np.mean([np.mean(next(iter(o.values()))) for o in outputs]))
+
+
+def test_a_proto_a_dict_and_a_function(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    proto = residual_model()
+    with caplog.at_level(logging.INFO, logger="inlay"):
+        result = inlay.tune(
+            proto, out=tmp_path / "out", data=feeds(proto), metric=mean_of_outputs, max_drop=0.1, **FAST
+        )
+    assert isinstance(result, inlay.TuneResult)
+    assert "mean_of_outputs" in result.bound
+    assert result.best.selection.metric is not None
+    assert onnx.load(result.model_path).graph.node
+    assert {r.name for r in caplog.records} == {"inlay"}
+    assert any("full-int8" in r.message for r in caplog.records)
+    assert inlay.select(tmp_path / "out", fastest=True, to=tmp_path / "s.onnx"), "the given model is read again"
+
+
+def test_a_result_says_what_it_is(model: Path, tmp_path: Path) -> None:
+    result = inlay.tune(model, out=tmp_path / "a<b>", data=feeds(onnx.load(model)), **FAST)
+    assert isinstance(result, inlay.TuneResult)
+    line = result.summary()
+    assert "\n" not in line
+    assert f"{result.best.speedup.value:.2f}x" in line
+    assert str(result.model_path) in line
+    page = result._repr_html_()
+    assert "a&lt;b&gt;" in page
+    assert "a<b>" not in page
+    assert all(f"<td>{a.name}</td>" in page for a in result.anchors)
+
+
+def test_the_same_proto_continues_its_run(tmp_path: Path) -> None:
+    first = inlay.tune(residual_model(), out=tmp_path / "out", **FAST)
+    again = inlay.tune(residual_model(), out=tmp_path / "out", **FAST)
+    assert isinstance(first, inlay.TuneResult)
+    assert isinstance(again, inlay.TuneResult)
+    assert again.model[1] == first.model[1]
+    assert again.best.output_sha256 == first.best.output_sha256
+
+
+TUNE: list[tuple[dict[str, Any], str]] = [
+    ({"data": 5}, "data takes"),
+    ({"data": {"x": "text"}}, "x"),
+    ({"data": [1, 2]}, "instead of a mapping"),
+    ({"data": np.zeros((3, 3))}, "instead of a mapping"),
+    ({"images": {"mean": 1}}, "images takes"),
+    ({"min_sqnr": "20"}, "min_sqnr takes float"),
+    ({"min_sqnr": float("nan")}, "min-sqnr"),
+    ({"max_drop": [1], "metric": "cosine"}, "max_drop takes"),
+    ({"metric": 5}, "metric takes"),
+    ({"budget": -1}, "budget"),
+    ({"budget": float("nan")}, "budget"),
+    ({"budget": [60]}, "budget takes"),
+    ({"threads": "2"}, "threads takes int"),
+    ({"threads": -1}, "the least is 0"),
+    ({"threads": True}, "threads takes int"),
+    ({"seed": -1}, "the least is 0"),
+    ({"seed": None}, "seed takes int"),
+    ({"max_measurements": 0}, "the least is 1"),
+    ({"nodes": "conv*"}, "nodes takes a list of str"),
+    ({"nodes": [1]}, "nodes takes a list of str"),
+    ({"bind": 5}, "bind takes"),
+    ({"bind": {"N": "x"}}, "--bind N=x"),
+    ({"labels": [1, 2]}, "labels takes"),
+    ({"labels": np.zeros(3), "metric": "top1", "data": "DATA"}, "there are 8 samples"),
+    ({"target": 5}, "target takes"),
+    ({"target_options": 5}, "target_options takes"),
+    ({"recipe": 5}, "recipe takes"),
+    ({"out": None}, "out takes"),
+    ({"restart": "no"}, "restart takes bool"),
+    ({"min_sqrn": 20}, "did you mean min_sqnr"),
+    ({"strategy": None}, "strategy takes str"),
+]
+
+
+@pytest.mark.parametrize(("given", "word"), TUNE, ids=[str(list(g)) + w for g, w in TUNE])
+@pytest.mark.parametrize("name", ["tune", "dry_run"])
+def test_mistakes_with_tune(name: str, given: dict[str, Any], word: str, model: Path, tmp_path: Path) -> None:
+    if isinstance(given.get("data"), str):
+        given = {**given, "data": feeds(onnx.load(model))}
+    call = {"out": tmp_path / "out", **FAST, **given}
+    with pytest.raises(InlayError, match=word.replace("[", r"\[")) as error:
+        getattr(inlay, name)(model, **call)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("tune", (), {}, "missing a required argument: 'model'"),
+    ("tune", (5,), {}, "model takes"),
+    ("tune", (None,), {}, "model takes"),
+    ("tune", ("m.onnx", "out"), {}, "too many positional"),
+    ("inspect", (5,), {}, "model takes"),
+    ("inspect", (onnx.ModelProto(),), {}, "ONNX model"),
+    ("bench", ("m.onnx",), {}, "models takes a list"),
+    ("bench", ("m.onnx", "n.onnx"), {}, "too many positional"),
+    ("bench", ([1, 2],), {}, "models takes a list"),
+    ("quantize", ("m.onnx",), {}, "missing a required argument: 'out'"),
+    ("quantize", ("m.onnx", 5), {}, "out takes"),
+    ("quantize", ("m.onnx", "q.onnx"), {"recipe": None}, "recipe takes"),
+    ("select", (5,), {}, "out takes"),
+    ("select", (".",), {"max_size": [1]}, "max_size takes"),
+    ("explain", (["m.onnx"],), {}, "model takes"),
+    ("explain", ("m.onnx",), {"repair": True}, "repair takes"),
+    ("export", (".",), {}, "missing a required argument: 'form'"),
+    ("export", (".", None), {}, "form takes"),
+    ("write_report", (5,), {}, "out takes"),
+    ("regions", ("m.onnx",), {"maximum_sequence_region_size": 0}, "the least is 1"),
+    ("calibrate_machine", (), {"budget": {}}, "budget takes"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "named", "word"), OTHERS, ids=[f"{n}: {w}" for n, _, _, w in OTHERS])
+def test_mistakes_with_other_functions(name: str, given: tuple[Any, ...], named: dict[str, Any], word: str) -> None:
+    from inlay import api
+
+    with pytest.raises(InlayError, match=word) as error:
+        getattr(api, name)(*given, **named)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interruption_is_acknowledged_before_anything_is_cleared_up() -> None:
+    program = (
+        "import sys, time\nfrom inlay.cli.start import end_in_order\nend_in_order()\nprint('up', flush=True)\n"
+        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.stdin.read()  # clears up until we let it\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(0.05)  # into its sleep
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.readline() + process.stderr.readline()
+        assert "interrupted; clearing up" in said
+        assert process.poll() is None, "it says so while it is still at work"
+        process.communicate("", timeout=30)
