@@ -16,7 +16,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inlay.api import bench, dry_run, explain, export, inspect, quantize, regions, select, tune, write_report
+    from inlay.api import (
+        bench,
+        calibrate_machine,
+        dry_run,
+        explain,
+        export,
+        inspect,
+        quantize,
+        regions,
+        select,
+        tune,
+        write_report,
+    )
     from inlay.autotuner import (
         ChildRegionInputInsertionPoint,
         Config,
@@ -59,6 +71,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "bench",
+    "calibrate_machine",
     "dry_run",
     "explain",
     "export",
@@ -76,6 +89,7 @@ __all__ = [
 _HOMES = {
     "inlay.api": (
         "bench",
+        "calibrate_machine",
         "dry_run",
         "explain",
         "export",

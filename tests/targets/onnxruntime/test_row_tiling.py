@@ -130,6 +130,18 @@ def test_the_runtime_computes_bands_in_integers_and_they_belong_to_the_conv(tmp_
     assert not [k for k in kernels if not k.attributed]
 
 
+def test_kernels_before_bands_of_pointwise_convs_are_traced(tmp_path: Path) -> None:
+    """What brings their rows into another layout reads from a Slice that is no operator of the model."""
+    space = Workspace(conv_model(kernel=1, shapes=(16, 64)), tmp_path)
+    path = tmp_path / "banded.onnx"
+    path.write_bytes(space.emit(off_zero(space)).SerializeToString())
+    executable = OrtCpuTarget().compile(Artifact(path, "banded"))
+    kernels = executable.profile(space.feeds[0], 2)
+    executable.close()
+    assert any("conv" in k.nodes for k in kernels)
+    assert not [k for k in kernels if not k.attributed]
+
+
 def test_bands_behind_and_beside_bands(tmp_path: Path) -> None:
     """A value whose rows two convolutions read was joined of bands itself."""
     b = Builder()
