@@ -47,3 +47,28 @@ def test_another_number_of_decisions_is_as_bad_as_can_be() -> None:
     found = judged(np.arange(10), np.arange(8))
     assert not found.feasible
     assert found.sqnr_db == -EXACT_DB
+
+
+def test_an_output_without_signal_is_left_out_and_named() -> None:
+    """No detections: what quantization makes of all zeros has no scale. Where there is nothing else, it counts."""
+    rng = np.random.default_rng(0)
+    answers = rng.standard_normal((2, 50))
+    reference = [{"boxes": np.zeros((3, 4)), "y": y} for y in answers]
+    outputs = [{"boxes": np.full((3, 4), 1e-3), "y": y * 1.01} for y in answers]
+    samples = Samples(({}, {}), "feeds", "test")
+    judge = Judge(reference, samples, Bound(20.0), margin=False)
+    assert judge.silent == ("boxes",)
+    found = judge.judge(outputs)
+    assert found.feasible
+    assert [o.name for o in found.outputs] == ["y"]
+    assert judge.each_db(outputs) == pytest.approx((40.0, 40.0))
+    alone = Judge([{"boxes": r["boxes"]} for r in reference], samples, Bound(20.0), margin=False)
+    assert not alone.silent
+    assert not alone.judge([{"boxes": o["boxes"]} for o in outputs]).feasible
+
+
+def test_a_sample_without_signal_is_measured_by_the_others() -> None:
+    """Something was found in one of two samples."""
+    reference = [{"y": np.zeros(50)}, {"y": np.ones(50)}]
+    judge = Judge(reference, Samples(({}, {}), "feeds", "test"), Bound(), margin=False)
+    assert judge.each_db([{"y": np.full(50, 0.1)}, {"y": np.ones(50)}]) == pytest.approx((10 * np.log10(50.0), 300.0))

@@ -72,3 +72,14 @@ def test_a_sample_that_calibration_saw_is_judged_without_it(tmp_path: Path) -> N
     _, best = tuned(tmp_path, images(4, loud=1))
     assert best["sqnr_db"] > best["statement"]["least_db"] + 5.0
     assert best["statement"]["keeps_bound"] is False
+
+
+def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
+    """One figure for the samples that were given; below the bound it says what to do."""
+    data = images(6, loud=5)
+    for least, warned in ((200.0, True), (1.0, False)):
+        done = inlay.quantize(model(tmp_path), tmp_path / "q.onnx", data=data, recipe="full-int8", min_sqnr=least)
+        assert done.accuracy is not None
+        text = "\n".join(render.quantized(done))
+        assert f"on all 6 given samples: {done.accuracy.sqnr_db:.1f} dB" in text
+        assert ("WARNING: this is below 200 dB. inlay tune" in text) == warned

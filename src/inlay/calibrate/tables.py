@@ -155,7 +155,7 @@ class CalibrationChoice:
         bias = "biases corrected" if report["bias_correction"] else "biases as they were"
         before, after = report["before_db"], report["after_db"]
         what = "full INT8" if report["whole"] else "the part near the bound"
-        gain = f"{before:.1f} dB -> {after:.1f} dB on unseen samples"
+        gain = f"{before:.1f} dB -> {after:.1f} dB on the samples that ranges are chosen by"
         found = f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials"
         if not report.get("widened"):
             return found

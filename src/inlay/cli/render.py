@@ -136,7 +136,19 @@ def quantized(done: Quantized) -> Iterator[str]:
     )
     yield from _by_costs(done)
     if done.accuracy is not None:
-        yield f"  SQNR of the worst output on the given samples: {done.accuracy.sqnr_db:.1f} dB."
+        judged = done.accuracy.samples
+        which = f"all {judged}" if judged == done.samples else f"{judged} of the {done.samples}"
+        yield (
+            f"  SQNR of the worst output on {which} given samples: {done.accuracy.sqnr_db:.1f} dB; ranges came from "
+            "them, so expect less on others."
+        )
+        if done.ports and done.accuracy.sqnr_db < done.asked_db:
+            yield (
+                f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
+                f"them (--min-sqnr {done.asked_db:g}), with what spoils the outputs in float."
+            )
+        if done.silent:
+            yield f"  Left out, as these samples give one and the same number there: {', '.join(done.silent)}."
         if done.robustness is not None:
             yield f"  Varied: {done.robustness}."
     else:

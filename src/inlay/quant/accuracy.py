@@ -82,6 +82,7 @@ class Judge:
         self._metric = metric
         self._margin = margin
         first = reference[0] if reference else {}
+        self.silent = _silent(self._wanted)
         self._decisions = frozenset(n for n, y in first.items() if _decides(y.dtype))
         self.float_metric = self._metric_of(reference)
 
@@ -104,12 +105,18 @@ class Judge:
         return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
 
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
-        """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples."""
-        found = []
-        for want, got in zip(self._wanted, self._padding.without_each(outputs), strict=True):
-            energies = [self._compare(name)(y, got.get(name)) for name, y in want.items()]
-            found.append(min((sqnr_db(signal, noise) for signal, noise, *_ in energies), default=EXACT_DB))
-        return tuple(found)
+        """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples.
+
+        An output that is zero in a sample is measured by its mean energy over all of them.
+        """
+        found, others = np.full(len(outputs), EXACT_DB), self._padding.without_each(outputs)
+        for name in (n for n in (self._wanted[0] if self._wanted else ()) if n not in self.silent):
+            compare = self._compare(name)
+            pairs = [(want[name], got.get(name)) for want, got in zip(self._wanted, others, strict=True)]
+            signal, noise, *_ = np.array([compare(*pair) for pair in pairs]).T
+            signal = np.where(signal > 0.0, signal, signal.mean())
+            found = np.minimum(found, [sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)])
+        return tuple(float(db) for db in found)
 
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
         if self._metric is None:
@@ -139,7 +146,7 @@ class Judge:
         errors = []
         margin, worst = 0.0, np.inf
         names = self.reference[0].keys() if self.reference else ()
-        for name in names:
+        for name in (n for n in names if n not in self.silent):
             pairs = [(want[name], got.get(name)) for want, got in zip(self._wanted, outputs, strict=True)]
             compare = self._compare(name)
             signal, noise, dot, other = np.array([compare(*pair) for pair in pairs]).T
@@ -191,6 +198,22 @@ def _value(metric: Callable[[Sequence[Outputs], T], float], outputs: Sequence[Ou
     if not np.isfinite(value):
         raise DataError(f"the metric gave {value}: it must be a finite number")
     return value
+
+
+def _silent(outputs: Sequence[Outputs]) -> tuple[str, ...]:
+    """Amounts that are one and the same number everywhere, such as boxes where nothing was found: nothing to compare.
+
+    None where all outputs are like that, or one number for each sample, which may well be the same in a few.
+    """
+    found = []
+    for name, first in (outputs[0] if outputs else {}).items():
+        each = [y.get(name, np.empty(0)) for y in outputs]
+        if _decides(first.dtype) or not all(y.size for y in each):
+            continue
+        value = first.flat[0]
+        if (value == 0 or first.size > 1) and all(np.all(y == value) for y in each):
+            found.append(name)
+    return tuple(found) if len(found) < len(outputs[0] if outputs else {}) else ()
 
 
 def _decides(dtype: np.dtype[Any]) -> bool:

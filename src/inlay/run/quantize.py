@@ -11,7 +11,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
 from inlay.calibrate.tables import observe, sharing_of
-from inlay.data import NO_STRESS, InputSpec, Samples, input_specs, save_feed
+from inlay.data import NO_STRESS, InputSpec, Samples, evenly_spaced, input_specs, save_feed
 from inlay.errors import CompileFailed, ModelError, RunFailed, UsageError
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, file_sha256
@@ -51,7 +51,7 @@ class Quantized:
         ports: consumer slots that read quantized values.
         units: operators in low precision, and operators in all.
         ranges: the method of calibration, or how many domains each method serves and what that gained, for people.
-        accuracy: against float on the samples themselves; None for random inputs.
+        accuracy: against float on the given samples, or some of them; None for random inputs.
         refusals: how many operators stay float, by reason.
         decisions: precision, deciding rule and reason of every node.
         leftovers: quantized operators of the given model that could not be taken apart.
@@ -59,6 +59,9 @@ class Quantized:
         warning: what is wrong with the processor's cost table, where it was left alone.
         frozen: the dynamic dimensions that were fixed, with their sizes, for people.
         robustness: what variations of the samples lose; None where none are made.
+        samples: how many were given.
+        asked_db: least SQNR that was asked for, or the default.
+        silent: outputs that are the same number on all samples, and do not count.
     """
 
     path: Path
@@ -74,6 +77,9 @@ class Quantized:
     warning: str = ""
     frozen: str = ""
     robustness: Robustness | None = None
+    samples: int = 0
+    asked_db: float = DEFAULT_MIN_SQNR_DB
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,8 @@ _QUICK_SAMPLES = 4
 """On which ranges are judged where the answer must be quick."""
 _QUICK_SECONDS = 1.0
 """For choosing ranges of single values there, on a clock that does not depend on the machine."""
+_MOST_JUDGED = 64
+"""Samples that the written file is judged on: as many as the search and the verdict of a tuning together."""
 _MARGIN_DB = 0.5
 """What a second try asks for beyond what the first one lacked."""
 
@@ -200,12 +208,16 @@ def quantize(
             )
             by_costs = replace(by_costs, builds=worker.builds)
             resolved = resolve(recipe_for(prepared, placement), prepared.graph, prepared.units, prepared.rules)
-        if real and accuracy is None:
-            accuracy = (scorer if quick else on_target).accuracy(table, placement)
+        delivered = final.deliver(placement, work / out.name)
+        if real and not quick:  # where the answer must be quick, on the few samples that have been judged
+            accuracy = _on_all(worker, given, delivered, samples, work)
+        elif real and accuracy is None:
+            accuracy = scorer.accuracy(table, placement)
+        silent = Judge(reference, scored, Bound(), margin=False).silent
         loss = None
         if accuracy is not None and test.names and len(placement):
             loss = test.robustness(on_varied.outputs(table, placement), accuracy.sqnr_db)
-        publish(final.deliver(placement, work / out.name).path, out)
+        publish(delivered.path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     return Quantized(
         out,
@@ -221,6 +233,9 @@ def quantize(
         "" if known is None else known.warning,
         prepared.normalized.model.metadata_props.get(METADATA, ""),
         loss,
+        len(samples),
+        DEFAULT_MIN_SQNR_DB if bound_db is None else bound_db,
+        silent,
     )
 
 
@@ -245,6 +260,16 @@ def _on_reference(prepared: PreparedModel, outputs: Sequence[Outputs], samples: 
     numbers = halves(len(samples))[0][:_QUICK_SAMPLES]
     judge = Judge(outputs[: len(numbers)], samples.part(numbers), Bound(), margin=False)
     return TableScorer(judge, in_process(prepared, [samples.feeds[i] for i in numbers]))
+
+
+def _on_all(worker: Worker, given: Artifact, made: Artifact, samples: Samples, folder: Path) -> Accuracy:
+    """Accuracy of a file on all samples, or on as many of them as tune judges by, evenly spaced."""
+    some = samples.part(evenly_spaced([*range(len(samples))], _MOST_JUDGED))
+    paths = [folder / f"all-{number}.npz" for number in range(len(some))]
+    for path, feed in zip(paths, some.feeds, strict=True):
+        save_feed(path, feed)
+    judge = Judge(worker.run(given, paths), some, Bound(), margin=False)
+    return judge.judge(worker.run(made, paths))
 
 
 def _scoring_feeds(samples: Samples, folder: Path) -> tuple[Samples, list[Path]]:
