@@ -98,6 +98,8 @@ class Calibration:
             return known
         budget_s = self.config.budget_s
         varied = OnTarget(prepared, self.worker, self.test.feeds)
+        # each table that is tried for variations is built: a limit on builds keeps them for the search
+        widening = self.test.names and self.config.max_builds is None
         choice = choose_calibration(
             prepared,
             observed,
@@ -109,7 +111,7 @@ class Calibration:
             self.config.methods,
             fixed,
             deadline=self.deadline,
-            stress_score=TableScorer(self.test.judge, varied.outputs).sqnr_db if self.test.names else None,
+            stress_score=TableScorer(self.test.judge, varied.outputs).sqnr_db if widening else None,
         )
         if self.worker.deterministic and len(placement) and not fixed:
 
