@@ -176,9 +176,9 @@ def _widened(
 ) -> tuple[float, CalibrationChoice, dict[str, Any]]:
     """``choice`` with headroom for what variations of the samples overrun, where its price on the samples is small.
 
-    Tried are the ranges that are overrun by several shares; the worse of both SQNRs decides, after an allowance of
-    ``STRESS_ALLOWANCE_DB`` for variations, and samples may lose ``STRESS_PRICE_DB`` at most
-    (:mod:`inlay.calibrate.policy`).
+    Tried are the ranges that are overrun by several shares. Variations must gain; of those tables the worse of both
+    SQNRs decides, after an allowance of ``STRESS_ALLOWANCE_DB`` for variations, and samples may lose
+    ``STRESS_PRICE_DB`` at most (:mod:`inlay.calibrate.policy`).
 
     Returns:
         SQNR on the samples in dB, the choice, and what was found, for the report.
@@ -197,7 +197,7 @@ def _widened(
         wide, wide_varied = (search.score(other, each, placement) for each in (score, stress_score))
         if isinstance(wide, Failed) or isinstance(wide_varied, Failed) or wide < db - policy.STRESS_PRICE_DB:
             continue
-        if _counted(wide, wide_varied) > _counted(*best[:2]) + policy.MIN_GAIN_DB:
+        if wide_varied > best[1] and _counted(wide, wide_varied) > _counted(*best[:2]) + policy.MIN_GAIN_DB:
             best = wide, wide_varied, other, len(over)
     after, varied, chosen, count = best
     found = {"widened": count, "varied_before_db": before, "varied_after_db": varied, "price_db": db - after}
