@@ -20,7 +20,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, Images, common_sizes, input_specs, parse_shapes, workload_of
+from inlay.data import AUTO_MASK, Images, bound, common_sizes, input_specs, parse_shapes, workload_of
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -238,8 +238,8 @@ def quantize(
     given = Given.read(model, data, bind, images)
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
-    sizes = {**(common_sizes(given.specs, samples.feeds) if freeze_shapes else {}), **given.sizes}
-    wish = (check_sqnr(min_sqnr), sizes, given.specs, augment, seed)
+    common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
+    wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed)
     return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish)
 
 

@@ -103,7 +103,7 @@ def _loss(session: Session, model: Artifact, test: StressTest, accuracy: Accurac
 
 def _varied(session: Session, samples: Samples, each: int, most: int) -> StressSet:
     config = session.inputs.config
-    specs = bound(input_specs(session.inputs.file.model), config.bind)
+    specs = bound(input_specs(session.inputs.file.model), session.inputs.frozen)
     return variations_of(samples, specs, config.augment, config.seed, each, most)
 
 
