@@ -43,6 +43,15 @@ class Latency:
     blocks: int
 
 
+SHOWN_AS_EXACT_DB = 120.0
+"""About the rounding of float32 sums: from here on "exact" says more than a number."""
+
+
+def shown_sqnr(sqnr_db: float) -> str:
+    """An SQNR for people: in dB, or "exact"."""
+    return "exact" if sqnr_db >= SHOWN_AS_EXACT_DB else f"{sqnr_db:.1f} dB"
+
+
 def noise_of(sqnr_db: float) -> float:
     """Noise power over signal power of an SQNR in dB."""
     return float(10.0 ** (-sqnr_db / 10.0))

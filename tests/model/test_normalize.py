@@ -48,7 +48,9 @@ def test_a_wrong_pass_is_rolled_back(normalized: NormalizeModel, monkeypatch: py
 
     whole = module.passes
     monkeypatch.setattr(
-        module, "passes", lambda evaluate, rewrites, run: [("spoil", spoil), ("explode", explode), *whole(evaluate)]
+        module,
+        "passes",
+        lambda evaluate, rewrites, run, sizes: [("spoil", spoil), ("explode", explode), *whole(evaluate)],
     )
     b = Builder()
     x = b.conv("conv", b.input("x", (1, 3, 6, 6)), 4, relu=True)
@@ -118,6 +120,6 @@ def test_a_pass_is_not_repeated_on_an_unchanged_model(tmp_path: Path, monkeypatc
     for between, count in ((often, 1), (edit, 2)):
         calls.clear()
         steps = [("once", often), ("between", between), ("again", often)]
-        monkeypatch.setattr(module, "passes", lambda evaluate, rewrites, run, steps=steps: steps)
+        monkeypatch.setattr(module, "passes", lambda *_, steps=steps: steps)
         normalize(model, ConstantEvaluator(tmp_path), None)
         assert len(calls) == count

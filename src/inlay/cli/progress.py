@@ -11,10 +11,9 @@ from typing import Any, TextIO
 from rich.live import Live
 from rich.table import Table
 
-from inlay.cli.render import fidelity
 from inlay.cli.terminal import Terminal, plain
 from inlay.run.progress import Progress, SearchStep
-from inlay.trial import Failed, Infeasible, Measured, Trial
+from inlay.trial import Failed, Infeasible, Measured, Trial, shown_sqnr
 
 _LATEST = 8  # trials that the live table shows
 
@@ -91,7 +90,7 @@ def describe(trial: Trial) -> str:
     metric = "" if outcome.accuracy.metric is None else f", metric {outcome.accuracy.metric:.4f}"
     bound = "" if outcome.accuracy.feasible else " (outside the bound)"
     interval = "" if gain.low == gain.high else f" [{gain.low:.3f}, {gain.high:.3f}]"
-    return f"{gain.value:.3f}x{interval}, {fidelity(outcome.accuracy)}{metric}{bound}"
+    return f"{gain.value:.3f}x{interval}, {shown_sqnr(outcome.accuracy.sqnr_db)}{metric}{bound}"
 
 
 class JsonLines:

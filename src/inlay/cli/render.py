@@ -14,10 +14,7 @@ from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
 from inlay.space.resolve import Decision
 from inlay.targets.listing import TargetRow
-from inlay.trial import Accuracy, Failed, Interval, Measured
-
-_SHOWN_AS_EXACT_DB = 120.0
-"""About the rounding of float32 sums: from here on "exact" says more than a number."""
+from inlay.trial import Accuracy, Failed, Interval, Measured, shown_sqnr
 
 
 def verdict(result: TuneResult) -> Iterator[str]:
@@ -85,7 +82,7 @@ def _anchor_line(anchor: AnchorResult, unit: str) -> str:
         return f"  {anchor.name:<28}failed in {outcome.stage}: {outcome.message}"
     accuracy = outcome.accuracy
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
-    shown = f"{metric}{fidelity(accuracy)}{'' if accuracy.feasible else ' (outside)'}"
+    shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
         return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{shown:>24}"
     latency = outcome.latency
@@ -104,16 +101,15 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
     where = f"{accuracy.samples} {'unseen ' * verified}{samples}{' that the search saw' * (not verified)}"
     if accuracy.samples == 0:
         where = "the given model itself"
-    sqnr = fidelity(accuracy) if fidelity(accuracy) == "exact" else f"SQNR {fidelity(accuracy)}"
+    sqnr = (
+        shown_sqnr(accuracy.sqnr_db)
+        if shown_sqnr(accuracy.sqnr_db) == "exact"
+        else f"SQNR {shown_sqnr(accuracy.sqnr_db)}"
+    )
     if accuracy.metric is None:
         return f"{sqnr} on {where}"
     drop = "" if accuracy.drop is None else f" ({-accuracy.drop:+.4f} against float)"
     return f"metric {accuracy.metric:.4f}{drop}, {sqnr} on {where}"
-
-
-def fidelity(accuracy: Accuracy) -> str:
-    """The SQNR in dB, or "exact"."""
-    return "exact" if accuracy.sqnr_db >= _SHOWN_AS_EXACT_DB else f"{accuracy.sqnr_db:.1f} dB"
 
 
 def bench_table(rows: Sequence[BenchRow]) -> Table:

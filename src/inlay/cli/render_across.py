@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inlay.across.result import GIVEN, AcrossResult, Cell
-from inlay.cli.render import fidelity, ratio
+from inlay.cli.render import ratio
 from inlay.search.baselines import ORIGINAL
+from inlay.trial import shown_sqnr
 
 
 def verdict(result: AcrossResult) -> Iterator[str]:
@@ -47,7 +48,9 @@ def _cell(row: str, cell: Cell | None) -> str:
     if cell.latency_ms is None or cell.speedup is None:
         return "outside the bound" if cell.accuracy is not None else "does not run"
     shown = "" if row == GIVEN else f" {cell.speedup.value:.2f}x"
-    accuracy = "" if cell.accuracy is None or (row == GIVEN and cell.serves) else f" {fidelity(cell.accuracy)}"
+    accuracy = (
+        "" if cell.accuracy is None or (row == GIVEN and cell.serves) else f" {shown_sqnr(cell.accuracy.sqnr_db)}"
+    )
     return f"{cell.latency_ms:.3f} ms{shown}{accuracy}{'' if cell.serves or cell.accuracy is None else ' !'}"
 
 
@@ -61,7 +64,7 @@ def _deploy(result: AcrossResult) -> Iterator[str]:
     for each in result.ratios:
         yield f"  {ratio(each.ratio)} over {each.over}."
     if cell.accuracy is not None:
-        yield f"  SQNR {fidelity(cell.accuracy)} against the given model on the reference."
+        yield f"  SQNR {shown_sqnr(cell.accuracy.sqnr_db)} against the given model on the reference."
 
 
 def _compromise(result: AcrossResult) -> Iterator[str]:

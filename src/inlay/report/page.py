@@ -18,9 +18,10 @@ from inlay.files import write_text
 from inlay.report.drawing import drawing
 from inlay.report.folder import FinishedRun, read_run
 from inlay.report.kernels import KINDS, spent, unit_rows
-from inlay.report.points import EXACT_DB, decibels, front, ratio, sentinel, trace
+from inlay.report.points import front, ratio, sentinel, trace
 from inlay.run.evidence import Evidence
 from inlay.search.baselines import ORIGINAL
+from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
 
 REPORT = "report.html"
 """Name of the page in a run's folder."""
@@ -78,9 +79,9 @@ def page(run: FinishedRun) -> str:
         profiled=evidence is not None and evidence.delivered in run.profiles,
         worst=[] if evidence is None else sorted(evidence.samples, key=lambda s: s[1])[:_WORST],
         outputs=run.result["best"].get("outputs", []),
-        exact_db=EXACT_DB,
+        exact_db=SHOWN_AS_EXACT_DB,
         ratio=ratio,
-        decibels=decibels,
+        decibels=shown_sqnr,
         megabytes=megabytes,
         style=_asset("page.css"),
         script=_asset("page.js"),
@@ -156,7 +157,7 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
         drop = best.get("metric_drop")
         parts.append(f"Metric {best['metric']:.4f}" + ("" if drop is None else f", {0.0 - drop:+.4f} against float"))
     db = best["sqnr_db"]
-    if db >= EXACT_DB:
+    if db >= SHOWN_AS_EXACT_DB:
         return "; ".join([*parts, f"outputs equal to float on {where}"]) + f".{_new_samples(best)}"
     amplitude = 100.0 * 10.0 ** (-db / 20.0)
     parts.append(f"SQNR {db:.1f} dB: the outputs differ from float by {amplitude:.2g} % of their size, on {where}")

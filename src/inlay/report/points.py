@@ -12,10 +12,8 @@ from inlay.measure.journal import Record
 from inlay.report.charts import Axis, quantile
 from inlay.report.folder import FinishedRun
 from inlay.search.baselines import ORIGINAL
-from inlay.trial import Failed, Infeasible, Interval, Measured
+from inlay.trial import SHOWN_AS_EXACT_DB, Failed, Infeasible, Interval, Measured, shown_sqnr
 
-EXACT_DB = 120.0
-"""About the rounding of float32 sums: points from here on stand in a column of their own."""
 _WIDTH, _HEIGHT = 640.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 20.0, 16.0, 44.0
 _MOST_SPAN = 1.25
@@ -69,7 +67,7 @@ def front(run: FinishedRun) -> Chart:
     timed = _timed(run)
     delivered = "" if run.evidence is None else run.evidence.delivered
     commands = select_lines(run)
-    finite = [m.accuracy.sqnr_db for _, m in timed if m.accuracy.sqnr_db < EXACT_DB]
+    finite = [m.accuracy.sqnr_db for _, m in timed if m.accuracy.sqnr_db < SHOWN_AS_EXACT_DB]
     right = _WIDTH - _RIGHT - 44.0
     x = Axis.around(finite or [0.0, 40.0], _LEFT, right)
     exact_x = right + 34.0
@@ -87,7 +85,7 @@ def front(run: FinishedRun) -> Chart:
         shape = "best" if trial.candidate == delivered else shape if accuracy.feasible else "outside"
         marks.append(
             Mark(
-                exact_x if accuracy.sqnr_db >= EXACT_DB else x.at(accuracy.sqnr_db),
+                exact_x if accuracy.sqnr_db >= SHOWN_AS_EXACT_DB else x.at(accuracy.sqnr_db),
                 y.at(speed.value),
                 y.at(speed.low),
                 y.at(speed.high),
@@ -206,7 +204,7 @@ def _details(trial: Record, measured: Measured, size: int | None) -> list[tuple[
     rows = [
         ("latency", f"{measured.latency.ns / 1e6:.3f} ms"),
         ("speed-up over the given model", ratio(vars(speed))),
-        ("SQNR of the worst output", decibels(accuracy.sqnr_db)),
+        ("SQNR of the worst output", shown_sqnr(accuracy.sqnr_db)),
     ]
     if accuracy.metric is not None:
         rows.append(("metric", f"{accuracy.metric:.4f}"))
@@ -228,8 +226,3 @@ def ratio(interval: Mapping[str, Any]) -> str:
     if low is None or high is None or low == high or math.isinf(high):
         return f"{interval['value']:.2f}x"
     return f"{interval['value']:.2f}x [{low:.2f}, {high:.2f}]"
-
-
-def decibels(sqnr_db: float) -> str:
-    """An SQNR in dB, or "exact"."""
-    return "exact" if sqnr_db >= EXACT_DB else f"{sqnr_db:.1f} dB"

@@ -247,3 +247,13 @@ def full_int8(model: Path, target: Capabilities, feed: Feed, folder: Path) -> Pa
     table = CalibrationChoice("minmax").table(prepared, observe(prepared, Samples((dict(feed),), "feeds", "testing")))
     placement = prepared.label(frozenset(u.name for u in prepared.selectable))
     return CandidateWriter(prepared, table, "testing", "testing").deliver(placement, folder / "full-int8.onnx").path
+
+
+def same_up_to_noise(want: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], least_db: float, what: str) -> None:
+    """Raise AssertionError where outputs differ in names, types or shapes, or fall below ``least_db``."""
+    assert list(got) == list(want), f"{what}: the outputs are {list(got)} instead of {list(want)}"
+    for output, array in want.items():
+        assert got[output].dtype == array.dtype, f"{what}: dtype of {output}"
+        assert got[output].shape == array.shape, f"{what}: shape of {output}"
+        quality = sqnr(array, got[output])
+        assert quality >= least_db, f"{what}: output {output} has {quality:.1f} dB"

@@ -42,8 +42,8 @@ from inlay.testing.models import (
     recurrent_model,
     residual_model,
     run_reference,
+    same_up_to_noise,
     small_model,
-    sqnr,
     upsampling_model,
 )
 from inlay.types import Placement, PortRewrite, QParams, QType
@@ -153,7 +153,7 @@ class RewriteTestCase:
                 got = run_reference(after, case.feed)
                 assert list(got) == list(want), f"{what}: the outputs are {list(got)} instead of {list(want)}"
                 if not rewrite.exact:
-                    _same_up_to_noise(want, got, _INEXACT_DB, what)
+                    same_up_to_noise(want, got, _INEXACT_DB, what)
                     want = got
                 different = [v for v in want if not np.array_equal(want[v], got[v], equal_nan=True)]
                 assert not different, f"{what}: {different} changed"
@@ -176,7 +176,7 @@ class RewriteTestCase:
                 again = _emit_again(found, case, rewrites, Path(folder))
             assert _extract(again, rewrites).placement == case.selected, f"{case.name}: emitted anew"
             first, second = (run_reference(m, case.feed) for m in (written, again))
-            _same_up_to_noise(first, second, np.inf if case.static else _INEXACT_DB, f"{case.name}: emitted anew")
+            same_up_to_noise(first, second, np.inf if case.static else _INEXACT_DB, f"{case.name}: emitted anew")
 
     def test_rewrites_leave_other_models_alone(self) -> None:
         """A rewrite that no port selects changes nothing, and undoing finds nothing where nothing was done."""
@@ -212,7 +212,7 @@ class RewriteTestCase:
                     continue
                 changed.add(rewrite.name)
                 _check(after, what)
-                _same_up_to_noise(
+                same_up_to_noise(
                     want, run_reference(after, feed), HALF_NOISE_DB if has_halves(model) else NOISE_DB, what
                 )
         _all_taken(rewrites, changed, "float_rewrite_models")
@@ -303,17 +303,6 @@ def _check(model: onnx.ModelProto, what: str) -> None:
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # the checker and shape inference raise several types
         raise AssertionError(f"{what}: the model is not valid any more: {error}") from error
-
-
-def _same_up_to_noise(
-    want: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], least_db: float, what: str
-) -> None:
-    assert list(got) == list(want), f"{what}: the outputs are {list(got)} instead of {list(want)}"
-    for output, array in want.items():
-        assert got[output].dtype == array.dtype, f"{what}: dtype of {output}"
-        assert got[output].shape == array.shape, f"{what}: shape of {output}"
-        quality = sqnr(array, got[output])
-        assert quality >= least_db, f"{what}: output {output} has {quality:.1f} dB"
 
 
 def _all_taken(rewrites: Iterable[Rewrite[Any] | FloatRewrite], changed: set[str], models: str) -> None:

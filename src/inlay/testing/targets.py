@@ -22,8 +22,8 @@ from inlay.testing.models import (
     random_feed,
     residual_model,
     run_reference,
+    same_up_to_noise,
     small_model,
-    sqnr,
 )
 from inlay.testing.rewrites import RewriteTestCase
 
@@ -90,7 +90,7 @@ class TargetTestCase(RewriteTestCase):
         """Outputs come by name, in the model's dtype and shape, with the right numbers."""
         for name, proto in self.models().items():
             with self._compiled(proto) as (executable, feed, _):
-                self._check_outputs(name, executable.run(feed), run_reference(proto, feed), self.float_sqnr_db)
+                same_up_to_noise(run_reference(proto, feed), executable.run(feed), self.float_sqnr_db, name)
 
     def test_quantized_models_run(self) -> None:
         """The full recipe of the target's own rules compiles and computes about the same."""
@@ -105,7 +105,7 @@ class TargetTestCase(RewriteTestCase):
                     found = executable.run(feed)
                 finally:
                     executable.close()
-                self._check_outputs(name, found, run_reference(proto, feed), self.int8_sqnr_db)
+                same_up_to_noise(run_reference(proto, feed), found, self.int8_sqnr_db, name)
 
     def test_what_it_lacks_is_known_and_said(self) -> None:
         """``lacks`` holds known words, and what is lacked raises RunFailed when it is asked for all the same."""
@@ -219,14 +219,3 @@ class TargetTestCase(RewriteTestCase):
                 yield executable, random_feed(proto), path
             finally:
                 executable.close()
-
-    @staticmethod
-    def _check_outputs(
-        name: str, found: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], least_db: float
-    ) -> None:
-        assert list(found) == list(want), f"{name}: outputs {list(found)} instead of {list(want)}"
-        for output, array in want.items():
-            assert found[output].dtype == array.dtype, f"{name}: dtype of {output}"
-            assert found[output].shape == array.shape, f"{name}: shape of {output}"
-            quality = sqnr(array, found[output])
-            assert quality >= least_db, f"{name}: output {output} has {quality:.1f} dB"
