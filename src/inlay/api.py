@@ -28,6 +28,7 @@ from inlay.explain import repair as _repair
 from inlay.explain.changes import changes
 from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
+from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting
 from inlay.model.collector import collector_paused
 from inlay.model.load import ModelSource, kept, load
@@ -99,6 +100,7 @@ def tune(
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes,
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
+    ray: Annotated[str | None, options.RAY] = None,
     restart: Annotated[bool, options.RESTART] = False,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
     before_s: Annotated[float, options.BEFORE] = 0.0,
@@ -123,16 +125,16 @@ def tune(
     alone = len(specs) == 1 and others is None
     given = [*files_in(data, labels, recipe), *([] if alone else asked.file.files)]
     refuse_overwriting(outputs_of(Path(out), {} if alone else specs), given)
-    asked = replace(asked, before_s=time.monotonic() - begun)
     if not isinstance(model, (str, Path)):  # later commands on this folder read the given model, too
         asked = replace(asked, file=kept(asked.file, Path(out) / "given.onnx"))
-    if not alone:
-        found = tune_across(asked, specs, others)
-        own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
-        return replace(found, notes=(*found.notes, *filter(None, own)))
-    result = _run_tune.tune(asked)
-    trouble = leave_report(Path(out))
-    return replace(result, notes=(*result.notes, trouble)) if trouble else result
+    with measuring(ray, specs.values()) as lab:
+        asked = replace(asked, before_s=time.monotonic() - begun, lab=lab)
+        if not alone:
+            found = tune_across(asked, specs, others)
+            own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
+            return replace(found, notes=(*found.notes, *filter(None, own)))
+        result = _run_tune.tune(asked)
+    return replace(result, notes=(*result.notes, *filter(None, [leave_report(Path(out))])))
 
 
 def dry_run(model: ModelSource, **asked: Any) -> DryRun:
@@ -145,8 +147,7 @@ def dry_run(model: ModelSource, **asked: Any) -> DryRun:
     specs, others = targets_of(*(call[name] for name in ("target", "target_options", "threads")))
     if len(specs) > 1 or others is not None:
         raise UsageError("a dry run looks at one target: give --target NAME")
-    request = request_of(tune, call, next(iter(specs.values())))
-    return _dry_run(replace(request, before_s=call["before_s"]))
+    return _dry_run(replace(request_of(tune, call, *specs.values()), before_s=call["before_s"]))
 
 
 @documented

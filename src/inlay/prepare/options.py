@@ -269,6 +269,12 @@ PATTERN_CACHE = Option("Schemes of earlier runs, tried first.", metavar="FILE", 
 SEARCH_RECIPE = Option("Rules; nodes that they keep in float stay float.", metavar="FILE")
 RESTART = Option("Forget an earlier run in OUT.", type=bool)
 BEFORE = Option("Seconds of the budget that were used up before the call.", type=None)
+RAY = Option(
+    "Measure through Ray: local, auto, or a cluster's address; #FINGERPRINT behind it chooses a device.",
+    "None measures without Ray. See :mod:`inlay.farm`.",
+    metavar="ADDRESS",
+    show_default=False,
+)
 PROGRESS = Option("Hears what happens; see :class:`~inlay.run.progress.Progress`.", type=None)
 BLOCKS = Option("Interleaved blocks in each process.", type=int, least=1, most=10_000)
 PROCESSES = Option("Fresh processes.", type=int, least=1, most=1000)

@@ -1,0 +1,105 @@
+"""Where a run measures: on this machine without Ray, or on the devices of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inlay.errors import TargetError, UsageError
+from inlay.farm.cluster import LOCAL, cluster, ray_library
+from inlay.farm.remote import RemoteDevice, RemoteWorker
+from inlay.measure.client import Lab, Limit, Worker
+from inlay.targets.base import TargetSpec
+
+_PREFIX = "inlay"
+
+
+def resource_of(spec: TargetSpec) -> str:
+    """The name of the resource by which a node announces this machine as a device for a target.
+
+    Raises:
+        TargetError: the target cannot be created here.
+    """
+    with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
+        return f"{_PREFIX}:{spec.name}:{worker.fingerprint.digest}"
+
+
+@contextlib.contextmanager
+def measuring(ray: str | None, specs: Iterable[TargetSpec]) -> Iterator[Lab]:
+    """The lab of a run; its devices are let go at the end.
+
+    Args:
+        ray: None for this machine without Ray; :data:`~inlay.farm.cluster.LOCAL` for this machine through Ray; ``auto``
+            or an address for a cluster, with ``#`` and the digest of a fingerprint where one of several is meant.
+        specs: the targets that will be asked for.
+
+    Raises:
+        UsageError: Ray is not installed.
+        TargetError: no cluster answers, or a target cannot be created.
+    """
+    if ray is None:
+        yield Lab()
+        return
+    address, _, wanted = ray.partition("#")
+    if not address:
+        raise UsageError(f"--ray {ray}: give local, auto, or the address of a cluster such as 10.0.0.1:6379")
+    ray_library()  # before anything takes time
+    own = {resource_of(spec): 1.0 for spec in specs} if address == LOCAL else {}
+    with tempfile.TemporaryDirectory() as folder, cluster(address, own) as library:
+        farm = _Farm(library, wanted, folder if own else None)
+        try:
+            yield Lab(farm.start)
+        finally:
+            farm.close()
+
+
+class _Farm:
+    """The devices that a run holds.
+
+    Args:
+        ray: the connected module.
+        wanted: digest of a fingerprint, or its first digits.
+        root: where actors make their folders, if not in their system's usual place.
+    """
+
+    def __init__(self, ray: Any, wanted: str, root: str | None) -> None:
+        self._ray, self._wanted, self._root = ray, wanted, root
+        self._devices: dict[str, RemoteDevice] = {}
+
+    def start(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+        """A worker on the device for a target; further ones for it are on the same device."""
+        name = self._held(spec) or chosen(spec.name, self._wanted, self._ray.cluster_resources())
+        device = self._devices.setdefault(name, RemoteDevice(self._ray, name, self._root))
+        return RemoteWorker(spec, folder, limit, device=device, expected=name.rpartition(":")[2])
+
+    def close(self) -> None:
+        """Let all devices go."""
+        for device in self._devices.values():
+            device.close()
+
+    def _held(self, spec: TargetSpec) -> str:
+        """The device that was chosen for the target first: a node that is away now may come back."""
+        return next((name for name in self._devices if name.startswith(f"{_PREFIX}:{spec.name}:")), "")
+
+
+def chosen(target: str, wanted: str, resources: Mapping[str, float]) -> str:
+    """The one device for ``target`` among what nodes announce, whose digest begins with ``wanted``.
+
+    Raises:
+        TargetError: there is none, or there are several.
+    """
+    announced = sorted(name for name in resources if name.startswith(f"{_PREFIX}:{target}:"))
+    found = [name for name in announced if name.rpartition(":")[2].startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise TargetError(f"--ray: the cluster has {_listed(found)}: choose one with #FINGERPRINT behind the address")
+    others = f"; it has {_listed(announced)}" if announced else ""
+    raise TargetError(f"--ray: no node of the cluster announces a device for {target} {wanted}".rstrip() + others)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

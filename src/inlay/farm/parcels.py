@@ -1,0 +1,116 @@
+"""What must travel with a message: the files that it names, with external data, each byte once.
+
+Candidates of a run share one file of weights that only grows (:mod:`inlay.model.store`). So external data travels as
+the ranges that a model refers to, and lands at the same places of a file with the same name: the device's copy has
+holes where no model has looked yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import onnx
+
+from inlay.data.workload import load_workload
+from inlay.errors import TargetError
+from inlay.farm import policy
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A range of a file, for a place in the device's folder.
+
+    Attributes:
+        source: the file here.
+        name: path in the device's folder, with slashes.
+        offset: in both files (bytes).
+        length: bytes.
+    """
+
+    source: Path
+    name: str
+    offset: int
+    length: int
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """The data in pieces of at most :data:`~inlay.farm.policy.CHUNK` bytes, each with its offset.
+
+        Raises:
+            TargetError: the file is shorter than what refers to it says, or cannot be read.
+        """
+        try:
+            with self.source.open("rb") as file:
+                file.seek(self.offset)
+                at, end = self.offset, self.offset + self.length
+                while True:
+                    data = file.read(min(policy.CHUNK, end - at))
+                    if len(data) < min(policy.CHUNK, end - at):
+                        raise TargetError(f"{self.source} ends at byte {at + len(data)}, and {end} are referred to")
+                    yield at, data
+                    at += len(data)
+                    if at >= end:
+                        return
+        except OSError as error:
+            raise TargetError(f"{self.source} cannot be read: {error.strerror or error}") from error
+
+
+def digest_of(data: bytes) -> str:
+    """Of what travels: 32 hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def model_parcels(path: Path) -> tuple[str, list[Parcel]]:
+    """The model's name in the device's folder, and all that it consists of; the model itself comes last.
+
+    Raises:
+        TargetError: it cannot be read.
+    """
+    data = _read(path)
+    folder = digest_of(str(path.parent.resolve()).encode())
+    name = f"{folder}/{digest_of(data)}{path.suffix}"
+    return name, [*_external(path, data, folder), Parcel(path, name, 0, len(data))]
+
+
+def feed_parcels(path: Path) -> tuple[str, list[Parcel]]:
+    """The same for a feed, or for a workload with the feeds that it lists. Raises TargetError."""
+    listed = [path] if path.suffix != ".json" else [*(feed for feed, _ in load_workload(path)), path]
+    folder = digest_of(json.dumps([digest_of(_read(p)) for p in listed]).encode())
+    return f"{folder}/{path.name}", [Parcel(p, f"{folder}/{p.name}", 0, p.stat().st_size) for p in listed]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception:  # a runtime's own format: the parser raises errors of many types
+        return
+    for tensor in _tensors([model.graph]):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        place = PurePosixPath(where.get("location", ""))
+        source = path.parent / place
+        if place.is_absolute() or ".." in place.parts or not source.is_file():
+            continue  # the runtime says what is wrong with it, as it does here
+        offset = int(where.get("offset", 0))
+        yield Parcel(source, f"{folder}/{place}", offset, int(where.get("length", source.stat().st_size - offset)))
+
+
+def _tensors(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+    """Every tensor of graphs and of the graphs in their nodes."""
+    for graph in graphs:
+        yield from graph.initializer
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+                yield from _tensors([attribute.g, *attribute.graphs])

@@ -1,0 +1,27 @@
+"""The constants of the farm, each with its unit and its reason."""
+
+from __future__ import annotations
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+LOSSES_OF_A_CALL = 3
+"""Times that a device may be lost in one call, each on a new actor; then it fails as if the runtime had died in it."""
+LOSSES_IN_A_ROW = 6
+"""Losses with no answer between them, over all calls, after which a device is taken out: two calls' worth of tries."""
+
+# --- waiting (seconds) ------------------------------------------------------------------------------------------------
+
+DEVICE_WAIT_S = 120.0  # for an actor: a node that comes back, another run that ends, Python that loads its libraries
+ANSWER_GRACE_S = 30.0  # beyond a message's own limit, which the device enforces: then its actor is ended
+END_LIMIT_S = 5.0  # for an orderly end; then the actor is killed, and its workers with it
+
+# --- what travels -----------------------------------------------------------------------------------------------------
+
+CHUNK = 1 << 25  # bytes of a file in one message: a few of them fit into a small object store
+
+# --- a cluster on this machine ----------------------------------------------------------------------------------------
+
+STORE_BYTES = 200_000_000  # of its object store: several chunks, and outputs on their way back
+MOST_SOCKET_FOLDER = (
+    40  # characters of the folder for its sockets: paths have 107 at most (unix(7)), of which Ray adds 61
+)

@@ -1,0 +1,255 @@
+"""The run's side of a device: its actor, and workers that forward their messages to it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from inlay.errors import RunFailed, TargetError, TimedOut
+from inlay.farm import policy
+from inlay.farm.device import Answer, Device
+from inlay.farm.parcels import Parcel, digest_of, feed_parcels, model_parcels
+from inlay.measure.client import Limit, Worker, checked
+from inlay.measure.worker import PROTOCOL
+from inlay.targets.base import Artifact, Fingerprint, TargetSpec
+from inlay.version import __version__
+
+T = TypeVar("T")
+
+
+class DeviceLost(Exception):
+    """The actor ended before it answered: its process, its node, or the connection to it."""
+
+
+class RemoteDevice:
+    """A device of a cluster, held for as long as its actor lives: nobody else measures on it.
+
+    Args:
+        ray: the connected module.
+        resource: the name under which a node announces the device (:func:`~inlay.farm.lab.resource_of`), exactly once.
+        root: where the actor makes its folder, if not in its system's usual place.
+
+    Attributes:
+        resource: as above.
+        generation: number of actors so far; what one knew, the next one does not.
+    """
+
+    def __init__(self, ray: Any, resource: str, root: str | None = None) -> None:
+        self._ray, self.resource, self._root = ray, resource, root
+        self._actor: Any = None
+        self._known: set[tuple[str, int, int]] = set()
+        self._feeds: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
+        self._losses = 0
+        self.generation = 0
+
+    def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
+        """What a method of the :class:`~inlay.farm.device.Device` returns.
+
+        Raises:
+            DeviceLost: its actor ended.
+            TargetError: there is no answer in time, no node has the device free, or it was taken out.
+        """
+        self._hold()
+        answer = self._get(method, arguments, limit_s + policy.ANSWER_GRACE_S)
+        if method == "ask":  # a device that is lost at its first work each time is no use, however well it starts
+            self._losses = 0
+        return answer
+
+    def lost(self) -> None:
+        """Count a loss. Raises TargetError where the device is taken out for it."""
+        self._losses += 1
+        self._check_in()
+
+    def send(self, parcels: Sequence[Parcel]) -> None:
+        """Have the device hold these; what it has already does not travel. Raises as :meth:`call` does."""
+        for parcel in parcels:
+            key = (parcel.name, parcel.offset, parcel.length)
+            if key not in self._known:
+                for offset, data in parcel.chunks():
+                    if not self.call("put", parcel.name, offset, data, digest_of(data), limit_s=policy.DEVICE_WAIT_S):
+                        raise TargetError(f"device {self.resource}: {parcel.source.name} did not arrive as it was sent")
+                self._known.add(key)
+
+    def send_feed(self, path: Path) -> str:
+        """Send a feed or workload; its path in the device's folder."""
+        found = path.stat()
+        key = (path, found.st_size, found.st_mtime_ns)
+        if key not in self._feeds:
+            self._feeds[key] = feed_parcels(path)
+        name, parcels = self._feeds[key]
+        self.send(parcels)
+        return name
+
+    def drop_actor(self) -> None:
+        """End the actor, with all that runs on it, and forget what it held."""
+        actor, self._actor = self._actor, None
+        self._known.clear()
+        self.generation += 1
+        if actor is not None:
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+
+    def close(self) -> None:
+        """End the actor in order, so that nothing of it stays on its machine."""
+        if self._actor is not None:
+            with contextlib.suppress(Exception):
+                self._ray.get(self._actor.close.remote(), timeout=policy.END_LIMIT_S)
+            self.drop_actor()
+
+    def _check_in(self) -> None:
+        if self._losses >= policy.LOSSES_IN_A_ROW:
+            raise TargetError(f"device {self.resource} was lost {self._losses} times in a row and is taken out")
+
+    def _hold(self) -> None:
+        """Start the actor where there is none, on whichever node announces the device."""
+        if self._actor is not None:
+            return
+        self._check_in()
+        kind = self._ray.remote(Device).options(num_cpus=0, resources={self.resource: 1.0}, max_restarts=0)
+        self._actor = kind.remote(self._root)
+        self.generation += 1
+        try:
+            hello = self._get("hello", (), policy.DEVICE_WAIT_S)
+        except TimedOut:
+            raise TargetError(
+                f"device {self.resource} was not free within {policy.DEVICE_WAIT_S:.0f} s: another run holds it, or no "
+                "node announces it"
+            ) from None
+        if (hello["version"], hello["protocol"]) != (__version__, PROTOCOL):
+            self.drop_actor()
+            raise TargetError(f"device {self.resource} has Inlay {hello['version']}: install {__version__} on its node")
+
+    def _get(self, method: str, arguments: Sequence[Any], limit_s: float) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=limit_s)
+        except errors.GetTimeoutError:
+            self.drop_actor()
+            raise TimedOut(
+                f"device {self.resource} did not answer within {limit_s:.0f} s; its actor was ended"
+            ) from None
+        except errors.RayTaskError as error:  # raised by the device's own code: a full disk, for one
+            raise TargetError(f"device {self.resource}: {error.cause!r}") from None
+        except errors.RayError as error:
+            self.drop_actor()
+            raise DeviceLost(" ".join(str(error).split()[:12])) from None
+        except BaseException:  # an interruption: nobody waits for the answer
+            self.drop_actor()
+            raise
+
+
+class RemoteWorker(Worker):
+    """A worker on a device of a cluster. Where the device is lost, its next actor does the call again.
+
+    Args:
+        spec: the target.
+        folder: for outputs, here.
+        limit: seconds that one message may take; the device enforces it.
+        device: where the process is.
+        expected: digest of the device's fingerprint.
+    """
+
+    def __init__(self, spec: TargetSpec, folder: Path, limit: Limit, *, device: RemoteDevice, expected: str) -> None:
+        self._device, self._expected = device, expected
+        self._key = uuid.uuid4().hex
+        self._started_at = -1  # generation of the device's actor that the process runs on
+        self._asked_for = ""  # key of the model that the last message was about; none where it was about several
+        super().__init__(spec, folder, limit)
+
+    @property
+    def _alive(self) -> bool:
+        return self._started_at == self._device.generation
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        how = ""
+        for _ in range(policy.LOSSES_OF_A_CALL):
+            try:
+                return super()._insist(call)
+            except DeviceLost as error:
+                how = str(error)
+                self._device.lost()
+        failed = RunFailed(
+            f"device {self._device.resource} was lost {policy.LOSSES_OF_A_CALL} times in one call: {how}"
+        )
+        failed.culprit = self._asked_for
+        raise failed
+
+    def drop(self, artifact: Artifact) -> None:
+        """Free a model; a lost device has none."""
+        with contextlib.suppress(DeviceLost):
+            super().drop(artifact)
+
+    def _start(self) -> None:
+        self._resident.clear()
+        limit_s = self._limit()
+        answer = self._call("start", self._spec.name, dict(self._spec.options), limit_s, limit_s=limit_s)
+        if "error" in answer:
+            raise _error_of(answer)
+        found = Fingerprint(answer["target"], answer["facts"])
+        if found.digest != self._expected:
+            self._kill()
+            raise TargetError(
+                f"{self._device.resource} is announced, but the device's fingerprint is {found.digest} with this run's "
+                "options: announce it anew on its node"
+            )
+        self.fingerprint, self.deterministic = found, bool(answer["deterministic"])
+        self.lacks = frozenset(answer["lacks"])
+        self._started_at = self._device.generation
+
+    def _kill(self) -> None:
+        self._resident.clear()
+        if self._alive:
+            self._started_at = -1
+            with contextlib.suppress(DeviceLost, TargetError):
+                self._call("end", limit_s=policy.END_LIMIT_S)
+
+    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if not self._alive:
+            self._start()
+        begun = time.monotonic()
+        self._asked_for = str(arguments.get("key", ""))
+        try:
+            return self._exchange(do, arguments)
+        finally:
+            self._record(do, arguments, time.monotonic() - begun)
+
+    def _exchange(self, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        limit_s = self._limit()
+        answer, out = self._call("ask", do, self._sent(arguments), limit_s, limit_s=limit_s)
+        if not answer.pop("alive"):
+            self._started_at = -1
+            self._resident.clear()
+        if "error" in answer:
+            raise _error_of(answer)
+        if "out" in arguments:
+            Path(arguments["out"]).write_bytes(out)
+        return dict(answer)
+
+    def _sent(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The message with paths in the device's folder, to which all files have travelled."""
+        sent = dict(arguments)
+        if "path" in sent:
+            sent["path"], parcels = model_parcels(Path(sent["path"]))
+            self._device.send(parcels)
+        if "feed" in sent:
+            sent["feed"] = self._device.send_feed(Path(sent["feed"]))
+        if "feeds" in sent:
+            sent["feeds"] = [self._device.send_feed(Path(each)) for each in sent["feeds"]]
+        return sent
+
+    def _call(self, method: str, *arguments: Any, limit_s: float) -> Any:
+        return self._device.call(method, self._key, *arguments, limit_s=limit_s)
+
+
+def _error_of(answer: Answer) -> TargetError:
+    """The device's error, with its type and culprit."""
+    try:
+        checked(answer)
+    except TargetError as error:
+        error.culprit = answer["culprit"]
+        return error
+    raise AssertionError("no error")

@@ -1,0 +1,217 @@
+"""The run's side of a device, with a cluster of one process that loses actors on demand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from inlay.data import save_feed
+from inlay.errors import RunFailed, TargetError, UsageError
+from inlay.farm import policy
+from inlay.farm.cluster import ray_library
+from inlay.farm.device import Device
+from inlay.farm.lab import chosen, measuring, resource_of
+from inlay.farm.parcels import digest_of, model_parcels
+from inlay.farm.remote import RemoteDevice, RemoteWorker
+from inlay.measure.client import Worker
+from inlay.targets.base import Artifact, TargetSpec
+from inlay.testing import random_feed, small_model
+
+SPEC = TargetSpec("null", {})
+
+
+class Lost(Exception):
+    """What Ray raises for a dead actor here."""
+
+
+class Cluster:
+    """The few names of Ray that a device uses. ``fails(method)`` says whether the actor dies before it answers."""
+
+    def __init__(self, fails: Callable[[str], bool] = lambda method: False) -> None:
+        never = type("Never", (Exception,), {})
+        self.exceptions = SimpleNamespace(GetTimeoutError=never, RayTaskError=type("T", (never,), {}), RayError=Lost)
+        self.fails, self.actors, self.asked = fails, list[Device](), list[str]()
+
+    def remote(self, kind: type[Device]) -> Any:
+        def make(root: str) -> Any:
+            self.actors.append(kind(root))
+            return _Actor(self, self.actors[-1])
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+
+    def get(self, call: Callable[[], Any], timeout: float) -> Any:
+        return call()
+
+    def kill(self, actor: Any) -> None:
+        actor.device.close()
+
+
+class _Actor:
+    def __init__(self, cluster: Cluster, device: Device) -> None:
+        self.cluster, self.device = cluster, device
+
+    def __getattr__(self, method: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self.cluster.asked.append(method)
+            if self.cluster.fails(method):
+                raise Lost("the actor died")
+            return getattr(self.device, method)(*arguments)
+
+        return SimpleNamespace(remote=lambda *arguments: lambda: call(*arguments))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Artifact, Path]:
+    """A model whose weights are all in another file, and a feed."""
+    model = small_model()
+    folder = tmp_path / "here"
+    folder.mkdir()
+    ir.save(ir.from_proto(model), folder / "model.onnx", external_data="weights.bin", size_threshold_bytes=0)
+    save_feed(folder / "feed.npz", random_feed(model, 0))
+    return Artifact(folder / "model.onnx", "0123"), folder / "feed.npz"
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[Callable[[Cluster], RemoteWorker]]:
+    devices = list[RemoteDevice]()
+    (tmp_path / "there").mkdir()
+
+    def join(cluster: Cluster) -> RemoteWorker:
+        name = resource_of(SPEC)
+        devices.append(RemoteDevice(cluster, name, str(tmp_path / "there")))
+        return RemoteWorker(SPEC, tmp_path, lambda: 60.0, device=devices[-1], expected=name.rpartition(":")[2])
+
+    yield join
+    for device in devices:
+        device.close()
+    assert not list((tmp_path / "there").iterdir())
+
+
+Join = Callable[[Cluster], RemoteWorker]
+
+
+def test_a_device_answers_as_a_worker_does(stored: tuple[Artifact, Path], joined: Join, tmp_path: Path) -> None:
+    artifact, feed = stored
+    with Worker(SPEC, tmp_path) as near, joined(Cluster()) as far:
+        assert (far.fingerprint, far.deterministic, far.lacks) == (near.fingerprint, near.deterministic, near.lacks)
+        ours, theirs = near.run(artifact, [feed, feed]), far.run(artifact, [feed, feed])
+        assert len(ours) == len(theirs) == 2
+        for a, b in zip(ours, theirs, strict=True):
+            assert set(a) == set(b)
+            assert all(np.array_equal(a[name], b[name]) for name in a)
+        timings = [w.time([artifact], feed, blocks=3, slot_ns=1000, seed=5) for w in (near, far)]
+        assert np.array_equal(timings[0].ns, timings[1].ns)
+        assert near.profile(artifact, feed, 2) == far.profile(artifact, feed, 2)
+
+
+def test_weights_travel_once(stored: tuple[Artifact, Path], joined: Join) -> None:
+    """Of a second model with the same weights only the model itself travels."""
+    artifact, _ = stored
+    other = onnx.load(artifact.path, load_external_data=False)
+    other.doc_string = "another candidate"
+    second = artifact.path.with_name("second.onnx")
+    onnx.save(other, second)
+    cluster = Cluster()
+    with joined(cluster) as worker:
+        worker.load(artifact)
+        first = cluster.asked.count("put")
+        assert first == len(other.graph.initializer) + 1
+        worker.load(Artifact(second, "4567"))
+        assert cluster.asked.count("put") == first + 1
+
+
+def test_external_data_out_of_the_folder_stays_here(stored: tuple[Artifact, Path], tmp_path: Path) -> None:
+    artifact, _ = stored
+    (tmp_path / "secret").write_bytes(bytes(1000))
+    proto = onnx.load(artifact.path, load_external_data=False)
+    for location in ("../secret", str(tmp_path / "secret")):
+        for tensor in proto.graph.initializer:
+            tensor.external_data[0].value = location
+        onnx.save(proto, artifact.path)
+        _, parcels = model_parcels(artifact.path)
+        assert [p.source for p in parcels] == [artifact.path]
+
+
+def test_a_refused_model_is_an_error_with_its_type_and_culprit(joined: Join, tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    with joined(Cluster()) as worker, pytest.raises(TargetError) as far:
+        worker.load(Artifact(tmp_path / "bad.onnx", "bad"))
+    with Worker(SPEC, tmp_path) as worker, pytest.raises(TargetError) as near:
+        worker.load(Artifact(tmp_path / "bad.onnx", "bad"))
+    assert (type(far.value), far.value.culprit) == (type(near.value), near.value.culprit)
+    assert far.value.culprit == "bad"
+
+
+def test_a_lost_device_does_the_call_again(stored: tuple[Artifact, Path], joined: Join) -> None:
+    """On a new actor, which knows neither files nor models: all of them travel again."""
+    artifact, feed = stored
+    dies = [False, False, True, False, False, True]  # at the third and sixth message to a process
+    cluster = Cluster(lambda method: method == "ask" and bool(dies) and dies.pop(0))
+    with joined(cluster) as worker:
+        worker.load(artifact)
+        before = worker.run(artifact, [feed])
+        after = worker.run(artifact, [feed])
+        assert len(cluster.actors) == 2
+        worker.time([artifact], feed, blocks=1, slot_ns=1000, seed=0)
+        assert len(cluster.actors) == 3
+    assert all(np.array_equal(before[0][name], after[0][name]) for name in before[0])
+
+
+def test_a_device_that_is_lost_again_and_again_is_taken_out(stored: tuple[Artifact, Path], joined: Join) -> None:
+    artifact, _ = stored
+    cluster = Cluster(lambda method: method == "ask")
+    with joined(cluster) as worker:
+        with pytest.raises(RunFailed, match="was lost 3 times in one call") as failed:
+            worker.load(artifact)
+        assert failed.value.culprit == artifact.digest
+        with pytest.raises(TargetError, match=r"inlay:null:\w+ was lost 6 times in a row and is taken out"):
+            worker.load(artifact)
+        assert len(cluster.actors) == policy.LOSSES_IN_A_ROW
+        with pytest.raises(TargetError, match="is taken out"):
+            worker.load(artifact)
+        assert len(cluster.actors) == policy.LOSSES_IN_A_ROW
+
+
+def test_a_device_with_another_fingerprint_is_refused(tmp_path: Path) -> None:
+    device = RemoteDevice(Cluster(), "inlay:null:0000", str(tmp_path))
+    with pytest.raises(TargetError, match="announce it anew"):
+        RemoteWorker(SPEC, tmp_path, lambda: 60.0, device=device, expected="0000")
+    device.close()
+
+
+def test_one_device_is_chosen() -> None:
+    nodes = {"CPU": 1.0, "inlay:null:aa11": 1.0, "inlay:null:bb22": 1.0, "inlay:ort-cpu:cc33": 1.0}
+    assert chosen("ort-cpu", "", nodes) == "inlay:ort-cpu:cc33"
+    assert chosen("null", "bb", nodes) == "inlay:null:bb22"
+    with pytest.raises(TargetError, match="inlay:null:aa11, inlay:null:bb22: choose one"):
+        chosen("null", "", nodes)
+    with pytest.raises(TargetError, match="no node of the cluster announces a device for openvino-cpu"):
+        chosen("openvino-cpu", "", nodes)
+
+
+def test_without_ray_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'inlay\[ray\]'"):
+        ray_library()
+    with pytest.raises(UsageError, match=r"pip install 'inlay\[ray\]'"), measuring("local", [SPEC]):
+        pass
+    with measuring(None, [SPEC]) as lab:
+        assert lab.start is Worker
+
+
+def test_a_hostile_name_does_not_leave_the_device_folder(tmp_path: Path) -> None:
+    device = Device(str(tmp_path))
+    digest = digest_of(b"x")
+    assert not device.put("../outside", 0, b"x", digest)
+    assert not device.put("inside", 0, b"y", digest)
+    assert device.put("inside", 0, b"x", digest)
+    assert not (tmp_path / "outside").exists()
+    device.close()
