@@ -78,6 +78,8 @@ def options(choose: Choices, seeds: Seeds, folder: Path) -> Case:
         )
     if names == ("tune",):
         argv += _SHORT
+    if names == ("calibrate-machine",):
+        argv += ["--budget", "1s"]
     if any("@/out/run" in a or a == "@/out" for a in argv):
         put_run(seeds, folder, "out/run")
     argv = [a.replace("\0", "") for a in argv]  # no program can be given these

@@ -126,7 +126,7 @@ def _asked_for(case: Case, folder: Path) -> list[Path]:
     build. A run knows its model and its samples, so that ``select`` has more inputs than it names.
     """
     arguments = case.arguments(folder)
-    named = {i + 1 for i, a in enumerate(arguments) if a in ("-o", "--out", "--to")}
+    named = {i + 1 for i, a in enumerate(arguments) if a in ("-o", "--out", "--to", "--json-log")}
     values = [a for i, a in enumerate(arguments) if i not in named]
     inputs = {_place(a.partition("=")[2] or a, folder) for a in values}
     if arguments[0] == "select":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.attack.damage import damaged
 from tests.attack.protos import FLOATS, TEXTS, change_field
 from tests.attack.seeds import MODEL, QUANTIZE, TUNE, Seeds, put_model, samples
 
+_MOST_ELEMENTS = 1_000_000
 _DTYPES = ("f4", "f8", "f2", "i4", "i8", "u1", "?", "c8", "U3", "S3", "O", "M8[s]", ">f4", "f4,i4")
 
 FUNCTIONS = """
@@ -60,6 +62,8 @@ def _array(choose: Choices) -> Any:
     shape = (
         [choose.among((4, 1, 3, 6, 0, 2, 100)) for _ in range(choose.below(6))] if choose.one_in(2) else [4, 3, 6, 6]
     )
+    while math.prod(shape) > _MOST_ELEMENTS:
+        shape.pop()
     values = samples()["x"] if shape == [4, 3, 6, 6] else np.ones(shape, "f4")
     if choose.one_in(3) and values.size:
         values.flat[0] = choose.among(FLOATS)

@@ -69,3 +69,16 @@ def test_a_journal_that_is_none(run: RunCommand, save: SaveModel, tmp_path: Path
     for options in ((), ("--restart",)):
         failed(run("tune", save(residual_model()), "-o", out, *FAST, *options), 1, "run.sqlite", "journal")
         assert (out / "run.sqlite").read_bytes() == foreign, "what is not ours is never replaced"
+
+
+def test_a_log_is_no_input_and_begins_with_the_first_event(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    path, log = save(small_model()), tmp_path / "log.jsonl"
+    samples = tmp_path / "samples.npz"
+    samples.write_bytes(b"mine")
+    before = path.read_bytes()
+    for other in (path, samples):
+        failed(run("tune", path, "-o", tmp_path / "out", "--data", samples, "--json-log", other), 2, "overwrite")
+    assert (path.read_bytes(), samples.read_bytes()) == (before, b"mine")
+    log.write_text("of an earlier run")
+    assert run("tune", path, "-o", tmp_path / "out", "--data", samples, "--json-log", log)[0] == 1
+    assert log.read_text() == "of an earlier run", "a command that is refused leaves it"

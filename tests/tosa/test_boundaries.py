@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inlay.errors import InlayError
 from inlay.tosa.ir import Array
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.reference import LoweredRunner
@@ -135,3 +139,19 @@ def test_uint8_activations_lower_exactly(zp_in: int, zp_out: int, seed: int) -> 
     a, b = (LoweredRunner(lower(m)).run(feed)[0] for m in models)
     np.testing.assert_array_equal(a, b)
     assert np.abs(a - run_ort(models[0], feed)[0]).max() <= 0.05 * 1.001
+
+
+@pytest.mark.parametrize("of_constant", [True, False])
+def test_qparams_that_do_not_fit_are_no_traceback(of_constant: bool) -> None:
+    """Two scales for a constant without dimensions, three zero points for one scale: no valid model has them."""
+    make, tensor = onnx.helper.make_node, onnx.numpy_helper.from_array
+    data = [tensor(np.array(3, np.int8), "x_q"), tensor(np.array([0.1, 0.2], np.float32), "t")]
+    data += [tensor(np.array(0.1, np.float32), "s"), tensor(np.zeros(1 if of_constant else 3, np.int8), "z")]
+    scale = "t" if of_constant else "s"
+    nodes = [] if of_constant else [make("QuantizeLinear", ["x", "s"], ["x_q"])]
+    nodes += [make("DequantizeLinear", ["x_q", scale, "z"], ["d"]), make("Add", ["x", "d"], ["y"])]
+    info = [onnx.helper.make_tensor_value_info(name, 1, [3]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph(nodes, "g", info[:1], info[1:], data if of_constant else data[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    with contextlib.suppress(InlayError):  # one line
+        assert lower(model).not_lowered

@@ -7,21 +7,22 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from inlay import api
 from inlay.across.result import AcrossResult
 from inlay.cli import explained, inspected, render, render_across
+from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
 from inlay.cli.progress import JsonLines, Lines, LiveTable
 from inlay.cli.start import end_in_order, seconds_since_start
 from inlay.cli.terminal import Terminal, plain, say, tolerate_encoding
-from inlay.errors import InlayError
+from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
@@ -33,7 +34,7 @@ from inlay.version import __version__
 app = typer.Typer(
     name="inlay",
     help="Set QuantizeLinear/DequantizeLinear nodes into ONNX models exactly where they pay.",
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,7 +50,7 @@ _UNEXPECTED = "this is a fault of inlay itself: please report it"
 
 
 @app.command()
-@options_of(api.tune)
+@options_of(api.tune, (CONFIG, EFFORT))
 def tune(
     *,
     quiet: Annotated[bool, Option("Print the verdict only.", flags=("--quiet", "-q"), type=bool)] = False,
@@ -74,7 +75,7 @@ def tune(
             progress.close()
         say(inspected.dry_run(done))
         return
-    log = None if json_log is None else JsonLines(_opened(json_log, options["model"]), progress)
+    log = None if json_log is None else JsonLines(_log_file(json_log, options), progress)
     try:
         result = api.tune(**options, progress=log or progress, before_s=before_s)
         if log is not None:
@@ -278,9 +279,13 @@ def root(
         typer.echo(context.get_help())
 
 
-def _opened(path: Path, model: Path) -> TextIO:
-    refuse_overwriting([path], [model])
-    return path.open("w", encoding="utf8")
+def _log_file(path: Path, options: Mapping[str, Any]) -> Path:
+    """``path``, which must be none of the files that ``options`` name. Raises UsageError."""
+    inputs = [v for name, v in options.items() if name != "out" and isinstance(v, str | Path)]
+    refuse_overwriting([path], inputs)
+    if path.is_dir():
+        raise UsageError(f"--json-log {path} is a folder: name a file")
+    return path
 
 
 def _progress(quiet: bool) -> Progress:

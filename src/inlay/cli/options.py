@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from inlay.cli.defaults import CONFIG
+from inlay.files import refuse_overwriting
 from inlay.prepare.options import Option, option_in
 
 Command = Callable[..., None]
 
 
-def options_of(function: Callable[..., Any] | None = None) -> Callable[[Command], Command]:
-    """Give a command the options of ``function`` and those of its own keyword parameters.
+def options_of(
+    function: Callable[..., Any] | None = None, defaults: Sequence[inspect.Parameter] = (CONFIG,)
+) -> Callable[[Command], Command]:
+    """Give a command the options of ``function``, those of its own keyword parameters, and ``defaults`` for all.
 
     The command gets the values by name, as ``function`` takes them. An option that was not given is left out where its
     default is None or no value, so that the default of ``function`` holds.
@@ -29,15 +34,18 @@ def options_of(function: Callable[..., Any] | None = None) -> Callable[[Command]
         parameters = dict(_spread(parameters))
         for name, own in _declared(command).items():
             parameters = _inserted(parameters, name, own)
-        shown = [_shown(p) for p in parameters.values()]
+        shown = [*map(_shown, parameters.values()), *defaults]
 
-        def run(**given: Any) -> None:
+        def run(config: Path | None = None, **given: Any) -> None:
             known = {p.name: option_in(p.annotation) for p in parameters.values()}
-            values = {n: not v if (o := known[n]) and o.negated else v for n, v in given.items() if v is not None}
+            given = {n: v for n, v in given.items() if n in known and v is not None}
+            values = {n: not v if (o := known[n]) and o.negated else v for n, v in given.items()}
             for name, option in groups.items():
                 parts = {f: values.pop(_part(name, f)) for f, _ in option.fields if _part(name, f) in values}
                 if parts and option.type is not None:
                     values[name] = option.type(**parts)
+            if config is not None and isinstance(out := values.get("out"), str | Path):
+                refuse_overwriting([Path(out)], [config])
             command(**values)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__

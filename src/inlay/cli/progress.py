@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.live import Live
@@ -102,8 +103,9 @@ class JsonLines:
     run failed.
     """
 
-    def __init__(self, stream: TextIO, others: Progress) -> None:
-        self._stream, self._others = stream, others
+    def __init__(self, path: Path, others: Progress) -> None:
+        self._path, self._others = path, others
+        self._stream: TextIO | None = None
         self._start = time.monotonic()
 
     def stage(self, text: str) -> None:
@@ -145,9 +147,12 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         self._others.close()
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()
 
     def _write(self, event: str, **facts: Any) -> None:
+        if self._stream is None:  # a command that is refused has no events, and leaves what was there
+            self._stream = self._path.open("w", encoding="utf8")
         line = {"event": event, "s": round(time.monotonic() - self._start, 3), **facts}
         print(json.dumps(line, allow_nan=False), file=self._stream, flush=True)
 

@@ -198,7 +198,10 @@ def _dequantize_linear(here: NodeContext) -> None:
     if constant is not None:
         if constant.dtype.kind not in "iu":
             raise Unsupported(f"a constant of type {constant.dtype.name} is dequantized")
-        axis = int(here.attribute("axis", 1)) % constant.ndim if scale.size > 1 else None
+        axis = int(here.attribute("axis", 1)) % max(constant.ndim, 1) if scale.size > 1 else None
+        channels = 1 if axis is None or not constant.ndim else constant.shape[axis]
+        if {scale.size, zero.size} - {1, channels}:
+            raise Unsupported(f"a constant of {channels} channels has {scale.size} scales, {zero.size} zero points")
         context.constants[here.out] = QuantizedConstant(constant, scale, zero, axis)
         return
     qparams = int8_qparams(scale, zero)

@@ -116,6 +116,8 @@ def int8_qparams(scale: Array, zero_point: Array) -> QParams:
     """Per-tensor activation qparams as signed 8 bit: uint8 is the same grid with the zero point 128 lower."""
     if scale.size != 1:
         raise Unsupported("an activation is quantized per channel")
+    if zero_point.size != 1:
+        raise Unsupported(f"an activation has {zero_point.size} zero points for one scale")
     if zero_point.dtype.name not in ("int8", "uint8"):
         raise Unsupported(f"an activation is quantized to {zero_point.dtype.name}: only 8 bit is lowered")
     value = float(scale.reshape(()))
