@@ -14,8 +14,9 @@ from inlay.errors import ModelError, UsageError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-MAX_RANDOM_BYTES = 1 << 32
-"""Bytes of one random input at most. A model can ask for any size; real inputs are far smaller."""
+MAX_RANDOM_BYTES = 1 << 28
+"""Bytes of one random input at most. A model can ask for any size, and each 100 MB take about half a second to draw;
+real inputs are smaller."""
 
 AUTO_MASK, NO_MASK = "auto", "none"
 """In place of the name of an input that says which positions are padding: found by a rule, or there is none."""
@@ -217,5 +218,5 @@ def _static(spec: InputSpec) -> tuple[int, ...]:
             )
         shape.append(dim if isinstance(dim, int) else 1)
     if math.prod(shape) * spec.dtype.itemsize > MAX_RANDOM_BYTES:
-        raise UsageError(f"input {spec} is larger than {MAX_RANDOM_BYTES >> 30} GiB: give --data with real samples")
+        raise UsageError(f"input {spec} is larger than {MAX_RANDOM_BYTES >> 20} MiB: give --data with real samples")
     return tuple(shape)
