@@ -14,6 +14,7 @@ from inlay.errors import UsageError
 from inlay.run import calibrate_machine as calibration
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.run.quantize import Quantized
+from inlay.search import policy
 from inlay.search.cost_table import CostTable, Fit
 from inlay.search.workload import Workload
 from inlay.targets.base import TargetSpec
@@ -60,6 +61,25 @@ def test_what_is_faster_by_the_table_is_quantized(tmp_path: Path) -> None:
     assert done.by_costs.kept
     assert pairs > 0
     assert done.by_costs.builds <= 3
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_anchor_that_is_hardly_slower_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call in low precision costs something, so that by the table alone the smallest units stay float."""
+    table = _priced(1.0, 0.25)
+    call = {(kind, "low"): Fit((3000.0, 0.25, 0.0, 0.0), 0.0, 10) for kind in ("compute", "elements")}
+    pairs = {}
+    for credit in (1.0, 1e6):
+        monkeypatch.setattr(policy, "UNIFORM_CREDIT", credit)
+        pairs[credit] = _quantize(tmp_path, CostTable({**table.fits, **call}))[1]
+    feeds = [random_feed(residual_model(), seed) for seed in range(6)]
+    anchors = set()
+    for recipe in ("full-int8", "conv-matmul"):
+        api.quantize(tmp_path / "model.onnx", tmp_path / "anchor.onnx", recipe=recipe, data=feeds)
+        nodes = onnx.load(tmp_path / "anchor.onnx").graph.node
+        anchors.add(sum(n.op_type == "QuantizeLinear" for n in nodes))
+    assert pairs[1e6] in anchors
+    assert pairs[1.0] not in {*anchors, 0}, "without the credit the best labeling is none of them"
 
 
 @pytest.mark.usefixtures("cache")

@@ -28,7 +28,7 @@ def verdict(result: TuneResult) -> Iterator[str]:
         yield result.not_measured
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
     yield ""
-    yield f"  {'anchor':<28}{'latency':>12}{'speed-up':>26}{'accuracy':>24}"
+    yield f"  {'anchor':<19}{'latency':>12}{'speed-up':>22}{'accuracy':>25}"
     for anchor in result.anchors:
         yield _anchor_line(anchor, unit)
     yield ""
@@ -79,14 +79,14 @@ def _facts(result: TuneResult) -> str:
 def _anchor_line(anchor: AnchorResult, unit: str) -> str:
     outcome = anchor.outcome
     if isinstance(outcome, Failed):
-        return f"  {anchor.name:<28}failed in {outcome.stage}: {outcome.message}"
+        return f"  {anchor.name:<19} failed in {outcome.stage}: {outcome.message}"
     accuracy = outcome.accuracy
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
     shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
-        return f"  {anchor.name:<28}{'not timed':>12}{'':>26}{shown:>24}"
+        return f"  {anchor.name:<19}{'not timed':>12}{'':>22}{shown:>25}"
     latency = outcome.latency
-    return f"  {anchor.name:<28}{latency.ns / 1e6:>9.3f} {unit}{ratio(latency.speedup):>26}{shown:>24}"
+    return f"  {anchor.name:<19}{latency.ns / 1e6:>9.3f} {unit}{ratio(latency.speedup):>22}{shown:>25}"
 
 
 def ratio(found: Interval) -> str:

@@ -3,7 +3,7 @@
 The costs of all units and values come from the cost table (:mod:`inlay.search.cost_table`), and so does the choice
 among selectable rewrites. One model with switches tells how much noise each source makes. The integer program that the
 search uses gives the fastest labeling within the bound; a labeling that turned out too noisy on the target is followed
-by one that may make as much less as was missing.
+by one that may make as much less as was missing. An anchor that is expected to be hardly slower is preferred.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import Powers, Sensitivity, probe_budget, sensitivity
+from inlay.search import policy
 from inlay.search.baselines import anchor_units
 from inlay.search.cost_model import CostModel
 from inlay.search.cost_prior import CostParameters
@@ -112,14 +113,24 @@ class Instant:
         """The fastest placement that is expected to keep the bound."""
         problem = self._model.expected_problem()
         anchors = {name: self._graph.labels(chosen) for name, chosen in anchor_units(self._prepared.units).items()}
-        if self._bound_db is None:
+        maximum = None if self._bound_db is None else noise_of(self._bound_db + self._lacking_db)
+        if maximum is None:
             labels = self._solver.solve_unconstrained(problem, list(anchors.values()))
         else:
-            maximum = noise_of(self._bound_db + self._lacking_db)
             labels = self._solver.solve(problem, maximum, known=list(anchors.values()), exact=True)
         labels = self._graph.fixed_point(labels)
         costs = {name: self._model.predict(each).mean for name, each in anchors.items()}
+        limit_ns = policy.UNIFORM_CREDIT * self._model.predict(labels).mean
+        if labels.any():
+            close = [name for name in sorted(costs, key=costs.__getitem__) if costs[name] <= limit_ns]
+            labels = next((each for name in close if self._keeps(each := anchors[name], maximum)), labels)
         return Choice(self._placement(labels), self._model.predict(labels).mean, self._ns_in_float, costs)
+
+    def _keeps(self, labels: np.ndarray, maximum: float | None) -> bool:
+        """Whether a labeling is quantized, and its noise within the bound as far as a probe can tell."""
+        if maximum is not None:
+            self._solver.probe(labels)
+        return bool(labels.any()) and (maximum is None or self._solver.within_allowance(labels, maximum))
 
     def lacks(self, missing_db: float) -> None:
         """The last choice missed the bound by so much on the target: the next one may make that much less noise."""
