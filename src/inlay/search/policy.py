@@ -115,10 +115,10 @@ DEQUANTIZE_NS = (1500.0, 0.15)  # ns per DQ, and per element, likewise
 FIT_SIZES = 4  # different workloads of one kind in one state: as many as a fit has parts
 SOMETIMES_FREE = 0.2  # share of the readings that are next to zero, from which they are no outliers
 FIT_REPEATS = 8  # weighted least squares, each with the weights that the last one's errors give
+UNIFORM_CREDIT = 1.1
+"""Without measurements, how much slower than the best labeling an anchor may be expected to be and is still
+preferred: the table was off by 10 % and more on five real models."""
 
 # --- names for people -------------------------------------------------------------------------------------------------
 
 NAME_LENGTH = 49  # characters of a unit's name in an origin: one line of a terminal with the figures beside it
-UNIFORM_CREDIT = 1.1
-"""Without measurements, how much slower than the best labeling an anchor may be expected to be and is still
-preferred: the table was off by 10 % and more on five real models."""
