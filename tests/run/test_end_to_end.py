@@ -64,7 +64,7 @@ def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> Non
     assert {"name", "fingerprint"} <= data["target"].keys()
     assert {"kind", "samples", "calibration_samples", "validation_samples"} <= data["data"].keys()
     assert data["data"]["samples"] == SAMPLES
-    assert data["baseline"].keys() == {"latency_ms", "size_bytes"}
+    assert data["baseline"].keys() == {"latency_ms", "size_bytes", "memory_bytes"}
     assert {
         "placement_digest", "latency_ms", "speedup", "speedup_low", "speedup_high", "sqnr_db", "metric", "qdq_pairs",
         "is_float", "output_sha256",

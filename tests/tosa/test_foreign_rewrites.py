@@ -25,7 +25,7 @@ def quantized(folder: Path) -> Path:
     w = n.const((n.rng.normal(size=(8, 4, 2, 2)) / 4).astype(np.float32))
     y = n.op("ConvTranspose", [n.op("Relu", [n.conv("x", 3, 8)]), w], kernel_shape=[2, 2], strides=[2, 2])
     onnx.save(n.model({n.conv(n.op("Relu", [y]), 4, 4): [1, 4, 32, 32]}), folder / "m.onnx")
-    inlay.quantize(folder / "m.onnx", folder / "q.onnx", target="ort-cpu", data=samples(4))
+    inlay.quantize(folder / "m.onnx", folder / "q.onnx", target="ort-cpu", data=samples(4), recipe="full-int8")
     assert "DepthToSpace" in {n.op_type for n in onnx.load(folder / "q.onnx").graph.node}
     return folder / "q.onnx"
 

@@ -150,7 +150,7 @@ def _quantize_linear(here: NodeContext) -> None:
     scale, zero = context.scale_and_zero_point(here.node)
     constant = context.model.constants.get(value)
     if constant is not None:
-        axis = int(here.attribute("axis", 1)) if scale.size > 1 else None
+        axis = _channel_axis(here, constant, scale)
         context.constants[here.out] = QuantizedConstant.quantize(constant, scale, zero, axis)
         return
     qparams = int8_qparams(scale, zero)
@@ -189,6 +189,15 @@ def _quantize_in_tosa(here: NodeContext, tensor: str, to: QParams, base: str) ->
     return here.add(ir.Cast, moved, "", "int8", qparams=to, base=base)
 
 
+def _channel_axis(here: NodeContext, constant: ir.Array, scale: ir.Array) -> int | None:
+    """The axis of a constant along which it has several scales, or None. Raises Unsupported."""
+    if scale.size == 1:
+        return None
+    if not constant.ndim:
+        raise Unsupported(f"{scale.size} scales do not fit a constant without dimensions")
+    return int(here.attribute("axis", 1)) % constant.ndim
+
+
 def _dequantize_linear(here: NodeContext) -> None:
     context, value = here.context, here.node.inputs[0]
     scale, zero = context.scale_and_zero_point(here.node)
@@ -198,10 +207,7 @@ def _dequantize_linear(here: NodeContext) -> None:
     if constant is not None:
         if constant.dtype.kind not in "iu":
             raise Unsupported(f"a constant of type {constant.dtype.name} is dequantized")
-        axis = int(here.attribute("axis", 1)) % max(constant.ndim, 1) if scale.size > 1 else None
-        channels = 1 if axis is None or not constant.ndim else constant.shape[axis]
-        if {scale.size, zero.size} - {1, channels}:
-            raise Unsupported(f"a constant of {channels} channels has {scale.size} scales, {zero.size} zero points")
+        axis = _channel_axis(here, constant, scale)
         context.constants[here.out] = QuantizedConstant(constant, scale, zero, axis)
         return
     qparams = int8_qparams(scale, zero)
