@@ -50,7 +50,8 @@ def test_a_proto_a_dict_and_a_function(tmp_path: Path, caplog: pytest.LogCapture
     assert "mean_of_outputs" in result.bound
     assert result.best.selection.metric is not None
     assert onnx.load(result.model_path).graph.node
-    assert {r.name for r in caplog.records} == {"inlay"}
+    ours = [r for r in caplog.records if not r.name.startswith("onnx_ir")]  # another test may have made it talk
+    assert {r.name for r in ours} == {"inlay"}
     assert any("full-int8" in r.message for r in caplog.records)
     assert inlay.select(tmp_path / "out", fastest=True, to=tmp_path / "s.onnx"), "the given model is read again"
 
