@@ -74,6 +74,44 @@ def test_a_sample_that_calibration_saw_is_judged_without_it(tmp_path: Path) -> N
     assert best["statement"]["keeps_bound"] is False
 
 
+@pytest.mark.parametrize("count", [24, 25])
+def test_a_metric_is_judged_on_all_samples_with_its_exact_interval(tmp_path: Path, count: int) -> None:
+    """A quarter is unseen, far too few for a bound of 10 %: the others are judged, too, each without a part in it."""
+    asked = {"metric": "top1-agreement", "max_drop": 0.5, "min_sqnr": None}
+    result, best = tuned(tmp_path, images(count), **asked)
+    said = best["metric_statement"]
+    assert (said["samples"], said["hits"]["of"], said["method"]) == (count, count, "exact")
+    assert said["value"] == said["hits"]["right"] / count
+    assert said["most_drop"] > said["drop"]
+    assert said["keeps_bound"] is True
+    assert f"  Metric: {said['sentence']}." in render.verdict(result)
+    assert said["sentence"] in accuracy_words({"best": best})
+
+
+def test_labels_stay_with_their_samples_through_the_folds(tmp_path: Path) -> None:
+    """The label of a sample is its mean, which the mean of the outputs goes with.
+
+    Twelve unseen samples could show a drop of 0.3, so that no more are judged than the SQNR asks for.
+    """
+    data, seen = images(48), []
+    labels = np.array([feed["x"].mean() for feed in data])
+
+    def score(outputs: Any, truth: Any) -> float:
+        if len(outputs) == 29:
+            seen.append(np.corrcoef([y[next(iter(y))].mean() for y in outputs], truth)[0, 1])
+        return float(np.mean([y[next(iter(y))].mean() for y in outputs]))
+
+    _, best = tuned(tmp_path, data, metric=score, labels=labels, max_drop=0.3, min_sqnr=None)
+    said = best["metric_statement"]
+    assert (said["samples"], said["method"]) == (29, "bootstrap")
+    assert abs(seen[0]) > 0.5
+    assert seen[0] == pytest.approx(seen[1], abs=0.05)
+
+
+def test_without_a_metric_nothing_is_said_of_one(tmp_path: Path) -> None:
+    assert tuned(tmp_path, images(4))[1]["metric_statement"] is None
+
+
 def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
     """One figure for the samples that were given; below the bound it says what to do."""
     data = images(6, loud=5)

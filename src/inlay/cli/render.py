@@ -53,6 +53,8 @@ def verdict(result: TuneResult) -> Iterator[str]:
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
     if best.statement is not None:
         yield f"  New samples: {best.statement}."
+    if best.metric_statement is not None:
+        yield f"  Metric: {best.metric_statement}."
     search = result.search
     yield (
         f"  {search['measurements']} candidates timed, {search['compiles']} built, {search['failed']} failed, "

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from inlay.data import Padding, Samples, load_function
 from inlay.errors import DataError, UsageError
-from inlay.quant.metrics import AGREEMENTS, Agreement, top1
+from inlay.quant.metric_limits import Pairs
+from inlay.quant.metrics import AGREEMENTS, Agreement, hits_of, top1
 from inlay.quant.metrics import Metric as Metric
 from inlay.quant.metrics import Outputs as Outputs
 from inlay.trial import Accuracy, OutputError
-
-T = TypeVar("T")
 
 MAX_MARGIN_DB = 3.0
 """Half a bit: samples that differ more than this ask for more samples rather than for a larger margin."""
@@ -118,12 +117,42 @@ class Judge:
             found = np.minimum(found, [sqnr_db(s, n) for s, n in zip(signal, noise, strict=True)])
         return tuple(float(db) for db in found)
 
+    def pairs(self, outputs: Sequence[Outputs]) -> Pairs | None:
+        """The metric of a model and of the float model, sample by sample, from its ``outputs``; None without a metric.
+
+        Raises:
+            DataError: the metric fails.
+        """
+        metric, ours, labels = self._metric, self.reference, self._labels
+        if metric is None:
+            return None
+        if isinstance(metric, Agreement):
+            ours, outputs = self._wanted, self._padding.without_each(outputs)
+        hits = [hits_of(metric, each, ours, labels) for each in (ours, outputs)]
+
+        def value(of: Sequence[Outputs], chosen: np.ndarray | None = None) -> float:
+            if chosen is None:
+                return _value(metric, of, ours, labels)
+            picked, truth = [of[i] for i in chosen], [ours[i] for i in chosen]
+            return _value(metric, picked, truth, None if labels is None else labels[chosen])
+
+        found = value(outputs)
+        return Pairs(
+            str(self._bound.metric),
+            found,
+            value(ours) - found,
+            len(outputs),
+            (hits[0], hits[1]) if hits[0] is not None and hits[1] is not None and hits[0].size else None,
+            isinstance(metric, Agreement),
+            lambda chosen: value(ours, chosen) - value(outputs, chosen),
+        )
+
     def _metric_of(self, outputs: Sequence[Outputs]) -> float | None:
         if self._metric is None:
             return None
         if isinstance(self._metric, Agreement):
-            return _value(self._metric.of, self._padding.without_each(outputs), self._wanted)
-        return _value(self._metric, outputs, self._labels)
+            outputs = self._padding.without_each(outputs)
+        return _value(self._metric, outputs, self._wanted, self._labels)
 
     def _compare(self, name: str) -> Callable[[np.ndarray, np.ndarray | None], tuple[float, float, float, float]]:
         return _changes if name in self._decisions else _energies
@@ -190,9 +219,12 @@ def find_metric(name: str | Metric | None, labels: np.ndarray | None) -> Metric 
     raise UsageError(f"--metric {name}: give top1, {', '.join(AGREEMENTS)}, sqnr, or module:function")
 
 
-def _value(metric: Callable[[Sequence[Outputs], T], float], outputs: Sequence[Outputs], truth: T) -> float:
+def _value(
+    metric: Metric, outputs: Sequence[Outputs], reference: Sequence[Outputs], labels: np.ndarray | None
+) -> float:
     try:
-        value = float(metric(outputs, truth))
+        found = metric.of(outputs, reference) if isinstance(metric, Agreement) else metric(outputs, labels)
+        value = float(found)
     except (Exception, SystemExit) as error:  # the user's own code
         raise DataError(f"the metric failed: {type(error).__name__}: {error}") from error
     if not np.isfinite(value):

@@ -19,9 +19,11 @@ class Agreement:
 
     Attributes:
         of: takes every sample's outputs, and those of the float model, both without padding; 1 for the same ones.
+        hits: takes the same where ``of`` is the mean of independent hits, and gives these, shape (hits,); else None.
     """
 
     of: Callable[[Sequence[Outputs], Sequence[Outputs]], float]
+    hits: Callable[[Sequence[Outputs], Sequence[Outputs]], np.ndarray] | None = None
 
 
 Metric = Callable[[Sequence[Outputs], np.ndarray | None], float] | Agreement
@@ -32,18 +34,44 @@ _CACHES = ("present", "past")
 
 def top1(outputs: Sequence[Outputs], labels: np.ndarray | None) -> float:
     """Share of samples whose largest score in the first output is that of the label. Outputs: (batch, classes)."""
+    return float(np.mean([hits.mean() for hits in _top1_hits(outputs, labels)]))
+
+
+def hits_of(
+    metric: Metric, outputs: Sequence[Outputs], reference: Sequence[Outputs], labels: np.ndarray | None
+) -> np.ndarray | None:
+    """What a metric counts of ``outputs``: one boolean for each row, shape (rows,); None where it counts nothing.
+
+    Rows of a batch count as independent; positions of a text do not.
+
+    Args:
+        metric: of the outputs.
+        outputs: of each sample, as the metric takes them.
+        reference: the float model's, likewise.
+        labels: one for each sample, or each row of it.
+    """
+    if isinstance(metric, Agreement):
+        return None if metric.hits is None else metric.hits(outputs, reference)
+    return np.concatenate(_top1_hits(outputs, labels)) if metric is top1 else None
+
+
+def _top1_hits(outputs: Sequence[Outputs], labels: np.ndarray | None) -> list[np.ndarray]:
     assert labels is not None
     hits = []
     for sample, label in zip(outputs, labels, strict=True):
         scores = next(iter(sample.values()))
         classes = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
-        hits.append(np.mean(classes.argmax(axis=1) == np.asarray(label).reshape(-1)))
-    return float(np.mean(hits))
+        hits.append(classes.argmax(axis=1) == np.asarray(label).reshape(-1))
+    return hits
 
 
 def top1_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
     """Share of rows of the first output whose largest score is the float model's. Outputs: (batch, classes)."""
-    return _agreement(outputs, reference, lambda y: y.reshape(y.shape[0], -1) if y.ndim > 1 else y.reshape(1, -1))
+    return _share(_top1_same(outputs, reference))
+
+
+def _top1_same(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
+    return _agreeing(outputs, reference, lambda y: y.reshape(y.shape[0], -1) if y.ndim > 1 else y.reshape(1, -1))
 
 
 def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
@@ -52,7 +80,7 @@ def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     By the first output that is no cache, (..., vocabulary). Every position counts by itself:
     the tokens before it are those of the samples.
     """
-    return _agreement(outputs, reference, lambda y: y.reshape(-1, y.shape[-1]))
+    return _share(_agreeing(outputs, reference, lambda y: y.reshape(-1, y.shape[-1])))
 
 
 def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
@@ -61,7 +89,7 @@ def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
 
 
 AGREEMENTS: Mapping[str, Agreement] = {
-    "top1-agreement": Agreement(top1_agreement),
+    "top1-agreement": Agreement(top1_agreement, _top1_same),
     "token-agreement": Agreement(token_agreement),
     "cosine": Agreement(cosine),
 }
@@ -74,19 +102,25 @@ def _compared(reference: Sequence[Outputs]) -> list[str]:
     return [n for n, y in first.items() if y.dtype.kind == "f" and y.ndim and not n.lower().startswith(_CACHES)]
 
 
-def _agreement(
+def _agreeing(
     outputs: Sequence[Outputs], reference: Sequence[Outputs], rows: Callable[[np.ndarray], np.ndarray]
-) -> float:
+) -> np.ndarray:
+    """Whether each row's largest score is the float model's, shape (rows,)."""
     name = next(iter(_compared(reference)), None)
     if name is None:
         raise ValueError("no output holds scores")
-    same, count = 0, 0
+    same = [np.empty(0, bool)]
     for got, want in zip(outputs, reference, strict=True):
         wanted, found = rows(want[name]), got.get(name)
-        count += len(wanted)
-        if found is not None and found.shape == want[name].shape:
-            same += int((rows(found).argmax(axis=-1) == wanted.argmax(axis=-1)).sum())
-    return same / count if count else 1.0
+        if found is None or found.shape != want[name].shape:
+            same.append(np.zeros(len(wanted), bool))
+        else:
+            same.append(rows(found).argmax(axis=-1) == wanted.argmax(axis=-1))
+    return np.concatenate(same)
+
+
+def _share(hits: np.ndarray) -> float:
+    return float(hits.mean()) if hits.size else 1.0
 
 
 def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str) -> float:

@@ -1,4 +1,4 @@
-"""What judged samples say about samples to come: lower tolerance limits of accuracy, and intervals of metrics.
+"""What judged samples say about samples to come: lower tolerance limits of their accuracy.
 
 A tolerance limit is kept by at least a ``share`` of all samples of this kind, with a ``confidence`` in the drawing of
 those that were judged. From enough samples it is one of their order statistics, whatever their distribution (Wilks
@@ -9,7 +9,7 @@ scene count as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal
@@ -27,8 +27,6 @@ MAX_DB = 120.0
 """SQNR above which differences are those of float rounding, and no spread."""
 _MOST_NEEDED = 100_000
 """Samples beyond which a number that would be needed helps nobody."""
-_RESAMPLES = 999
-"""Of a bootstrap; with the original, the limits of 95 % are order statistics of 1000."""
 
 
 @dataclass(frozen=True)
@@ -122,48 +120,6 @@ def samples_needed(share: float = SHARE, confidence: float = CONFIDENCE, failing
         if n > _MOST_NEEDED:
             return None
     return n
-
-
-def drop_interval(lost: int, won: int, samples: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of the drop of a share of hits, from pairs: exact, from the two binomial counts.
-
-    Each count has its exact interval (Clopper and Pearson 1934) at half the error, so that both hold together.
-
-    Args:
-        lost: samples that only float has right.
-        won: samples that only the other model has right.
-        samples: in all, at least one.
-        confidence: of the interval.
-    """
-    from scipy.special import betaincinv
-
-    tail = (1.0 - confidence) / 4.0
-    counts, others = np.array([lost, won]), samples - np.array([lost, won])
-    low = np.where(counts > 0, betaincinv(np.maximum(counts, 1), others + 1, tail), 0.0)
-    high = np.where(others > 0, betaincinv(counts + 1, np.maximum(others, 1), 1.0 - tail), 1.0)
-    return float(low[0] - high[1]), float(high[0] - low[1])
-
-
-def paired_interval(
-    drop_of: Callable[[np.ndarray], float],
-    samples: int,
-    rng: np.random.Generator,
-    confidence: float = CONFIDENCE,
-    resamples: int = _RESAMPLES,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a metric's drop, float and the other model on the same drawn samples.
-
-    Args:
-        drop_of: the drop over samples with these indices, shape (samples,); drawn with replacement.
-        samples: how many there are.
-        rng: draws.
-        confidence: of the interval.
-        resamples: how often.
-    """
-    drops = [drop_of(rng.integers(0, samples, samples)) for _ in range(resamples)]
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(drops, [tail, 1.0 - tail], method="weibull")
-    return float(low), float(high)
 
 
 def _limit(db: np.ndarray, share: float, confidence: float) -> tuple[float | None, Assumption]:

@@ -166,8 +166,8 @@ def accuracy_words(result: Mapping[str, Any]) -> str:
 
 def _new_samples(best: Mapping[str, Any]) -> str:
     """What the samples say about new ones; empty in the results of earlier versions."""
-    sentence = (best.get("statement") or {}).get("sentence", "")
-    return f" Of new samples: {sentence}." if sentence else ""
+    sentences = [(best.get(key) or {}).get("sentence", "") for key in ("statement", "metric_statement")]
+    return "".join(f" Of new samples: {sentence}." for sentence in sentences if sentence)
 
 
 @cache

@@ -4,12 +4,16 @@ The unseen samples are judged first, as the delivered file's own check. Where th
 assumption, the other samples follow: those of the search with the delivered file, whose ranges come from the
 calibration samples, and these with the same placement and choices and ranges from the rest. So n samples give n
 judgements, for one more calibration on the smaller half and one more build.
+
+A metric is judged on the same samples, all in all: on the unseen ones alone where as many could show its bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from inlay.calibrate.tables import observe
 from inlay.data import Samples, evenly_spaced
@@ -17,8 +21,9 @@ from inlay.errors import InlayError
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
-from inlay.quant.accuracy import Bound, Judge
-from inlay.quant.tolerance import Statement, samples_needed, state
+from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
+from inlay.quant.tolerance import samples_needed, state
 from inlay.run.confirm import Confirmed
 from inlay.run.facts import CHOICE
 from inlay.run.session import Session
@@ -54,16 +59,30 @@ def folds(session: Session, ranged: bool) -> Iterator[Fold]:
 
 
 def joined(first: Samples, second: Samples) -> Samples:
-    """Two parts of the same samples as one, without labels."""
+    """Two parts of the same samples as one."""
     numbers = [part.number(i) for part in (first, second) for i in range(len(part))]
-    feeds = (*first.feeds, *second.feeds)
-    return Samples(feeds, first.kind, first.source, None, tuple(numbers), first.mask)
+    labels = [part.labels for part in (first, second) if part.labels is not None]
+    return replace(first, feeds=(*first.feeds, *second.feeds), numbers=tuple(numbers), labels=_concatenated(labels))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Samples that a model was judged on, and what float and that model made of them."""
+
+    samples: Samples
+    reference: Sequence[Outputs]
+    outputs: Sequence[Outputs]
+
+    def and_then(self, other: Judged) -> Judged:
+        """These and others, which another model was judged on."""
+        reference, outputs = (*self.reference, *other.reference), (*self.outputs, *other.outputs)
+        return Judged(joined(self.samples, other.samples), reference, outputs)
 
 
 def cross_fitted(
     session: Session, given: Artifact, prepared: PreparedModel, imported: ImportedQDQ, confirmed: Confirmed
-) -> Statement | None:
-    """What the samples say about new ones; None where they say nothing by their nature, as random ones do.
+) -> Confirmed:
+    """The decision with what the samples say about new ones: nothing, where they are random.
 
     What there is no time for is left out, and the statement rests on fewer samples.
 
@@ -74,25 +93,69 @@ def cross_fitted(
         imported: Q/DQ models whose qparams may be kept.
         confirmed: what is delivered.
     """
-    if session.inputs.samples.kind == "random" or confirmed.best.origin == ORIGINAL:
-        return None
-    found = list(confirmed.each_db)
-    wanted = session.plan.samples(samples_needed() or 0, session.costs)
+    inputs, bound = session.inputs, session.inputs.config.bound
+    if inputs.samples.kind == "random" or confirmed.best.origin == ORIGINAL:
+        return confirmed
     delivered = Artifact(confirmed.file, confirmed.best.output_sha256)
+    found = list(confirmed.each_db)
+    judged = _unseen_again(session, given, delivered)
+    wanted = _wanted(session, len(found))
     for number, fold in enumerate(folds(session, bool(confirmed.placement))):
         missing = min(wanted - len(found), len(fold.judged))
         seconds = session.costs.crossing_s(missing, 0 if fold.ranges is None else len(fold.ranges))
         if missing <= 0 or not session.plan.before_writing.fits(seconds):
             break
-        judged = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))
+        samples = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))
         try:
             model = delivered
             if fold.ranges is not None:
                 model = _with_ranges_of(session, fold.ranges, number, prepared, imported, confirmed)
-            found += _judge(session, f"crossed-{number}", given, model, judged)
+            more = _judge(session, f"crossed-{number}", given, model, samples)
         except InlayError:  # the result stands without it, on fewer judgements
             break
-    return state(found, session.inputs.config.bound.min_sqnr_db)
+        found += Judge(more.reference, samples, Bound(), margin=False).each_db(more.outputs)
+        if inputs.metric is not None:  # outputs of many samples may be large
+            judged = more if judged is None else judged.and_then(more)
+    statement = state(found, bound.min_sqnr_db)
+    metric = None if judged is None else _of_metric(session, judged)
+    return replace(confirmed, best=replace(confirmed.best, statement=statement, metric_statement=metric))
+
+
+def _wanted(session: Session, unseen: int) -> int:
+    """How many samples are judged, as far as there are as many."""
+    bound, everything = session.inputs.config.bound, len(session.inputs.samples)
+    wanted = samples_needed() or 0
+    if session.inputs.metric is not None:
+        enough = None if not bound.max_drop else hits_needed(0.0, 0.0, bound.max_drop, is_agreement=False)
+        wanted = max(wanted, unseen if enough is not None and unseen >= enough else everything)
+    return session.plan.samples(wanted, session.costs)
+
+
+def _unseen_again(session: Session, given: Artifact, delivered: Artifact) -> Judged | None:
+    """What a metric compares on the unseen samples, computed again rather than kept for every contender."""
+    unseen = session.inputs.verification
+    if session.inputs.metric is None or unseen is None:
+        return None
+    if not session.plan.before_writing.fits(session.costs.crossing_s(len(unseen), 0)):
+        return None
+    try:
+        return _judge(session, "unseen-again", given, delivered, unseen)
+    except InlayError:  # the result stands without it
+        return None
+
+
+def _of_metric(session: Session, judged: Judged) -> MetricStatement | None:
+    bound, rng = session.inputs.config.bound, np.random.default_rng(session.inputs.config.seed)
+    judge = Judge(judged.reference, judged.samples, bound, session.inputs.metric, margin=False)
+    try:
+        pairs = judge.pairs(judged.outputs)
+        return None if pairs is None else state_metric(pairs, bound.max_drop, rng, session.lab.clock)
+    except InlayError:  # a metric that takes no samples of several parts
+        return None
+
+
+def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    return np.concatenate(arrays) if arrays else None
 
 
 def _with_ranges_of(
@@ -116,11 +179,11 @@ def _with_ranges_of(
     return writer.deliver(placement, folder / "model.onnx")
 
 
-def _judge(session: Session, name: str, given: Artifact, model: Artifact, samples: Samples) -> Sequence[float]:
-    """SQNR of each sample's worst output, in dB."""
+def _judge(session: Session, name: str, given: Artifact, model: Artifact, samples: Samples) -> Judged:
+    """What float and ``model`` make of ``samples``."""
     feeds, worker = session.save_feeds(name, samples), session.worker
     reference = worker.run(given, feeds)
     try:
-        return Judge(reference, samples, Bound(), margin=False).each_db(worker.run(model, feeds))
+        return Judged(samples, reference, worker.run(model, feeds))
     finally:
         worker.drop(model)

@@ -35,8 +35,8 @@ from inlay.version import __version__
 
 RANDOM_SAMPLES = 8
 """Stand-ins where no samples are given: enough for a split in three."""
-_MOST_SAMPLES, _MOST_LABELLED = 32, 2000
-"""Samples in the selection and in the verification part. A metric over labels, such as an accuracy of 1 in 100, needs
+_MOST_SAMPLES, _MOST_COUNTED = 32, 2000
+"""Samples in the selection and in the verification part. A metric that counts, such as an accuracy of 1 in 100, needs
 thousands; the SQNR of an output settles with tens."""
 
 
@@ -115,7 +115,8 @@ class RunInputs:
             samples = random_of_shapes(specs, wishes, rng, RANDOM_SAMPLES)
         given = (*file.files, *(() if baseline is None else baseline.files))
         refuse_overwriting([asked.out / name for name in OUTPUTS], given)
-        parts = split(samples, rng, others=_MOST_SAMPLES if samples.labels is None else _MOST_LABELLED)
+        counted = samples.labels is not None or asked.metric is not None
+        parts = split(samples, rng, others=_MOST_COUNTED if counted else _MOST_SAMPLES)
         every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
         workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes)
         return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out)

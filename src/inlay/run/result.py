@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inlay.files import replacing
+from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
 from inlay.run.robustness import Robustness
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
@@ -100,6 +101,7 @@ class Best:
         shapes: the figures by shape, where latency was measured on several.
         robustness: what variations of the samples lose; None for float, or where none were made.
         statement: what the samples say about new ones; None for the given model, and for random samples.
+        metric_statement: the same of the user's metric; None without one.
     """
 
     origin: str
@@ -118,6 +120,7 @@ class Best:
     robustness: Robustness | None = None
     memory_bytes: int | None = None
     statement: Statement | None = None
+    metric_statement: MetricStatement | None = None
 
     @property
     def verified(self) -> bool:
@@ -142,6 +145,7 @@ class Best:
             "metric_drop": accuracy.drop,
             "verified": self.verified,
             "statement": None if self.statement is None else self.statement.as_json(),
+            "metric_statement": None if self.metric_statement is None else self.metric_statement.as_json(),
             "outputs": [asdict(o) for o in accuracy.outputs],
             "qdq_pairs": self.qdq_pairs,
             "is_float": self.is_float,
