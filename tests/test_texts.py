@@ -7,17 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import InputSpec, Padding, Samples, input_specs, read_samples
 from inlay.errors import DataError, UsageError
 from inlay.model.load import load
-from inlay.prepare.model import prepare
+from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.noise_probe import NoiseProbe
+from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
+from inlay.testing import Builder
 from tests.support.fixtures import SaveModel
-from tests.support.texts import LONGEST, encoder, text, texts
+from tests.support.texts import LONGEST, VOCABULARY, encoder, text, texts
 
 IDS = InputSpec("input_ids", np.dtype(np.int64), ("batch", "length"))
 MASK = InputSpec("attention_mask", np.dtype(np.int64), ("batch", "length"))
@@ -180,6 +183,70 @@ def test_noise_is_that_of_the_texts_without_their_padding(tmp_path: Path, save: 
     assert probe.noise(placement, samples=1) == pytest.approx((rows, pooled), rel=0.5)
     probe.use(padded, "none")
     assert probe.noise(placement)[0] != pytest.approx(rows, rel=0.05), "padding has noise of its own"
+
+
+def garbled(feeds: list[dict[str, np.ndarray]], seed: int) -> list[dict[str, np.ndarray]]:
+    """The same texts with any tokens in their padding."""
+    rng, found = np.random.default_rng(seed), []
+    for feed in feeds:
+        ids, kept = feed["input_ids"], feed["attention_mask"] > 0
+        found.append({**feed, "input_ids": np.where(kept, ids, rng.integers(0, VOCABULARY, ids.shape))})
+    return found
+
+
+def prepared_encoder(folder: Path, target: str, layers: int = 2) -> PreparedModel:
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(encoder(1, LONGEST, layers=layers).SerializeToString())
+    capabilities = capabilities_for("x86_64")
+    if target == "plain":  # attention stays written out
+        capabilities = Capabilities(capabilities.rules)
+    return prepare(load(folder / "m.onnx"), capabilities, texts([LONGEST])[0], folder)
+
+
+@pytest.mark.parametrize("target", ["ort", "plain"])
+def test_what_stands_in_padding_changes_no_qparams(tmp_path: Path, target: str) -> None:
+    """Histograms are those of the texts alone, except where a mask is added."""
+    prepared = prepared_encoder(tmp_path / "m", target)
+    padded = texts([6, 11, 30], whole=LONGEST)
+
+    def histograms(feeds: list[dict[str, np.ndarray]], mask: str = "auto") -> dict[str, str]:
+        observed = observe(prepared, samples_of(*feeds, mask=mask))
+        return {v: h.digest for v, h in observed.histograms.items()}
+
+    first, second = (histograms(garbled(padded, seed)) for seed in (1, 2))
+    assert {v for v in first if first[v] != second[v]} <= {"masked0_out", "masked1_out"}
+    first, second = (histograms(garbled(padded, seed), "none") for seed in (1, 2))
+    assert sum(first[v] != second[v] for v in first) > len(first) // 2, "without a mask all of it counts"
+
+
+def test_ranges_of_padded_texts_are_those_of_the_texts_alone(tmp_path: Path) -> None:
+    """The oracle is the same model for any length, which needs neither padding nor a mask."""
+    fixed = prepared_encoder(tmp_path / "m", "ort")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "m.onnx").write_bytes(encoder(layers=2).SerializeToString())
+    lengths = [6, 11, 30]
+    alone = texts(lengths)
+    free = prepare(load(tmp_path / "d" / "m.onnx"), capabilities_for("x86_64"), alone[0], tmp_path / "d")
+    got = observe(fixed, samples_of(*texts(lengths, whole=LONGEST))).histograms
+    want = observe(free, samples_of(*alone)).histograms
+    shared = sorted(got.keys() & want.keys() - {"bias_out", "hidden_out", "mask_float_out", "mask_wide_out"})
+    assert len(shared) > 10
+    for value in shared:
+        assert (got[value].low, got[value].high) == pytest.approx((want[value].low, want[value].high), rel=1e-4), value
+
+
+def test_a_model_that_does_not_go_by_its_mask_has_all_positions_counted(tmp_path: Path) -> None:
+    b = Builder()
+    ids = b.input("input_ids", (1, LONGEST), TensorProto.INT64)
+    mask = b.node("float", "Cast", [b.input("attention_mask", (1, LONGEST), TensorProto.INT64)], to=1)
+    words = b.node("words", "Gather", [b.constant("table", b.rng.standard_normal((VOCABULARY, 16))), ids])
+    mean = b.node("mean", "ReduceMean", [words], axes=[1], keepdims=0)  # over the padding, too
+    b.output(b.node("product", "MatMul", [mean, b.constant("w", b.rng.standard_normal((16, 8)))]))
+    b.output(b.node("sum", "ReduceSum", [mask]))
+    (tmp_path / "m.onnx").write_bytes(b.model().SerializeToString())
+    padded = texts([6, 11], whole=LONGEST)
+    prepared = prepare(load(tmp_path / "m.onnx"), capabilities_for("x86_64"), padded[0], tmp_path)
+    assert not observe(prepared, samples_of(*padded)).positions.mask
 
 
 def test_the_inputs_of_the_encoder_are_those_of_texts(save: SaveModel) -> None:

@@ -223,3 +223,38 @@ def test_probes_of_sensitivity_see_corrected_biases(space: Workspace) -> None:
     assert np.array_equal(off[0], off[1])
     plain, better = (np.abs(m - off[0]).max() for m in means)
     assert better < 0.05 * plain
+
+
+def test_padding_of_texts_has_no_share_in_the_means(workspace: MakeWorkspace) -> None:
+    """Against the means over the rows that count alone."""
+    rng = np.random.default_rng(5)
+    weight, bias = rng.normal(0, 1, (6, 9)).astype(np.float32), np.zeros(9, np.float32)
+    nodes = [
+        helper.make_node("Reshape", ["x", "sizes"], ["rows"], "reshape"),
+        helper.make_node("Gemm", ["rows", "w", "b"], ["y"], "gemm"),
+        helper.make_node("Reshape", ["y", "back"], ["z"], "reshape_back"),
+    ]
+    arrays = {"w": weight, "b": bias, "sizes": np.array([5, 6]), "back": np.array([1, 5, 9])}
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5, 6]),
+        helper.make_tensor_value_info("mask", TensorProto.INT64, [1, 5]),
+    ]
+    output = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    tensors = [numpy_helper.from_array(a, n) for n, a in arrays.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [output], tensors)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    lengths = (2, 4)
+    samples: tuple[dict[str, np.ndarray], ...] = tuple(
+        {"x": rng.uniform(0, 2, (1, 5, 6)).astype(np.float32), "mask": (np.arange(5) < n).astype(np.int64)[None]}
+        for n in lengths
+    )
+    space = workspace(proto, feeds=samples)
+    units = [u for u in space.prepared.units if u.biases]
+    assert units
+    params = space.table.params("w", space.prepared.rules.weight)
+    error = dequantize(quantize(weight, params), params) - weight
+    wanted = np.mean([(f["x"][0, :n] @ error).mean(axis=0) for n, f in zip(lengths, samples, strict=True)], axis=0)
+    found = weight_error_means(space.prepared, units, space.table, samples, space.observed.positions)
+    np.testing.assert_allclose(found["gemm"], wanted, rtol=1e-4, atol=1e-6)
+    counted = weight_error_means(space.prepared, units, space.table, samples)
+    assert not np.allclose(counted["gemm"], wanted, rtol=1e-2)

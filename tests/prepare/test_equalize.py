@@ -100,3 +100,26 @@ def test_nothing_is_done_without_outliers_samples_or_dynamic_kernels(tmp_path: P
     assert not find_scales(plain, ORT, [])
     assert equalized(plain, {}, ORT, feeds()[0]) is plain
     assert not find_scales(replace(plain, rules=replace(plain.rules, forms=())), ORT, feeds())
+
+
+def padded(seed: int) -> list[dict[str, np.ndarray]]:
+    """Samples of which three positions count; what the others hold depends on ``seed``, and has outliers of its own."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for feed in feeds():
+        x = feed["x"].copy()
+        x[:, 3:] = rng.standard_normal(x[:, 3:].shape) ** 5
+        found.append({"x": x, "mask": (np.arange(8) < 3).astype(np.int64)[None]})
+    return found
+
+
+def test_scales_do_not_depend_on_padding(tmp_path: Path) -> None:
+    model = dense()
+    model.graph.input.append(onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.INT64, (1, 8)))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    prepared = prepare(load(tmp_path / "m.onnx"), ORT, padded(1)[0], tmp_path)
+    one, other = (find_scales(prepared, ORT, padded(seed)) for seed in (1, 2))
+    assert one
+    assert one == other
+    one, other = (find_scales(prepared, ORT, padded(seed), mask="none") for seed in (1, 2))
+    assert one != other, "without a mask all of it counts"

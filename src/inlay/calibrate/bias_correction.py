@@ -2,8 +2,8 @@
 
 Rounding errors of weights do not average out over an activation whose mean is not zero: each output channel is shifted
 by ``E[op(x, Wq) - op(x, W)]`` (Nagel et al., "Data-free quantization through weight equalization and bias correction",
-2019, there from the moments of a normalization layer; here measured on the samples, padding included). As the operator
-is linear in its weight, that is the mean of ``op(x, Wq - W)``.
+2019, there from the moments of a normalization layer; here measured on the samples, pads of convolutions included, but
+not the padding of texts). As the operator is linear in its weight, that is the mean of ``op(x, Wq - W)``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ from inlay.model.graph import Graph
 from inlay.model.reference import Session, in_batches
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
+from inlay.quant.positions import Positions
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
 from inlay.space.units import Unit
 
 _PREFIX = "inlay.bias/"
+_SHARES = "inlay.shares"
 
 
 def weight_error_means(
-    prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable, feeds: Sequence[Feed]
+    prepared: PreparedModel,
+    units: Sequence[Unit],
+    table: QParamsTable,
+    feeds: Sequence[Feed],
+    positions: Positions | None = None,
 ) -> dict[str, np.ndarray]:
     """Mean error of every output channel that the rounded weights of each unit cause, with exact activations.
 
@@ -36,6 +42,7 @@ def weight_error_means(
         units: some of its units; those with a weight and a constant bias of one element per channel are probed.
         table: qparams of the weights.
         feeds: samples, which count equally; they are streamed, and only one mean per channel is kept.
+        positions: what of them is padding, which has no share.
 
     Returns:
         By node: float64, shape (channels,), in units of the output. A unit whose error is not finite is left out.
@@ -43,14 +50,16 @@ def weight_error_means(
     Raises:
         CompileFailed, RunFailed: the probe model does not run.
     """
-    graph = prepared.graph
+    graph, positions = prepared.graph, positions or Positions()
     found = {u.name: u for u in units if _correctable(graph, u)}
     sizes = {name: _weight(graph, unit).nbytes for name, unit in found.items()}
     means: dict[str, np.ndarray] = {}
     for batch in in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES):
-        session = Session(_probe(prepared, [found[n] for n in batch], table), prepared.store, optimize=True)
+        probe = _probe(prepared, [found[n] for n in batch], table, positions)
+        session = Session(probe, prepared.store, optimize=True)
+        names = {i.name for i in probe.graph.input}
         for feed in feeds:
-            for name, mean in session.run(feed).items():
+            for name, mean in session.run({**feed, **_shares(feed, positions, names)}).items():
                 node = name.removeprefix(_PREFIX)
                 means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
     return {node: mean for node, mean in means.items() if np.isfinite(mean).all()}
@@ -70,7 +79,18 @@ def _weight(graph: Graph, unit: Unit) -> np.ndarray:
     return array
 
 
-def _probe(prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable) -> onnx.ModelProto:
+def _shares(feed: Feed, positions: Positions, names: set[str]) -> Feed:
+    """The inputs of the probe that weigh positions, of mean 1: nothing for padding, the same for all others."""
+    if _SHARES not in names:
+        return {}
+    kept = positions.kept(feed)
+    shares = np.ones(feed[positions.mask].shape[1]) if kept is None else kept / kept.mean()
+    return {_SHARES: shares.astype(np.float32)}
+
+
+def _probe(
+    prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable, positions: Positions
+) -> onnx.ModelProto:
     """The model with a copy of each unit that computes the mean error of its weight; these are the only outputs."""
     base, graph = prepared.emitter.base, prepared.graph
     model = onnx.ModelProto()
@@ -92,9 +112,19 @@ def _probe(prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable) 
         copy.output[0] = raw
         proto.initializer.append(tensor_proto(error_name, error, TensorProto.FLOAT))
         proto.node.append(copy)
-        rank = len(graph.shape(graph.node(unit.name).outputs[0]) or ())
+        output = graph.node(unit.name).outputs[0]
+        rank, axis = len(graph.shape(output) or ()), positions.axes.get(output)
+        if axis is not None:
+            sizes, shares, counted = (f"{raw}/{what}" for what in ("sizes", "shares", "counted"))
+            sized = np.array([-1 if i == axis else 1 for i in range(rank)], np.int64)
+            proto.initializer.append(tensor_proto(sizes, sized, TensorProto.INT64))
+            proto.node.append(helper.make_node("Reshape", [_SHARES, sizes], [shares]))
+            proto.node.append(helper.make_node("Mul", [raw, shares], [counted]))
+            raw = counted
         proto.node.extend(_mean(graph, raw, mean, [i for i in range(rank) if i != 1]))
         proto.output.add(name=mean)
+    if any(_SHARES in n.input for n in proto.node):
+        proto.input.append(helper.make_tensor_value_info(_SHARES, TensorProto.FLOAT, None))
     return model
 
 

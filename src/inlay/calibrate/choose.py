@@ -298,7 +298,8 @@ class _Search:
         """Of all rounded weights whose biases are quantized."""
         prepared = self.prepared
         units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
-        means = weight_error_means(prepared, units, self.table(self.method), self.feeds)
+        table, positions = self.table(self.method), self.observed.positions
+        means = weight_error_means(prepared, units, table, self.feeds, positions)
         return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
 
     def restricted(
@@ -314,7 +315,7 @@ class _Search:
         begun = self.clock()
         probe = NoiseProbe(prepared.probe_base, prepared.store, graph, prepared.units, prepared.rules, table)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
-        probe.use(self.feeds[: budget.ranked_samples])
+        probe.use(self.feeds[: budget.ranked_samples], self.observed.mask)
 
         def noise_alone(placement: Placement) -> Powers:
             for _ in range(budget.source_samples):
@@ -369,6 +370,7 @@ class _Search:
                 self.clock,
                 headroom,
                 self.until,
+                self.observed.mask,
             )
 
         starts = [select(probe, 0.0).before_db for probe in probes]

@@ -16,7 +16,7 @@ import numpy as np
 
 from inlay.calibrate import policy
 from inlay.calibrate.range_probe import RangeProbe
-from inlay.data import Feed
+from inlay.data import AUTO_MASK, Feed, Padding
 from inlay.deadline import NEVER, Deadline
 from inlay.quant.accuracy import EXACT_DB, Outputs
 from inlay.quant.group_split import Group, GroupQueue
@@ -59,6 +59,7 @@ def choose_ranges(
     clock: Callable[[], float],
     headroom: Mapping[str, float] | None = None,
     until: Deadline = NEVER,
+    mask: str = AUTO_MASK,
 ) -> Ranges:
     """Choose a method for each domain of values.
 
@@ -78,6 +79,7 @@ def choose_ranges(
         clock: returns seconds; read once for each run, so that it may count them.
         headroom: by domain, the share by which other samples may exceed the calibration samples.
         until: when it must end in any case.
+        mask: the input that says which positions are padding and have no share in the errors, as of ``Samples``.
 
     Returns:
         The choice; its ``after_db`` is never below ``before_db``, that of ``method`` for all.
@@ -85,7 +87,7 @@ def choose_ranges(
     Raises:
         RunFailed: the probe model does not run.
     """
-    search = _Search(probe, options, feeds, references, clock, clock() + seconds, headroom or {}, until)
+    search = _Search(probe, options, feeds, references, clock, clock() + seconds, headroom or {}, until, mask)
     start = dict.fromkeys(probe.domains, method)
     if not search.outputs or not feeds:
         return Ranges(start, EXACT_DB, EXACT_DB, 0, True)
@@ -147,10 +149,13 @@ class _Search:
         deadline: float,
         headroom: Mapping[str, float],
         until: Deadline = NEVER,
+        mask: str = AUTO_MASK,
     ) -> None:
         self._until, self.cut = until, False
         self._factor = {d: 1.0 + share for d, share in headroom.items() if share}
         self._probe, self._options = probe, options
+        self._padding = Padding.of(feeds, references, mask)
+        references = self._padding.without_each(references)
         self._feeds, self._references = feeds, references
         self._clock, self._deadline = clock, deadline
         self.runs = 0
@@ -216,7 +221,7 @@ class _Search:
     def _run(self, qparams: Mapping[str, QParams], index: int) -> np.ndarray:
         self.runs += 1
         self._clock()
-        got = self._probe.run(self._feeds[index], qparams)
+        got = self._padding.without(index, self._probe.run(self._feeds[index], qparams))
         want = self._references[index]
         return np.array([_noise(want[n], got[n]) / self._signal[n] for n in self.outputs])
 
@@ -267,7 +272,9 @@ def _power(array: np.ndarray) -> float:
 def _noise(want: np.ndarray, got: np.ndarray) -> float:
     if want.shape != got.shape:
         return policy.WORST_NOISE
-    finite = np.isfinite(want)
-    difference = want[finite].astype(np.float64) - got[finite].astype(np.float64)
+    difference = np.subtract(want, got, dtype=np.float64).ravel()
     noise = float(difference @ difference)
+    if not np.isfinite(noise):  # rarely: where the reference is not finite, nothing counts
+        difference = difference[np.isfinite(want).ravel()]
+        noise = float(difference @ difference)
     return noise if np.isfinite(noise) else policy.WORST_NOISE

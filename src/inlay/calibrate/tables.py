@@ -42,7 +42,8 @@ def observe(
     candidates |= {graph.value_of(p) for placement in imported for p, _ in placement}
     values = sorted(v for v in candidates if not graph.is_constant(v))
     varied = [(v.half, v.feed) for v in stress.variations]
-    return calibrate(prepared.emitter.base, prepared.store, graph, values, samples.feeds, most, deadline, varied)
+    base, feeds = prepared.emitter.base, samples.feeds
+    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask)
 
 
 def domains_of(

@@ -10,7 +10,7 @@ own shape have rows only where the mask was named: a vector for the whole text m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,9 +47,22 @@ class Padding:
         Raises:
             UsageError: there is no such input, or it is no mask.
         """
+        for name, kept in cls.masks(feeds, mask):
+            found = _with_rows(kept, outputs, mask != AUTO_MASK)
+            if found and not all(k.all() for k in kept):
+                return cls(name, kept, found)
+        return cls()
+
+    @classmethod
+    def masks(cls, feeds: Sequence[Feed], mask: str = AUTO_MASK) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
+        """Inputs that may tell, with the positions that count in each sample, shape (batch, positions), bool.
+
+        Raises:
+            UsageError: there is no such input, or it is no mask.
+        """
         named = mask not in (AUTO_MASK, NO_MASK)
         if not feeds or mask == NO_MASK:
-            return cls()
+            return
         if named and mask not in feeds[0]:
             raise UsageError(f"--mask {mask}: the model has no such input; it has {', '.join(feeds[0])}")
         for name in [mask] if named else [n for n in feeds[0] if _WORD.search(n.lower())]:
@@ -60,11 +73,7 @@ class Padding:
                 continue
             if not named and any(m.dtype.kind not in "iub" for m in masks):
                 continue
-            kept = tuple(m.astype(bool) for m in masks)
-            found = _with_rows(kept, outputs, named)
-            if found and not all(k.all() for k in kept):
-                return cls(name, kept, found)
-        return cls()
+            yield name, tuple(m.astype(bool) for m in masks)
 
     def without(self, number: int, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """The ``outputs`` of a sample without its padding: shape (kept positions, ...) where there are rows for them.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from inlay.data import Feed
+from inlay.data import AUTO_MASK, Feed, Padding
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.model.graph import Graph, Node
@@ -30,8 +30,9 @@ from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel, index
-from inlay.quant.accuracy import sqnr_db
+from inlay.quant.accuracy import Outputs, sqnr_db
 from inlay.quant.emit import Emitter
+from inlay.quant.positions import find_positions
 from inlay.quant.qparams import QParamsTable, dequantize, quantize, weight_params
 from inlay.space.recipe import Recipe
 from inlay.targets.base import Capabilities
@@ -69,7 +70,11 @@ class _Input:
 
 
 def find_scales(
-    prepared: PreparedModel, target: Capabilities, feeds: Sequence[Feed], deadline: Deadline = NEVER
+    prepared: PreparedModel,
+    target: Capabilities,
+    feeds: Sequence[Feed],
+    deadline: Deadline = NEVER,
+    mask: str = AUTO_MASK,
 ) -> dict[str, tuple[float, ...]]:
     """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
 
@@ -81,6 +86,7 @@ def find_scales(
         feeds: calibration samples.
         deadline: when they must be known. Inputs that there is no time for keep their scales, and so do all where the
             error cannot be judged by then.
+        mask: the input that says which positions are padding and do not count, as of ``Samples``.
     """
     inputs = _inputs(prepared.graph)
     dynamic = any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
@@ -90,15 +96,17 @@ def find_scales(
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
     try:
         with limited(lambda: deadline.left):
-            session = PiecewiseSession(prepared.emitter.base, prepared.store, [i.value for i in inputs])
+            base, store, graph = prepared.emitter.base, prepared.store, prepared.graph
+            positions = find_positions(base, store, graph, feeds, mask)
+            session = PiecewiseSession(base, store, [i.value for i in inputs])
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             for feed in chosen_on:
                 found = session.run(feed)
                 for each in inputs:
-                    arrays[each.value].append(found[each.value])
-            best = ((i.value, _best(prepared.graph, i, arrays[i.value])) for i in inputs if searching.left)
+                    arrays[each.value].append(positions.only(feed, each.value, found[each.value]))
+            best = ((i.value, _best(graph, i, arrays[i.value])) for i in inputs if searching.left)
             scales = {value: scale for value, scale in best if scale is not None}
-            return scales if scales and _helps(prepared, scales, target, inputs, judged_on) else {}
+            return scales if scales and _helps(prepared, scales, target, inputs, judged_on, mask) else {}
     except TargetError:
         return {}
 
@@ -234,7 +242,12 @@ def _error(samples: Sequence[_Sample], weights: Sequence[np.ndarray], scales: np
 
 
 def _helps(
-    prepared: PreparedModel, scales: Scales, target: Capabilities, inputs: Sequence[_Input], feeds: Sequence[Feed]
+    prepared: PreparedModel,
+    scales: Scales,
+    target: Capabilities,
+    inputs: Sequence[_Input],
+    feeds: Sequence[Feed],
+    mask: str,
 ) -> bool:
     """Whether the products, quantized, disturb the outputs less with ``scales``, and in float not at all."""
     changed = equalized(prepared, scales, target, feeds[0])
@@ -245,28 +258,34 @@ def _helps(
         for name in i.products
         for site in ((Port(name, 0), QType.DYNAMIC), (Port(name, 1), prepared.rules.weight))
     )
-    want = _outputs(prepared, Placement(), feeds)
-    if _worst_db(want, _outputs(changed, Placement(), feeds)) < _EXACT_DB:
+    whole = _outputs(prepared, Placement(), feeds)
+    padding = Padding.of(feeds, whole, mask)
+
+    def db(changed: PreparedModel, placement: Placement) -> float:
+        names, got = prepared.graph.float_outputs, padding.without_each(_outputs(changed, placement, feeds))
+        return _worst_db(names, padding.without_each(whole), got)
+
+    if db(changed, Placement()) < _EXACT_DB:
         return False
-    before, after = (_worst_db(want, _outputs(p, placement, feeds)) for p in (prepared, changed))
+    before, after = (db(p, placement) for p in (prepared, changed))
     return after >= before + _OUTPUT_GAIN_DB
 
 
-def _outputs(prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed]) -> list[list[np.ndarray]]:
-    """For each float output, what ``feeds`` give."""
+def _outputs(prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed]) -> list[dict[str, np.ndarray]]:
+    """What each of ``feeds`` gives."""
     table = QParamsTable(prepared.graph, prepared.rules, {})
     emitter = Emitter(prepared.normalized.model, prepared.graph, prepared.store, base=prepared.emitter.base)
     session = Session(emitter.emit(placement, table), prepared.store)
-    runs = [session.run(feed) for feed in feeds]
-    return [[run[name].astype(np.float64) for run in runs] for name in prepared.graph.float_outputs]
+    return [session.run(feed) for feed in feeds]
 
 
-def _worst_db(want: Sequence[Sequence[np.ndarray]], got: Sequence[Sequence[np.ndarray]]) -> float:
-    """SQNR of the worst output over all samples."""
+def _worst_db(names: Sequence[str], want: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+    """SQNR of the worst one of some outputs over all samples."""
     found = []
-    for exact, noisy in zip(want, got, strict=True):
-        noise = sum(float(np.square(a - b).sum()) for a, b in zip(exact, noisy, strict=True))
-        found.append(sqnr_db(sum(float(np.square(a).sum()) for a in exact), noise))
+    for name in names:
+        pairs = [(a[name].astype(np.float64), b[name]) for a, b in zip(want, got, strict=True)]
+        noise = sum(float(np.square(a - b).sum()) for a, b in pairs)
+        found.append(sqnr_db(sum(float(np.square(a).sum()) for a, _ in pairs), noise))
     return min(found, default=-np.inf)
 
 

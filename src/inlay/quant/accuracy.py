@@ -258,9 +258,10 @@ def _energies(want: np.ndarray, got: np.ndarray | None) -> tuple[float, float, f
     if got is None or got.shape != want.shape:
         return 0.0, np.inf, 0.0, 0.0
     finite = np.isfinite(want)
-    a = want[finite].astype(np.float64)
-    b = got[finite].astype(np.float64)
-    signal, noise = float(a @ a), float((a - b) @ (a - b))
+    whole = finite.all()
+    a, b = ((x.ravel() if whole else x[finite]).astype(np.float64) for x in (want, got))
+    difference = a - b
+    signal, noise = float(a @ a), float(difference @ difference)
     return signal, noise if np.isfinite(noise) else np.inf, float(a @ b), float(b @ b)
 
 

@@ -7,11 +7,11 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx
 
+from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
 from inlay.model.graph import Graph
@@ -20,6 +20,7 @@ from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.limits import limits_of
 from inlay.quant.observers import UNLIMITED, Histogram, count, widen
+from inlay.quant.positions import Positions, find_positions
 
 BATCH_BYTES = 1 << 30
 """Bytes of intermediate values of one sample that are held at a time: a laptop's memory, with room for the model."""
@@ -44,6 +45,8 @@ class Observed:
         ranged: the histograms that ranges are taken from: all of them, or those of one half of the samples.
         halves: histograms of the first and of the second half of the samples.
         stressed: they know how far variations of the samples reach.
+        positions: what of them is padding, which is not counted.
+        mask: the input that was asked to tell; as of :class:`~inlay.data.Samples`.
     """
 
     histograms: Mapping[str, Histogram]
@@ -52,6 +55,8 @@ class Observed:
     ranged: Mapping[str, Histogram]
     halves: tuple[Mapping[str, Histogram], Mapping[str, Histogram]]
     stressed: bool = False
+    positions: Positions = field(default_factory=Positions)
+    mask: str = AUTO_MASK
 
     def half(self, index: int) -> Observed:
         """The same with ranges of one half of the samples (0 or 1), which the other half can validate.
@@ -84,10 +89,11 @@ def calibrate(
     store: WeightStore,
     graph: Graph,
     values: Sequence[str],
-    feeds: Iterable[Mapping[str, np.ndarray]],
+    feeds: Iterable[Feed],
     most: int | None = None,
     deadline: Deadline = NEVER,
-    varied: Sequence[tuple[int, Mapping[str, np.ndarray]]] = (),
+    varied: Sequence[tuple[int, Feed]] = (),
+    mask: str = AUTO_MASK,
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
@@ -104,14 +110,17 @@ def calibrate(
         deadline: when observing must end, with two samples or more.
         varied: variations, each with the half that its sample is in: they widen the reach of values and are not
             counted.
+        mask: the input that says which positions are padding and have no share, as of ``Samples``.
 
     Raises:
+        UsageError: there is no such input, or it is no mask.
         CompileFailed, RunFailed: the float model does not run.
     """
     feeds = list(feeds)
     order = spread(len(feeds))[:most]
     limits = limits_of(graph)
     first, second = ({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
+    positions = find_positions(proto, store, graph, feeds, mask)
     given = set(graph.inputs)
     computed = [v for v in values if v not in given]
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
@@ -124,8 +133,8 @@ def calibrate(
             begun = until.clock()
             some = order[done : done + size]
             for half, indices in _by_half(some, len(feeds), first, second):
-                for part in _parts([feeds[i] for i in indices]):
-                    half.update(session.gather(part, count, {v: half[v] for v in batch}))
+                for part in _parts([feeds[i] for i in indices], positions):
+                    half.update(session.gather(part, positions.note(part[0], count), {v: half[v] for v in batch}))
             done += len(some)
             each_s = (until.clock() - begun) / len(some)
             size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
@@ -136,17 +145,17 @@ def calibrate(
         for half_of, feed in varied:  # one by one: the model may refuse some
             reached = (first, second)[half_of]
             with contextlib.suppress(RunFailed):
-                reached.update(session.gather([feed], widen, {v: reached[v] for v in batch}))
+                reached.update(session.gather([feed], positions.note(feed, widen), {v: reached[v] for v in batch}))
     for half_of, feed in varied:
-        widen((first, second)[half_of], {v: feed[v] for v in given.intersection(values)})
+        positions.note(feed, widen)((first, second)[half_of], {v: feed[v] for v in given.intersection(values)})
     for half, indices in _by_half(order, len(feeds), first, second):
         for value in given.intersection(values):
             for i in indices:
-                half[value].update(feeds[i][value])
+                half[value].update(positions.only(feeds[i], value, feeds[i][value]))
     histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
     both = first if len(feeds) > 1 else second, second
-    return Observed(histograms, digest, len(order), histograms, both, bool(varied))
+    return Observed(histograms, digest, len(order), histograms, both, bool(varied), positions, mask)
 
 
 def _by_half(
@@ -157,8 +166,11 @@ def _by_half(
     yield second, [i for i in indices if i >= count // 2]
 
 
-def _parts(feeds: Sequence[Mapping[str, np.ndarray]]) -> Iterator[Sequence[Mapping[str, np.ndarray]]]:
-    """``feeds`` in turn, in lists of at most ``FEEDS_BYTES``."""
+def _parts(feeds: Sequence[Feed], positions: Positions) -> Iterator[Sequence[Feed]]:
+    """``feeds`` in turn, in lists of at most ``FEEDS_BYTES``; alone where each may have padding of its own."""
+    if positions.mask:
+        yield from ([feed] for feed in feeds)
+        return
     sizes = {str(i): sum(array.nbytes for array in feed.values()) for i, feed in enumerate(feeds)}
     for part in in_batches(list(sizes), sizes, FEEDS_BYTES):
         yield [feeds[int(i)] for i in part]

@@ -46,7 +46,9 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
         return (
             {}
             if barred
-            else find_scales(prepared, target, some.feeds, session.plan.equalization(session.costs, config))
+            else find_scales(
+                prepared, target, some.feeds, session.plan.equalization(session.costs, config), samples.mask
+            )
         )
 
     found = session.journal.once(EQUALIZATION, scales)

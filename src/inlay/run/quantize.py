@@ -169,7 +169,7 @@ def quantize(
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if real and extraction is None:
-            scales = find_scales(prepared, target, samples.feeds)
+            scales = find_scales(prepared, target, samples.feeds, mask=samples.mask)
             prepared = equalized(prepared, scales, target, samples.feeds[0])
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         prepared, placement = replace(prepared, resolved=resolved), resolved.placement
