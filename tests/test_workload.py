@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import inlay
+from inlay.cli.render import verdict
 from inlay.data import (
     Feed,
     InputSpec,
     Samples,
+    batch_wishes,
     load_feed,
     load_workload,
+    parse_batch,
     parse_shapes,
     random_of_shapes,
     workload_of,
@@ -33,6 +36,7 @@ from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.targets.base import KernelTime, TargetSpec
 from inlay.targets.null import NullTarget
+from inlay.testing import Builder, run_reference
 from tests.support.fixtures import SaveModel
 from tests.support.texts import encoder, texts
 
@@ -117,6 +121,62 @@ def test_names_may_hold_colons() -> None:
     assert (wish.sizes, wish.weight) == ({"batch": 1, "length": 8}, 2.5)
 
 
+def image(*dims: int | str, name: str = "x") -> InputSpec:
+    return InputSpec(name, np.dtype(np.float32), dims)
+
+
+@pytest.mark.parametrize("given", ["1,8", (1, 8), [1, 8]])
+def test_batches_are_each_feed_in_each_size(given: str | Sequence[int]) -> None:
+    """Of two lengths, by their share; the rows of a batch are the sample again."""
+    batches = batch_wishes(parse_batch(given), SPECS)
+    found = workload_of(texts([8, 16, 8, 8]), SPECS, batches=batches)
+    shapes = {f["input_ids"].shape: w for f, w in zip(found.feeds, found.weights, strict=True)}
+    assert shapes == {(1, 8): 0.375, (8, 8): 0.375, (1, 16): 0.125, (8, 16): 0.125}
+    assert all(f["attention_mask"].shape == f["input_ids"].shape for f in found.feeds)
+    assert all((f["input_ids"] == f["input_ids"][:1]).all() for f in found.feeds)
+
+
+def test_many_lengths_and_batches_stay_few_feeds() -> None:
+    found = workload_of(texts([*range(4, 40)]), SPECS, batches=batch_wishes((1, 2, 4, 8), SPECS))
+    assert len(found.feeds) == 4
+    stated = workload_of(
+        texts([8]), SPECS, parse_shapes(["input_ids=1x8:3", "input_ids=1x4"], SPECS), batch_wishes((2,), SPECS)
+    )
+    assert [(f["input_ids"].shape, w) for f, w in zip(stated.feeds, stated.weights, strict=True)] == [
+        ((2, 8), 0.75),
+        ((2, 4), 0.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("specs", "sizes"),
+    [
+        ((image("batch", 3), image(2, "batch", name="state")), {"batch": 8}),
+        ((image("N", 3), image("length", 3, name="z")), {"N": 8}),
+        ((image("x_dim0", 3), image("z_dim0", name="z")), {"x_dim0": 8, "z_dim0": 8}),
+        ((image("rows"), image(16000, name="rate")), {"rows": 8}),
+    ],
+)
+def test_the_batch_is_found(specs: Sequence[InputSpec], sizes: dict[str, int]) -> None:
+    (wish,) = batch_wishes((8,), specs)
+    assert wish.sizes == sizes
+
+
+@pytest.mark.parametrize(
+    ("batch", "specs", "why"),
+    [
+        ("1,x", SPECS, "give different sizes"),
+        ("0", SPECS, "give different sizes"),
+        ("8,8", SPECS, "give different sizes"),
+        ("1,8", (image(1, 3, 8, 8),), r"no input begins with a dynamic dimension \(x: float32 \[1, 3, 8, 8\]\)"),
+        ("8", (image("frames", 3), image("people", name="z")), "is it frames or people that counts the samples"),
+    ],
+)
+def test_batches_that_a_model_does_not_take_are_one_line(batch: str, specs: Sequence[InputSpec], why: str) -> None:
+    with pytest.raises(UsageError, match=f"^--batch {batch}: {why}"):
+        batch_wishes(parse_batch(batch), specs)
+
+
 # --- measured --------------------------------------------------------------------------------------------------------
 
 
@@ -176,8 +236,41 @@ def test_a_run_measures_the_shapes_and_says_what_each_gains(tmp_path: Path, save
     assert "By shape" in page(read_run(tmp_path / "out"))
 
 
+def test_a_run_measures_batches_and_its_lines_run_what_was_measured(
+    tmp_path: Path, save: SaveModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file for both sizes; ``run_with`` as it stands gives, on each, what ONNX Runtime gives of it."""
+    out = tmp_path / "out"
+    data = texts([8] * 6)
+    result = inlay.tune(save(encoder()), out=out, batch="1,8", data=data, strategy="anchors", budget=20, threads=2)
+    assert {s.shapes["input_ids"][0]: s.weight for s in result.best.shapes} == {1: 0.5, 8: 0.5}
+    assert "50% at attention_mask 8x8, input_ids 8x8" in "\n".join(verdict(result))
+    assert "--batch 1,8" in result.command
+    monkeypatch.chdir(out)
+    for feed in workload_of(texts([8]), SPECS, batches=batch_wishes((1, 8), SPECS)).feeds:
+        names: dict[str, object] = {"feed": feed}
+        exec(result.run_with, names)
+        got, want = names["outputs"], run_reference(out / "model.onnx", feed)
+        assert isinstance(got, list)
+        assert [len(y) for y in got] == [len(y) for y in want.values()]
+        assert all(np.allclose(a, b, rtol=0.1, atol=0.1) for a, b in zip(got, want.values(), strict=True))
+
+
+def test_a_batch_that_the_model_cannot_run_is_refused_before_the_work(tmp_path: Path, save: SaveModel) -> None:
+    """The first dimension has a symbol, and a Reshape of one row."""
+    b = Builder()
+    x = b.input("x", ("batch", 4))
+    one = b.node("one", "Reshape", [x, b.constant("row", np.array([1, 4], np.int64))])
+    b.output(b.node("y", "MatMul", [one, b.constant("w", np.eye(4, dtype=np.float32))]))
+    with pytest.raises(UsageError, match="--batch 1,8: the model does not run at x 8x4: "):
+        inlay.tune(save(b.model()), out=tmp_path / "out", batch=(1, 8))
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
 def test_models_are_compared_on_stated_shapes(save: SaveModel) -> None:
     model = save(encoder())
     rows = inlay.bench([model, model], shapes=["input_ids=1x8", "input_ids=1x60:2"], blocks=2, processes=1)
     short = inlay.bench([model, model], shapes=["input_ids=1x8"], blocks=2, processes=1)
     assert rows[0].latency_ms > short[0].latency_ms
+    (lone,) = inlay.bench([model, model], batch=8, data=texts([8]), blocks=2, processes=1)[1:]
+    assert lone.latency_ms > 0.0

@@ -20,7 +20,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, Images, bound, common_sizes, input_specs, parse_shapes, workload_of
+from inlay.data import AUTO_MASK, Images, bound, common_sizes, input_specs
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -44,7 +44,7 @@ from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
 from inlay.run.calibrate_machine import Calibrated
-from inlay.run.call import DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
+from inlay.run.call import Batch, DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
@@ -89,6 +89,7 @@ def tune(
     bind: Annotated[Sizes, options.BIND] = (),
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = TuneConfig.freeze_shapes,
     shapes: Annotated[Sequence[str], options.SHAPES] = TuneConfig.shapes,
+    batch: Annotated[Batch, options.BATCH] = TuneConfig.batch,
     seed: Annotated[int, options.SEED] = TuneConfig.seed,
     qdq_baseline: Annotated[str | Path | None, options.QDQ_BASELINE] = None,
     keep_qparams: Annotated[bool, options.KEEP_QPARAMS] = TuneConfig.keep_qparams,
@@ -185,6 +186,7 @@ def bench(
     threads: Annotated[int, options.THREADS] = 1,
     bind: Annotated[Sizes, options.BIND] = (),
     shapes: Annotated[Sequence[str], options.SHAPES] = (),
+    batch: Annotated[Batch, options.BATCH] = None,
     seed: Annotated[int, options.SEED] = 0,
 ) -> list[BenchRow]:
     """Compare the latency of models that take the same inputs: interleaved, paired, with 95 % intervals.
@@ -204,9 +206,7 @@ def bench(
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
     rng = np.random.default_rng(seed)
     given = Given.of(files[0], data, bind, images)
-    wishes = parse_shapes(shapes, given.specs)
-    samples = given.samples_or_random(rng, max(1, len(wishes)), wishes)
-    return compare(files, spec, workload_of(samples.feeds, given.specs, wishes), blocks, processes, rng)
+    return compare(files, spec, given.workload(rng, shapes, batch), blocks, processes, rng)
 
 
 @documented

@@ -1,7 +1,8 @@
 """The inputs that latency is measured on: one feed, or several of different shapes, each with its share of the work.
 
 Where the user states shapes, there is a feed of each. Where samples differ in shape, a few stand for all: every shape
-where there are few, otherwise the sample of about mean size out of each group of equally many by size.
+where there are few, otherwise the sample of about mean size out of each group of equally many by size. Where batch
+sizes are asked for, each of these feeds is there in all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Shape of each input, by name in order."""
 
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<sizes>\d{1,9}(x\d{1,9})*)")
+_BATCH = re.compile(r"(n|b|bs|.*batch.*)", re.IGNORECASE)
+"""Names that exporters and their users give to the dimension of samples."""
+_LARGEST_BATCH = 2**16
 _WEIGHT = re.compile(r"(?P<shapes>.+=\d[\dx]*):(?P<weight>\d{1,9}(\.\d{1,9})?)")
 
 
@@ -112,23 +116,71 @@ def _parsed(entry: str, specs: Mapping[str, InputSpec]) -> ShapeWish:
     return ShapeWish(sizes, weight)
 
 
-def workload_of(samples: Sequence[Feed], specs: Sequence[InputSpec], wishes: Sequence[ShapeWish] = ()) -> Workload:
+def parse_batch(given: str | int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """Batch sizes, in order, from numbers or ``1,8``. Raises UsageError where they are something else."""
+    if given is None:
+        return None
+    said = given if isinstance(given, str) else ",".join(map(str, [given] if isinstance(given, int) else given))
+    sizes = [int(part) if re.fullmatch(r"\d{1,9}", part.strip()) else 0 for part in said.split(",")]
+    if not all(0 < n <= _LARGEST_BATCH for n in sizes) or len(set(sizes)) < len(sizes):
+        raise UsageError(f"--batch {said}: give different sizes from 1 to {_LARGEST_BATCH}, such as 1,8")
+    return tuple(sizes)
+
+
+def batch_wishes(sizes: Sequence[int] | None, specs: Sequence[InputSpec]) -> tuple[ShapeWish, ...]:
+    """Each batch size as a wish for the dynamic dimension that inputs begin with.
+
+    Raises:
+        UsageError: no input begins with one, or it is not clear which of several counts the samples.
+    """
+    if sizes is None:
+        return ()
+    said = f"--batch {','.join(map(str, sizes))}"
+    named = {str(s.dims[0]): s for s in specs if s.dims and isinstance(s.dims[0], str)}
+    if not named:
+        listed = "; ".join(map(str, specs))
+        raise UsageError(
+            f"{said}: no input begins with a dynamic dimension ({listed}): export the model with one, without --bind"
+        )
+    likely = [d for d in named if _BATCH.fullmatch(d)]
+    if not likely and len(named) > 1 and any(d != f"{s.name}_dim0" for d, s in named.items()):
+        raise UsageError(f"{said}: is it {' or '.join(named)} that counts the samples? give --shape instead")
+    return tuple(ShapeWish(dict.fromkeys(likely or named, n), 1.0) for n in sizes)
+
+
+def workload_of(
+    samples: Sequence[Feed],
+    specs: Sequence[InputSpec],
+    wishes: Sequence[ShapeWish] = (),
+    batches: Sequence[ShapeWish] = (),
+) -> Workload:
     """The workload that samples stand for, or that was wished for, made of them.
 
     Args:
         samples: at least one.
         specs: the inputs.
         wishes: shapes; a sample of about such a size is cut or repeated to fit, if none has that shape.
+        batches: sizes of batches; each of the feeds is there in all of them.
     """
+    if batches:
+        single = _workload_of(samples, specs, wishes, max(1, MOST_SHAPES // len(batches)))
+        pairs = [(f, w, b) for f, w in zip(single.feeds, single.weights, strict=True) for b in batches]
+        return _shared([_of_shape([f], specs, b) for f, _, b in pairs], [w * b.weight for _, w, b in pairs])
+    return _workload_of(samples, specs, wishes, MOST_SHAPES)
+
+
+def _workload_of(
+    samples: Sequence[Feed], specs: Sequence[InputSpec], wishes: Sequence[ShapeWish], most: int
+) -> Workload:
     if wishes:
         feeds = [_of_shape(samples, specs, wish) for wish in wishes]
         return _shared(feeds, [wish.weight for wish in wishes])
     shapes = [shapes_of(feed) for feed in samples]
     counted = Counter(shapes)
-    if len(counted) <= MOST_SHAPES:
+    if len(counted) <= most:
         return _shared([samples[shapes.index(s)] for s in counted], list(counted.values()))
     by_size = sorted(samples, key=_size)
-    groups = [[by_size[int(i)] for i in part] for part in np.array_split(np.arange(len(by_size)), MOST_SHAPES)]
+    groups = [[by_size[int(i)] for i in part] for part in np.array_split(np.arange(len(by_size)), most)]
     means = [float(np.mean([_size(f) for f in group])) for group in groups]
     nearest = [min(g, key=lambda f, mean=mean: abs(_size(f) - mean)) for g, mean in zip(groups, means, strict=True)]  # type: ignore[misc]
     return _shared(nearest, [len(group) for group in groups])

@@ -41,6 +41,7 @@ class TuneConfig:
     bind: Mapping[str, int] = field(default_factory=dict)
     freeze_shapes: Annotated[bool, options.FREEZE_SHAPES] = False
     shapes: Annotated[tuple[str, ...], options.SHAPES] = ()
+    batch: Annotated[tuple[int, ...] | None, options.BATCH] = None
     seed: Annotated[int, options.SEED] = 0
     budget_s: float | None = DEFAULT_BUDGET_S
     max_measurements: Annotated[int | None, options.MAX_MEASUREMENTS] = None
@@ -79,4 +80,5 @@ class TuneConfig:
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
             **({"freeze_shapes": "True"} if self.freeze_shapes else {}),
             **({"shapes": " ".join(self.shapes)} if self.shapes else {}),
+            **({"batch": str(self.batch)} if self.batch else {}),
         }

@@ -206,6 +206,11 @@ SHAPES = Option(
     metavar="INPUT=AxB[:WEIGHT]",
     repeated=True,
 )
+BATCH = Option(
+    "Batch sizes to measure latency on, equally often, such as 1,8: one placement for all.",
+    "A number, or several.",
+    metavar="N[,N…]",
+)
 THREADS = Option("Threads of the runtime; 0 lets it choose.", type=int, least=0)
 NODES = Option("Quantize only nodes with such names; repeatable.", metavar="GLOB", repeated=True)
 QUANT_TYPE = Option(

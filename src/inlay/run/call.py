@@ -16,12 +16,17 @@ from inlay.data import (
     InputSpec,
     Samples,
     ShapeWish,
+    Workload,
+    batch_wishes,
     bound,
     files_of,
     input_specs,
+    parse_batch,
+    parse_shapes,
     random_of_shapes,
     read_labels,
     read_samples,
+    workload_of,
 )
 from inlay.errors import DataError, UsageError
 from inlay.model.load import ModelFile, ModelSource, load
@@ -45,6 +50,7 @@ from inlay.targets.base import OptionValue, TargetSpec
 
 DataSource = str | Path | Iterable[Mapping[str, np.ndarray]] | None
 Sizes = Sequence[str] | Mapping[str, int]
+Batch = str | int | Sequence[int] | None
 GivenOptions = Sequence[str] | Mapping[str, OptionValue]
 
 
@@ -79,6 +85,12 @@ class Given:
     def samples_or_random(self, rng: np.random.Generator, count: int, wishes: Sequence[ShapeWish] = ()) -> Samples:
         """Its samples, or random ones where there are none, of the shapes that are wished for."""
         return self.samples or random_of_shapes(self.specs, wishes, rng, count)
+
+    def workload(self, rng: np.random.Generator, shapes: Sequence[str], batch: Batch) -> Workload:
+        """What latency is measured on. Raises UsageError where the inputs do not take what is asked for."""
+        wishes, batches = parse_shapes(shapes, self.specs), batch_wishes(parse_batch(batch), self.specs)
+        samples = self.samples_or_random(rng, max(1, len(wishes)), wishes)
+        return workload_of(samples.feeds, self.specs, wishes, batches)
 
     def masked(self, samples: Samples, mask: str) -> Samples:
         """``samples`` with ``--mask``. Raises UsageError where the model has no such input."""
@@ -124,6 +136,7 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
         pattern_cache=None if cache is None else Path(cache),
         nodes=tuple(call["nodes"]),
         shapes=tuple(call["shapes"]),
+        batch=parse_batch(call["batch"]),
         recipe=None if recipe is None else find_recipe(recipe),
         command=command_line(function, call),
         **{name: call[name] for name in _AS_GIVEN},

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.errors import Late, TimedOut
+from inlay.data import save_feed, shapes_of
+from inlay.errors import Late, TargetError, TimedOut, UsageError
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import EXACT_DB, Judge
 from inlay.run.assemble import assemble
@@ -55,9 +56,26 @@ def run_given(session: Session) -> Given:
         session.limit_samples()
         feeds = session.save_feeds("selection", session.inputs.parts.selection)
         reference = worker.run(file, feeds)
+    _refuse_shapes(session, file)
     judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
     judge.refuse_idle_bound()
     return Given(file, feeds, judge)
+
+
+def _refuse_shapes(session: Session, file: Artifact) -> None:
+    """Raise UsageError where the given model does not run on shapes that were asked for: before the work, not after."""
+    config, workload = session.inputs.config, session.inputs.workload
+    if not config.shapes and config.batch is None:
+        return
+    for number, feed in enumerate(workload.feeds):
+        shape = ", ".join(f"{name} {'x'.join(map(str, sizes))}" for name, sizes in shapes_of(feed))
+        path = session.work / f"asked-{number}.npz"
+        save_feed(path, feed)
+        try:
+            session.worker.run(file, [path])
+        except TargetError as error:
+            asked = "--shape" if config.batch is None else f"--batch {','.join(map(str, config.batch))}"
+            raise UsageError(f"{asked}: the model does not run at {shape}: {error}") from error
 
 
 def evaluator_of(

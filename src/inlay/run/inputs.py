@@ -13,6 +13,7 @@ from inlay.data import (
     Samples,
     Split,
     Workload,
+    batch_wishes,
     bound,
     common_sizes,
     evenly_spaced,
@@ -110,7 +111,7 @@ class RunInputs:
         if config.keep_qparams and baseline is None and not holds_quantized(file):
             raise UsageError("--keep-qparams: there is no Q/DQ model to keep them from")
         specs = bound(specs, config.bind)
-        wishes = parse_shapes(config.shapes, specs)
+        wishes, batches = parse_shapes(config.shapes, specs), batch_wishes(config.batch, specs)
         if samples is None:
             samples = random_of_shapes(specs, wishes, rng, RANDOM_SAMPLES)
         given = (*file.files, *(() if baseline is None else baseline.files))
@@ -118,7 +119,7 @@ class RunInputs:
         counted = samples.labels is not None or asked.metric is not None
         parts = split(samples, rng, others=_MOST_COUNTED if counted else _MOST_SAMPLES)
         every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
-        workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes)
+        workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes, batches)
         return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out)
 
     @property
