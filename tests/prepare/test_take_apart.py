@@ -191,3 +191,29 @@ def test_a_model_of_many_pairs_takes_few_sessions(tmp_path: Path, monkeypatch: p
     assert found is not None
     assert len(found.saturations) > 1
     assert len(built) == 3, "one for the values, and two whose outputs are compared"
+
+
+@pytest.mark.parametrize(("least", "kept"), [(-30.0, False), (-1.0, True)])
+def test_a_mask_that_a_pair_clips_leaves_no_clip_where_it_still_masks(tmp_path: Path, least: float, kept: bool) -> None:
+    """-10000 becomes -30, which a Softmax weighs with nothing as well; -1 it does not."""
+    scale = np.float32((6.0 - least) / 255)
+    arrays: dict[str, np.ndarray] = {"p_s": np.array(scale), "p_z": np.array(round(-least / scale), np.uint8)}
+    nodes = [
+        helper.make_node("Add", ["x", "mask"], ["masked"], "add"),
+        *_pair("masked", "p"),
+        helper.make_node("Softmax", ["p"], ["y"], "softmax", axis=-1),
+    ]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 8]) for n in ("x", "mask")]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])
+    graph = helper.make_graph(nodes, "g", inputs, [output], [numpy_helper.from_array(a, n) for n, a in arrays.items()])
+    (tmp_path / "m.onnx").write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    rng = np.random.default_rng(0)
+    feeds = [
+        {"x": rng.standard_normal((4, 8)).astype(np.float32), "mask": np.float32(-1e4) * (rng.random((4, 8)) < 0.3)}
+        for _ in range(3)
+    ]
+    extraction = take_apart(load(tmp_path / "m.onnx"), feeds, tmp_path)
+    assert extraction is not None
+    assert [s.form for s in extraction.saturations] == (["Clip"] if kept else [])

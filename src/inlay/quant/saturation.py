@@ -39,6 +39,7 @@ class Saturation:
         ends: whether the lower and the upper bound matter: not where every reader clips as much.
         rectifies: the operator before it makes negative values, and the pair none: a Relu was dropped here.
         form: what stands there now.
+        weighs: a Softmax over the last axis reads it, and nothing else does: far below the largest, values are all one.
     """
 
     node: str
@@ -48,6 +49,7 @@ class Saturation:
     ends: tuple[bool, bool]
     rectifies: bool
     form: Form = "Clip"
+    weighs: bool = False
 
 
 class Saturations:
@@ -90,7 +92,9 @@ class Saturations:
                 self._graph.insert_after(producer, clip)
             negative = producer is not None and producer.op_type in _MAY_BE_NEGATIVE
             rectifies = ends[0] and bounds.low == 0.0 and negative
-            saturation = Saturation(name, str(source.name), bounds, params.scale[0], ends, rectifies)
+            weighs = all(_weighs(use.node) for use in read.uses()) and not read.is_graph_output()
+            step = params.scale[0]
+            saturation = Saturation(name, str(source.name), bounds, step, ends, rectifies, weighs=weighs)
             self._made[key] = saturation, clip.outputs[0]
         return self._made[key][1]
 
@@ -114,6 +118,15 @@ class Saturations:
 
 
 _NO_LIMITS = Range(-np.inf, np.inf)
+_FLOAT_ROUNDING = 1e-14  # of an energy: float32's, with room
+
+
+def _weighs(node: ir.Node) -> bool:
+    if node.op_type != "Softmax":
+        return False
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    axis = node.attributes.get_int("axis", -1)
+    return axis == -1 or (shape is not None and axis == len(shape) - 1)
 
 
 def _limits(node: ir.Node) -> Range:
@@ -136,17 +149,21 @@ def reached(saturations: Sequence[Saturation], arrays: Iterable[Mapping[str, np.
     """What has to stay of ``saturations``, by node; those that change nothing are not listed.
 
     A saturation stays where clipping changes the value by more than the pair's own rounding does (``step**2 / 12``, the
-    variance of a uniform error), and where a Relu was dropped.
+    variance of a uniform error), and where a Relu was dropped. What only a Softmax reads is judged by its results: a
+    mask's great negative numbers are clipped to any that still weigh nothing.
 
     Args:
         saturations: in a model.
         arrays: what that model computes of :attr:`Saturation.value` on samples, in parts of any size.
     """
     excess = {s.node: np.zeros(2) for s in saturations}
+    weights = {s.node: np.zeros(2) for s in saturations if s.weighs}
     counts = dict.fromkeys(excess, 0)
     for values in arrays:
         for s in (s for s in saturations if s.value in values):
             x = values[s.value].astype(np.float64)
+            if s.weighs:
+                weights[s.node] += _weights_changed(x, s)
             x = x[np.isfinite(x)]
             beyond = np.maximum(s.bounds.low - x, 0.0), np.maximum(x - s.bounds.high, 0.0)
             excess[s.node] += [np.square(b).sum() for b in beyond]
@@ -154,9 +171,26 @@ def reached(saturations: Sequence[Saturation], arrays: Iterable[Mapping[str, np.
     forms: dict[str, Form] = {}
     for s in saturations:
         low, high = (excess[s.node] > s.step**2 / 12 * counts[s.node]) & s.ends
+        if s.weighs and weights[s.node][0] <= weights[s.node][1]:
+            low = high = np.False_
         if low or high or s.rectifies:
             forms[s.node] = "Relu" if s.bounds.low == 0.0 and not high else "Clip"
     return forms
+
+
+def _weights_changed(x: np.ndarray, saturation: Saturation) -> tuple[float, float]:
+    """By how much clipping changes a Softmax of ``x``, and rounding: energies, that of rounding by the first order."""
+
+    def softmax(x: np.ndarray) -> np.ndarray:
+        powers = np.exp(x - x.max(axis=-1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+    bounds = saturation.bounds
+    exact, clipped = softmax(x), softmax(np.clip(x, bounds.low, bounds.high))
+    squares = np.square(exact)
+    slopes = squares * (1.0 - 2.0 * exact + squares.sum(axis=-1, keepdims=True))
+    rounding = saturation.step**2 / 12 * slopes.sum() + _FLOAT_ROUNDING * squares.sum()
+    return float(np.square(exact - clipped).sum()), float(rounding)
 
 
 def settle(graph: ir.Graph, saturations: Sequence[Saturation], forms: Mapping[str, Form]) -> dict[str, str]:

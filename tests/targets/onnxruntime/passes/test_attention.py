@@ -59,6 +59,44 @@ def test_sizes_may_vary(mask: str, rewritten: RewriteModel) -> None:
     done.assert_close(rtol=1e-5, atol=1e-6)
 
 
+def clipped(model: onnx.ModelProto, slots: Sequence[int], low: float = -0.6, high: float = 0.5) -> onnx.ModelProto:
+    """Clips before the two products of activations, as Q/DQ pairs leave them that were taken out.
+
+    ``slots`` counts their inputs: queries, keys, weights, values.
+    """
+    for name, end in (("clip_low", low), ("clip_high", high)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(end, np.float32), name))
+    constants = {t.name for t in model.graph.initializer}
+    products = [n for n in model.graph.node if n.op_type == "MatMul" and not constants & {*n.input}]
+    assert len(products) == 2
+    for slot in slots:
+        node, value = products[slot // 2], f"clipped{slot}"
+        clip = helper.make_node("Clip", [node.input[slot % 2], "clip_low", "clip_high"], [value], value)
+        model.graph.node.insert(list(model.graph.node).index(node), clip)
+        node.input[slot % 2] = value
+    return model
+
+
+@pytest.mark.parametrize("key", ["at once", "twice"])
+@pytest.mark.parametrize("scaled", ["products", "queries", "both"])
+def test_rows_that_are_clipped_are_clipped_before_the_operator(scaled: str, key: str, rewritten: RewriteModel) -> None:
+    model = clipped(attention(scaled, "added", key), [0, 1, 3])
+    plain = attention(scaled, "added", key)
+    done = rewritten(model, gather_attention, feed(model, masked=[1, 4]))
+    assert done.operators.count("Attention") == 1
+    assert done.operators.count("Clip") == 3
+    done.assert_close(rtol=1e-5, atol=1e-6)
+    unclipped = rewritten(plain, gather_attention, feed(plain, masked=[1, 4])).wanted
+    one, other = (next(iter(found.values())) for found in (unclipped, done.wanted))
+    assert not np.allclose(one, other, rtol=0.05), "the clips do something"
+
+
+@pytest.mark.parametrize("slots", [[2], [0, 2]])
+def test_weights_that_are_clipped_stay(slots: list[int], rewritten: RewriteModel) -> None:
+    model = clipped(attention(), slots, 0.0, 0.2)
+    assert "Attention" not in rewritten(model, gather_attention, feed(model)).operators
+
+
 def test_an_output_of_the_model_keeps_its_name(rewritten: RewriteModel) -> None:
     model = attention(last=True)
     done = rewritten(model, gather_attention, feed(model))

@@ -12,6 +12,8 @@ already leaves nothing of a position: ``|q.k| <= max|q| max|k|``, so that a mask
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -83,7 +85,8 @@ class _Writer:
 
     def write(self, block: Block, mask: ir.Value | None, limit: bool) -> None:
         """Replace a block; ``limit`` its mask where it would lead to denormals."""
-        inputs: list[ir.Value | None] = [block.query.rows, block.key.rows, block.value.rows]
+        parts = {"q": block.query, "k": block.key, "v": block.value}
+        inputs: list[ir.Value | None] = [self._clipped(block, heads, what) for what, heads in parts.items()]
         if mask is not None:
             mask = self._limited(block, mask) if limit and block.key.past is None else mask
             one = self._constant(block, "one", np.array([1], np.int64))
@@ -98,6 +101,14 @@ class _Writer:
             sizes = self._constant(block, "heads", np.array([0, 0, heads, size], np.int64))
             rows = self._add(block, "Reshape", [rows, sizes], "split")
         _replace(block.output, rows)
+
+    def _clipped(self, block: Block, heads: Heads, what: str) -> ir.Value:
+        if heads.low == -math.inf and heads.high == math.inf:
+            return heads.rows
+        greatest = float(np.finfo(np.float32).max)
+        ends = [np.float32(min(max(end, -greatest), greatest)) for end in (heads.low, heads.high)]
+        names = [self._constant(block, f"{what}_{name}", end) for name, end in zip(("low", "high"), ends, strict=True)]
+        return self._add(block, "Clip", [heads.rows, *names], f"{what}_clipped")
 
     def _attention(self, block: Block, inputs: list[ir.Value | None]) -> ir.Value:
         """The operator itself; what a cache holds afterwards takes the place of what was put together before."""

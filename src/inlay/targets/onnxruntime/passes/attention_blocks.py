@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ _SWAPPED = [0, 2, 1, 3]
 class Heads(NamedTuple):
     """Rows of all heads, shape (batch, rows, heads * size), and by which constant they are multiplied later.
 
-    With a cache, ``past`` is what stands before them, as heads, and ``present`` the two together.
+    With a cache, ``past`` is what stands before them, as heads, and ``present`` the two together. ``low`` and ``high``
+    are what rows are clipped to, as by Q/DQ pairs that were taken out.
     """
 
     rows: ir.Value
@@ -27,6 +29,8 @@ class Heads(NamedTuple):
     factor: float
     past: ir.Value | None = None
     present: ir.Value | None = None
+    low: float = -math.inf
+    high: float = math.inf
 
 
 class Masking(NamedTuple):
@@ -139,20 +143,52 @@ def _scaled(node: ir.Node) -> tuple[ir.Value, float] | None:
     return None
 
 
-def _unscaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
-    factor = 1.0
-    while value is not None and (node := value.producer()) is not None and (scaled := _scaled(node)) is not None:
-        value, factor = scaled[0], factor * scaled[1]
-    return value, factor
+class _Inner(NamedTuple):
+    """What is clipped first, and then multiplied."""
+
+    value: ir.Value | None
+    factor: float = 1.0
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def _unscaled(value: ir.Value | None, outer: _Inner | None = None) -> _Inner:
+    """What ``value`` is made of by factors and clips, and then by ``outer``, as one clip and one factor."""
+    found = _Inner(value) if outer is None else outer._replace(value=value)
+    while found.value is not None and (node := found.value.producer()) is not None:
+        if (scaled := _scaled(node)) is not None:
+            inner, factor = scaled
+            found = _Inner(inner, found.factor * factor, found.low / factor, found.high / factor)
+        elif (clipped := _clipped(node)) is not None:
+            inner, low, high = clipped
+            low, high = (min(max(end, found.low), found.high) for end in (low, high))
+            found = found._replace(value=inner, low=low, high=high)
+        else:
+            break
+    return found
+
+
+def _clipped(node: ir.Node) -> tuple[ir.Value, float, float] | None:
+    """What a Relu or a Clip by constants clips, and to what."""
+    value = node.inputs[0] if node.inputs else None
+    if value is None or not is_standard(node, "Relu", "Clip"):
+        return None
+    if node.op_type == "Relu":
+        return value, 0.0, math.inf
+    ends = [constant_of(end) for end in node.inputs[1:]]
+    if any(end is None or end.size != 1 for end in ends):
+        return None
+    low, high = [float(end.reshape(())) for end in ends if end is not None] + [-math.inf, math.inf][len(ends) :]
+    return (value, low, high) if low <= 0.0 <= high else None  # which makes no row longer
 
 
 def _heads(value: ir.Value | None, perm: list[int]) -> Heads | None:
     """The rows that ``value`` is the heads of: reshaped, and transposed by ``perm``."""
-    value, late = _unscaled(value)
-    node = None if value is None else value.producer()
+    late = _unscaled(value)
+    node = None if late.value is None else late.value.producer()
     if node is None or not is_standard(node, "Transpose") or ints(node, "perm", ()) != perm:
         return None
-    split, early = _unscaled(node.inputs[0])
+    split, factor, low, high = _unscaled(node.inputs[0], late)
     reshape = None if split is None else split.producer()
     if reshape is None or not is_standard(reshape, "Reshape") or split is None or split.shape is None:
         return None
@@ -163,7 +199,7 @@ def _heads(value: ir.Value | None, perm: list[int]) -> Heads | None:
     last = rows.shape[-1] if len(rows.shape) == 3 else None
     if sizes[2] < 1 or sizes[3] < 1 or last != sizes[2] * sizes[3] or not _keeps_rows(reshape, rows.shape, split.shape):
         return None
-    return Heads(rows, sizes[2], sizes[3], early * late)
+    return Heads(rows, sizes[2], sizes[3], factor, low=low, high=high)
 
 
 def _keeps_rows(reshape: ir.Node, before: ir.Shape, after: ir.Shape) -> bool:
@@ -182,12 +218,16 @@ def _is_same(size: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
 
 def _transposed_heads(value: ir.Value | None) -> Heads | None:
     """As :func:`_heads`, where the last two axes are exchanged afterwards."""
-    value, factor = _unscaled(value)
-    node = None if value is None else value.producer()
+    outer = _unscaled(value)
+    node = None if outer.value is None else outer.value.producer()
     if node is None or not is_standard(node, "Transpose") or ints(node, "perm", ()) != [0, 1, 3, 2]:
         return None
     heads = _cached_heads(node.inputs[0])
-    return heads and heads._replace(factor=heads.factor * factor)
+    clipped = outer.low > -math.inf or outer.high < math.inf
+    if heads is None or (clipped and (heads.factor != 1.0 or heads.past is not None)):
+        return None
+    low, high = (min(max(end, outer.low), outer.high) for end in (heads.low, heads.high))
+    return heads._replace(factor=heads.factor * outer.factor, low=low, high=high)
 
 
 def _cached_heads(value: ir.Value | None) -> Heads | None:
