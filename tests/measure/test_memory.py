@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from inlay.cli.render import verdict
 from inlay.data import Samples, workload_of
 from inlay.measure.client import Worker
 from inlay.measure.memory import Growth
@@ -72,8 +74,18 @@ def test_a_run_has_it_for_what_was_measured_last(tmp_path: Path, save: SaveModel
     rng = np.random.default_rng(0)
     feeds = tuple({"x": rng.standard_normal((1, 64)).astype(np.float32)} for _ in range(3))
     config = TuneConfig(budget_s=None, max_measurements=1, strategy="anchors", cost_db=False, confirm_processes=1)
-    tune(TuneRequest(load(save(product(64).model())), tmp_path / "out", Samples(feeds, "feeds", "test"), config))
+    request = TuneRequest(load(save(product(64).model())), tmp_path / "out", Samples(feeds, "feeds", "test"), config)
+    found = tune(request)
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["best"]["memory_bytes"] > 0
     assert result["baseline"]["memory_bytes"] > 0
     assert {"memory_bytes"} < set(result["pareto"][0])
+
+    assert found.best.memory_bytes is not None
+    same = replace(found, baseline_bytes=found.best.size_bytes, baseline_memory=found.best.memory_bytes)
+    assert "Memory" not in "\n".join(verdict(same)), "nothing to tell"
+    twice = replace(same, baseline_memory=2 * found.best.memory_bytes)
+    size, memory = (f"{n / 1e6:.3g} MB" for n in (found.best.size_bytes, found.best.memory_bytes))
+    given = f"{2 * found.best.memory_bytes / 1e6:.3g} MB"
+    line = f"  File: {size} (the given model {size}); Memory of a session: {memory} (the given model {given})."
+    assert line in list(verdict(twice))

@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import inlay
+from inlay.cli.render import selected
 from inlay.errors import InlayError, JournalError, UsageError
 from inlay.measure.journal import Journal
 from inlay.model.load import file_sha256
@@ -99,6 +100,9 @@ def test_memory_is_what_the_run_found_out(run: Path, tmp_path: Path) -> None:
     journal.close()
     found = inlay.select(own, to=tmp_path / "lean.onnx", minimize="memory")
     assert (found.memory_bytes, found.speedup) == (10_000_000, speeds[leanest])
+    given = (run.parent / "m.onnx").stat().st_size
+    said = f"file {found.size_bytes / 1e6:.3g} MB (the given model {given / 1e6:.3g} MB); memory of a session 10 MB."
+    assert said in "\n".join(selected(found))
     fits = inlay.select(own, to=tmp_path / "fits.onnx", max_memory="20MB")
     assert fits.speedup == max(speeds[leanest], speeds[second])
     with pytest.raises(UsageError, match=r"at most 1 MB of memory: the leanest takes 10 MB"):

@@ -49,6 +49,7 @@ def verdict(result: TuneResult) -> Iterator[str]:
             f"  {each.weight:.0%} at {said}: {each.speedup:.2f}x ({each.baseline_ms:.3f} {unit} -> "
             f"{each.latency_ms:.3f} {unit})"
         )
+    yield from _size(result)
     accuracy = _accuracy(best.verification or best.selection, best.verification is not None)
     yield f"  Accuracy: {accuracy}; bound: {result.bound}."
     if best.statement is not None:
@@ -66,6 +67,27 @@ def verdict(result: TuneResult) -> Iterator[str]:
         threads = f" (threads {result.facts['threads']})" if "threads" in result.facts else ""
         yield f"  To run it with exactly the options that were measured{threads}: run_with in result.json."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
+
+
+_NOTABLE = 1 / 3  # of the given model's size: what differs by less is not why anybody quantizes
+
+
+def _size(result: TuneResult) -> Iterator[str]:
+    """How large the file is and what a session takes, where one of them differs notably from the given model's."""
+    best, found, notable = result.best, [], False
+    for what, now, before in (
+        ("File", best.size_bytes, result.baseline_bytes),
+        ("Memory of a session", best.memory_bytes, result.baseline_memory),
+    ):
+        if now is not None and before:
+            found.append(f"{what}: {_beside(now, before)}")
+            notable = notable or abs(now - before) > _NOTABLE * before
+    if notable:
+        yield f"  {'; '.join(found)}."
+
+
+def _beside(size: int, given: int | None) -> str:
+    return f"{size / 1e6:.3g} MB" + ("" if given is None else f" (the given model {given / 1e6:.3g} MB)")
 
 
 def _what(best: Best) -> str:
@@ -212,10 +234,12 @@ def selected(done: Selected) -> Iterator[str]:
     """What ``inlay select`` wrote."""
     metric = "" if done.metric is None else f", metric {done.metric:.4f}"
     yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {done.origin}."
-    size = f"{done.size_bytes / 1e6:.3g} MB"
     found = f"{done.speedup:.2f}x over the given model, {done.sqnr_db:.1f} dB{metric} on its samples"
-    memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 1e6:.3g} MB of memory"
-    yield f"  In the search: {found}; {size}{memory}."
+    size = _beside(done.size_bytes, done.given_bytes)
+    memory = (
+        "" if done.memory_bytes is None else f"; memory of a session {_beside(done.memory_bytes, done.given_memory)}"
+    )
+    yield f"  In the search: {found}; file {size}{memory}."
 
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:

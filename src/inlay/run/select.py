@@ -7,8 +7,9 @@ import math
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from inlay.data import save_feed
 from inlay.errors import JournalError, UsageError
@@ -89,13 +90,15 @@ def wish(
         minimize == "memory",
     )
     if fastest == (found != Wish()):
-        raise UsageError("give --max-drop, --min-sqnr, --max-size, --max-memory, --minimize size, or --fastest")
+        raise UsageError(
+            "give --max-drop, --min-sqnr, --max-size, --max-memory, --minimize size or memory, or --fastest"
+        )
     return found
 
 
 @dataclass(frozen=True)
 class Selected:
-    """The model that was written, with what the search measured of it."""
+    """The model that was written, with what the search measured of it, and sizes of the given model as far as known."""
 
     path: Path
     sha256: str
@@ -107,6 +110,8 @@ class Selected:
     metric: float | None
     size_bytes: int
     memory_bytes: int | None = None
+    given_bytes: int | None = None
+    given_memory: int | None = None
 
 
 def select(folder: Path, out: Path, wish: Wish) -> Selected:
@@ -116,21 +121,23 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256 = _model(folder)
+    path, sha256, baseline = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
-        return _select(journal, path, sha256, out, wish)
+        done = _select(journal, path, sha256, out, wish)
+        return replace(done, given_bytes=baseline.get("size_bytes"), given_memory=baseline.get("memory_bytes"))
     finally:
         journal.close()
 
 
-def _model(folder: Path) -> tuple[Path, str]:
-    """The model of the run, and its digest then."""
+def _model(folder: Path) -> tuple[Path, str, dict[str, Any]]:
+    """The model of the run, its digest then, and what was measured of it."""
     try:
-        model = json.loads((folder / "result.json").read_text(encoding="utf8"))["model"]
-        return Path(model["path"]), str(model["sha256"])
+        result = json.loads((folder / "result.json").read_text(encoding="utf8"))
+        model = result["model"]
+        return Path(model["path"]), str(model["sha256"]), dict(result["baseline"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
