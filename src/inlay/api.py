@@ -20,7 +20,7 @@ import numpy as np
 from inlay.across.labels import target_of, targets_of
 from inlay.across.result import AcrossResult
 from inlay.across.tune import outputs_of, tune_across
-from inlay.data import AUTO_MASK, Images, bound, common_sizes, input_specs
+from inlay.data import AUTO_MASK, Images, bound, common_sizes
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import InlayError, UsageError
 from inlay.explain import explain as _explain
@@ -45,7 +45,7 @@ from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
 from inlay.run.calibrate_machine import Calibrated
 from inlay.run.call import Batch, DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
-from inlay.run.compare import BenchRow, compare
+from inlay.run.compare import BenchRow, compare, refuse_other_inputs
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
 from inlay.run.inspection import dry_run as _dry_run
@@ -53,6 +53,7 @@ from inlay.run.progress import Logged, Progress
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
+from inlay.run.tuned_for import elsewhere
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
@@ -199,11 +200,7 @@ def bench(
         raise UsageError("bench compares models: give two or more")
     spec = target_of(target, target_options, threads)
     files = [load(m) for m in models]
-    specs = input_specs(files[0].model)
-    for file in files[1:]:
-        names = [s.name for s in input_specs(file.model)]
-        if names != [s.name for s in specs]:
-            raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {[s.name for s in specs]}")
+    refuse_other_inputs(files)
     rng = np.random.default_rng(seed)
     given = Given.of(files[0], data, bind, images)
     return compare(files, spec, given.workload(rng, shapes, batch), blocks, processes, rng)
@@ -241,7 +238,8 @@ def quantize(
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
     wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed)
-    return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish)
+    done = _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish)
+    return replace(done, warning=elsewhere(rules, lambda: create(spec).fingerprint()) or done.warning)
 
 
 @documented

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import yaml
 
 from inlay.model.load import load
 from inlay.quant.extract import extract
@@ -81,3 +82,42 @@ def test_an_operator_that_is_quantized_at_run_time_is_counted(save: SaveModel, t
     assert code == 0
     assert "1 of 1 operators" in out
     assert "has no low-precision form" not in out
+
+
+def test_a_recipe_that_was_tuned_elsewhere_is_told(model: Path, tmp_path: Path, run: RunCommand) -> None:
+    """Nothing where all is equal; with another processor and another number of threads, both, and what to do."""
+    out, written = tmp_path / "out", tmp_path / "q.onnx"
+    tuned = ("tune", model, "--budget", "20s", "--strategy", "anchors", "--no-bound", "--target", "null")
+    assert run(*tuned, "--out", out).code == 0
+    recipe = out / "recipe.yaml"
+    data = yaml.safe_load(recipe.read_text())
+    assert data["tuned-for"]["target"] == "null"
+
+    def said(*more: object) -> tuple[str, str]:
+        options = ("quantize", model, "-o", written, "--target", "null", "--recipe", recipe, *more)
+        shown, listed = run(*options), run(*options, "--json")
+        assert (shown.code, listed.code) == (0, 0)
+        return shown.out, json.loads(listed.out)["warning"]
+
+    text, warning = said()
+    assert warning == ""
+    assert "tuned for" not in text
+    recipe.write_text(yaml.safe_dump({**data, "tuned-for": {**data["tuned-for"], "cpu": "Z80", "threads": 7}}))
+    text, warning = said()
+    assert "the recipe is tuned for cpu Z80, threads 7; this is cpu unknown, threads unknown: " in warning
+    assert "inlay bench" in warning
+    assert warning in " ".join(text.split())
+    assert "tuned for cpu Z80, threads 7" in run(*tuned, "--out", tmp_path / "again", "--recipe", recipe).out
+    recipe.write_text(yaml.safe_dump({**data, "tuned-for": {"target": "other", "cpu": "Z80"}}))
+    assert "tuned for target other; this is target null: " in said()[1]
+
+
+def test_a_recipe_by_hand_says_nothing_of_machines(model: Path, tmp_path: Path, run: RunCommand) -> None:
+    (tmp_path / "r.yaml").write_text(HEAD + "- {global: int}\n")
+    found = run("quantize", model, "-o", tmp_path / "q.onnx", "--recipe", tmp_path / "r.yaml", "--json")
+    assert found.code == 0
+    told = json.loads(found.out)
+    assert told["warning"] == ""
+    assert {d["node"] for d in told["decisions"]} == {n.name for n in onnx.load(model).graph.node}
+    (tmp_path / "r.yaml").write_text(HEAD + "- {global: int}\ntuned-for: here\n")
+    failed(run("quantize", model, "-o", tmp_path / "q.onnx", "--recipe", tmp_path / "r.yaml"), 2, "tuned-for is 'here'")

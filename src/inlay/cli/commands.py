@@ -101,10 +101,16 @@ def quantize(
     explain: Annotated[
         bool, Option("Print precision, deciding rule and reason of every node.", type=bool, before="seed")
     ] = False,
+    as_json: Annotated[
+        bool, Option("Print JSON with stable keys, decisions included.", flags=("--json",), type=bool, before="seed")
+    ] = False,
     **options: Any,
 ) -> None:
     """Quantize in seconds, without measuring: by the processor's cost table within a bound, or by a recipe."""
     done = api.quantize(**options)
+    if as_json:
+        typer.echo(json.dumps(render.quantized_json(done), indent=2, allow_nan=False))
+        return
     if explain:
         say(render.decisions(done.decisions))
     say(render.quantized(done))

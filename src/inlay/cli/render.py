@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.table import Table
 
@@ -179,6 +181,31 @@ def quantized(done: Quantized) -> Iterator[str]:
         yield f"  {count} x float: {reason}"
     for left in done.leftovers:
         yield f"  not taken apart: {left.node}: {left.reason}"
+
+
+def quantized_json(done: Quantized) -> dict[str, Any]:
+    """The same with stable keys, for programs."""
+    low, all_units = done.units
+    return {
+        "path": str(done.path),
+        "sha256": done.sha256,
+        "operators": {"low": low, "all": all_units},
+        "quantized_inputs": done.ports,
+        "ranges": done.ranges,
+        "samples": done.samples,
+        "sqnr_db": None if done.accuracy is None else done.accuracy.sqnr_db,
+        "judged_samples": 0 if done.accuracy is None else done.accuracy.samples,
+        "outputs": [] if done.accuracy is None else [asdict(o) for o in done.accuracy.outputs],
+        "min_sqnr_db": done.asked_db,
+        "silent_outputs": list(done.silent),
+        "stress": None if done.robustness is None else done.robustness.as_json(),
+        "by_costs": None if done.by_costs is None else asdict(done.by_costs),
+        "warning": done.warning,
+        "frozen": done.frozen,
+        "float": dict(done.refusals),
+        "leftovers": [asdict(left) for left in done.leftovers],
+        "decisions": [asdict(d) for d in done.decisions],
+    }
 
 
 def _by_costs(done: Quantized) -> Iterator[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.data import Workload
-from inlay.errors import CompileFailed, ModelError
+from inlay.data import Workload, input_specs
+from inlay.errors import CompileFailed, ModelError, UsageError
 from inlay.measure.client import Worker, joined
 from inlay.measure.stats import LEVEL, speedup
 from inlay.model.load import ModelFile
@@ -29,6 +29,14 @@ class BenchRow:
     speedup: Interval
     blocks: int
     unit: str = "ms"
+
+
+def refuse_other_inputs(files: Sequence[ModelFile]) -> None:
+    """Raise UsageError where models do not take the same inputs as the first."""
+    first, *others = [[s.name for s in input_specs(file.model)] for file in files]
+    for file, names in zip(files[1:], others, strict=True):
+        if names != first:
+            raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {first}")
 
 
 def compare(

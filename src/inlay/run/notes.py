@@ -54,6 +54,7 @@ def notes_for(
     bound: Bound,
     patterns: Coverage | None = None,
     frozen: str = "",
+    elsewhere: str = "",
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
@@ -69,6 +70,7 @@ def notes_for(
         *_data_notes(data_kind, verified),
         *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
+        *([elsewhere] if elsewhere else []),
         *_stress_notes(losses, bound),
         *_signal_notes(confirmed, anchors),
         *_integer_notes(units),

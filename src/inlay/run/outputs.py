@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from inlay.errors import UsageError
@@ -36,13 +38,16 @@ def save_patterns(path: Path, learned: PatternCache) -> None:
     learned.save(path)
 
 
-def write_recipe(path: Path, prepared: PreparedModel, placement: Placement | None) -> None:
+def write_recipe(
+    path: Path, prepared: PreparedModel, placement: Placement | None, tuned_for: Mapping[str, str]
+) -> None:
     """Write the rules that give ``placement`` on this model; none for a given file, which has qparams of its own."""
     if placement is None:
         path.unlink(missing_ok=True)
         return
     with replacing(path) as fresh:
-        fresh.write_text(to_text(recipe_for(prepared, placement)), encoding="utf8")
+        recipe = replace(recipe_for(prepared, placement), tuned_for=tuned_for)
+        fresh.write_text(to_text(recipe), encoding="utf8")
 
 
 def publish(made: Path, out: Path) -> None:

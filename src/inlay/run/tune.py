@@ -44,6 +44,7 @@ from inlay.run.robustness import StressTest
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.run.stress import calibration_stress, losses, stress_test
+from inlay.run.tuned_for import elsewhere, facts_of
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
 from inlay.targets.base import Capabilities
@@ -76,7 +77,8 @@ def tune(asked: TuneRequest) -> TuneResult:
         confirmed = cross_fitted(session, given.file, model.prepared, model.imported, confirmed)
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
-        write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement)
+        tuned_for = facts_of(session.worker.fingerprint)
+        write_recipe(asked.out / "recipe.yaml", model.prepared, confirmed.placement, tuned_for)
         confirmed.install(asked.out / "model.onnx")
         write_json(asked.out / "result.json", result.as_json())
         with contextlib.suppress(InlayError):  # nothing of the result depends on it
@@ -315,6 +317,7 @@ def _result(
         patterns=search.patterns.coverage,
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
+        elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint),
     )
     unit_note = not_measured(worker.fingerprint.facts)
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))

@@ -12,7 +12,7 @@ import enum
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph, Node
@@ -102,9 +102,14 @@ class Recipe:
     Example::
 
         Recipe().set_global(OpConfig()).set_op_type("Softmax", None).set_name("head*", None)
+
+    Attributes:
+        rules: in order.
+        tuned_for: facts about the target that a search found it on; empty for any other recipe.
     """
 
     rules: tuple[RecipeRule, ...] = ()
+    tuned_for: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def set_global(self, config: OpConfig | None) -> Recipe:
         """A rule for every node."""
@@ -136,7 +141,7 @@ class Recipe:
         return self._with(Scope.PORT, f"{port.node}[{port.slot}]", config)
 
     def _with(self, scope: Scope, pattern: str, config: OpConfig | None) -> Recipe:
-        return Recipe((*self.rules, RecipeRule(scope, pattern, config)))
+        return replace(self, rules=(*self.rules, RecipeRule(scope, pattern, config)))
 
     def __or__(self, other: Recipe) -> Recipe:
         """This recipe's rules, then ``other``'s, which win."""

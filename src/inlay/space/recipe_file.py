@@ -14,6 +14,7 @@
       - {name: "fc*", config: {weight: int4, block: 32}}    # the same, with a scale for each 32 weights
       - {name: conv7, config: {activation: int, off_zero: true}}    # a rewrite of the target: nonzero zero points
       - {io: float}
+    tuned-for: {target: null, cpu: …}    # where a search found it; told where it is applied elsewhere
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from inlay.types import QType
 from inlay.yaml_file import read_yaml
 
 FORMAT, VERSION = "inlay-recipe", 1
+TUNED_FOR = "tuned-for"
 _TYPES = {t.value: t for t in QType}
 _BLOCKS = {weight_only(t): t for t in QType if t.block}
 
@@ -70,20 +72,25 @@ def to_text(recipe: Recipe) -> str:
 
 def to_data(recipe: Recipe) -> dict[str, Any]:
     """Plain data."""
-    return {FORMAT: VERSION, "rules": [_rule_data(r) for r in recipe.rules]}
+    tuned = {TUNED_FOR: dict(recipe.tuned_for)} if recipe.tuned_for else {}
+    return {FORMAT: VERSION, **tuned, "rules": [_rule_data(r) for r in recipe.rules]}
 
 
 def from_data(data: object) -> Recipe:
     """Read what :func:`to_data` wrote. Raises ValueError or UsageError where it is something else."""
     if not isinstance(data, Mapping) or data.get(FORMAT) != VERSION:
         raise ValueError(f"it is not an Inlay recipe: it lacks the line '{FORMAT}: {VERSION}'")
-    extra = [str(k) for k in data if k not in (FORMAT, "rules")]
+    extra = [str(k) for k in data if k not in (FORMAT, TUNED_FOR, "rules")]
     if extra:
         raise ValueError(f"unknown entry {extra[0]!r}; a recipe holds rules")
     rules = data.get("rules") or []
     if not isinstance(rules, list):
         raise ValueError("its rules are not a list")
-    return Recipe(tuple(_rule(i, r) for i, r in enumerate(rules, 1)))
+    tuned = data.get(TUNED_FOR) or {}
+    if not isinstance(tuned, Mapping):
+        raise ValueError(f"{TUNED_FOR} is {tuned!r}, not names with values")
+    known = {str(name): str(value) for name, value in tuned.items()}
+    return Recipe(tuple(_rule(i, r) for i, r in enumerate(rules, 1)), known)
 
 
 def _rule_data(rule: RecipeRule) -> dict[str, Any]:
