@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from inlay.quant.emit import Emitter
 from inlay.quant.extract import extract
 from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact
+from inlay.targets.machine import level2_bytes
 from inlay.targets.onnxruntime.rewrites import NonzeroZeroPoint, RowTiling
 from inlay.targets.onnxruntime.target import OrtCpuTarget, capabilities_for
 from inlay.testing import Builder
@@ -28,6 +31,15 @@ from tests.support.runtime import check_and_load
 from tests.support.workspace import Workspace
 
 REWRITES = capabilities_for("x86_64").rewrites
+CACHE = 2 << 20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _processor() -> Iterator[None]:
+    """One with 2 MB of second-level cache, whatever this machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("inlay.targets.onnxruntime.target.level2_bytes", lambda: CACHE)
+        yield
 
 
 def conv_model(
@@ -174,11 +186,38 @@ def test_only_what_is_off_zero_and_large_is_in_bands(tmp_path: Path) -> None:
 def test_a_conv_of_unknown_height_has_no_bands() -> None:
     def bands(model: onnx.ModelProto) -> int:
         graph = build_graph(normalize(ir.from_proto(model), lambda m, names: {}, None).model)
-        return len(RowTiling().applies(graph, graph.node("conv")) or ())
+        return len(RowTiling.for_cache(CACHE, frozenset(), None).applies(graph, graph.node("conv")) or ())
 
     assert bands(conv_model()) == 3
     assert bands(conv_model(size=("h", 64))) == 0
     assert bands(conv_model(size=(64, "w"))) == 0
+
+
+@pytest.mark.parametrize(("cache", "bands"), [(1 << 19, 11), (1 << 20, 6), (2 << 20, 3), (4 << 20, 0)])
+def test_bands_fit_the_cache(cache: int, bands: int) -> None:
+    """Sums of 1 MB: within half of 4 MB they stay as they are."""
+    graph = build_graph(normalize(ir.from_proto(conv_model()), lambda m, names: {}, None).model)
+    found = RowTiling.for_cache(cache, frozenset(), None).applies(graph, graph.node("conv")) or ()
+    assert len(found) == bands
+
+
+@pytest.mark.parametrize(
+    ("levels", "found"),
+    [
+        ({"index1": ("1", "32K"), "index2": ("2", "2048K"), "index3": ("3", "36608K")}, 2 << 20),
+        ({"index0": ("2", "1M")}, 1 << 20),
+        ({"index0": ("2", "0K"), "index1": ("2", "junk")}, 1 << 20),
+        ({"index0": ("2", "512K")}, 1 << 19),
+        ({}, 1 << 20),
+    ],
+)
+def test_the_cache_is_what_the_kernel_lists(tmp_path: Path, levels: dict[str, tuple[str, str]], found: int) -> None:
+    for name, (level, size) in levels.items():
+        folder = tmp_path / "cache" / name
+        folder.mkdir(parents=True)
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "size").write_text(f"{size}\n")
+    assert level2_bytes(tmp_path) == found
 
 
 def test_extract_joins_bands_and_keeps_what_is_off_zero(tmp_path: Path) -> None:

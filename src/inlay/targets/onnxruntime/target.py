@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
-from inlay.targets.machine import cpu_flags, cpu_name
+from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import SessionExecutable, building, infer, settings
@@ -38,7 +38,7 @@ def capabilities_for(machine: str | None = None, flags: frozenset[str] | None = 
     from inlay.targets.onnxruntime.rules import rules_for
 
     rules = rules_for(machine, flags)
-    return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed))
+    return Capabilities(rules, FLOAT_REWRITES, rewrites_for(rules.absorbed, level2_bytes()))
 
 
 _COSTS = Path(__file__).parent / "costs"

@@ -32,8 +32,10 @@ __all__ = [
 ]
 
 
-def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
+def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, ...]:
     """The rewrites, given the activations that the runtime fuses into the operator before them.
+
+    ``cache_bytes`` is the second-level cache of one core.
 
     Where the first one was applied, the others find no pairs. Undoing the second one looks for QuantizeLinear nodes,
     so it comes after the undoing of those behind it. Row tiling reads the zero points that NonzeroZeroPoint sets, and
@@ -46,7 +48,7 @@ def rewrites_for(absorbed: Collection[str]) -> tuple[Rewrite, ...]:
         FloatWeight(),
         NonzeroZeroPoint(),
         TransposedConv(fused),
-        RowTiling(fused, blocked),
+        RowTiling.for_cache(cache_bytes, fused, blocked),
         blocked,
         DynamicProduct(),
         DynamicLstm(),
