@@ -84,6 +84,7 @@ class Accuracy:
         samples: how many samples were used.
         reason: why it is not feasible; empty when it is.
         margin_db: required above the bound, derived from how much samples differ.
+        silent: outputs that are one and the same number on all samples, and were left out.
     """
 
     feasible: bool
@@ -94,6 +95,7 @@ class Accuracy:
     samples: int = 0
     reason: str = ""
     margin_db: float = 0.0
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,25 @@ def test_without_a_metric_nothing_is_said_of_one(tmp_path: Path) -> None:
     assert tuned(tmp_path, images(4))[1]["metric_statement"] is None
 
 
+@pytest.mark.parametrize("target", ["null", "ort-cpu"])
+def test_a_silent_output_is_named_and_left_out(tmp_path: Path, target: str) -> None:
+    """Detections that are never there, beside scores: by hand, a Relu of what is always negative."""
+    b = Builder()
+    y = b.conv("a", b.input("x", (1, 3, 12, 12)), 8, relu=True)
+    b.output(b.conv("scores", y, 4))
+    below = b.node("below", "Sub", [b.node("flat", "Neg", [y]), b.constant("one", np.array(1.0))])
+    b.output(b.node("boxes", "Relu", [below]))
+    onnx.save(b.model(), path := tmp_path / "m.onnx")
+    options: dict[str, Any] = {"target": target, "strategy": "anchors", "augment": "none", "budget": 15}
+    result = inlay.tune(path, data=images(4), out=tmp_path / "out", **options)
+    best = json.loads((tmp_path / "out" / "result.json").read_text())["best"]
+    (silent,) = best["silent_outputs"]
+    assert silent.startswith("boxes")
+    assert silent not in [o["name"] for o in best["outputs"]]
+    note = f"one and the same number there: {silent};"
+    assert note in "\n".join(render.verdict(result))
+
+
 def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:
     """One figure for the samples that were given; below the bound it says what to do."""
     data = images(6, loud=5)

@@ -35,13 +35,15 @@ def notes(
     placement: Placement = QUANTIZED,
     cuts: Sequence[str] = (),
     varied: Mapping[str, float] | None = None,
+    silent: tuple[str, ...] = (),
+    unseen: Accuracy | None = None,
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
         trial = Trial(Proposal(refused, "cut 1"), Failed("measure", ""))
         candidate = Candidate("key", trial, lambda: Artifact(Path("m.onnx"), "m"), refused)
         found.append(Rejected(candidate, accuracy))
-    best = SimpleNamespace(is_float=is_float)
+    best = SimpleNamespace(is_float=is_float, selection=Accuracy(True, 30.0, silent=silent), verification=unseen)
     confirmed = cast(Confirmed, SimpleNamespace(best=best, rejected=tuple(found), placement=placement, troubles=()))
     return notes_for(
         confirmed,
@@ -59,6 +61,14 @@ def notes(
         losses=Losses(None if varied is None else Robustness(20.4, varied)),
         bound=Bound(20.0),
     )
+
+
+def test_outputs_without_signal_are_named() -> None:
+    """Once, whichever samples they say nothing on; and nothing where all of them tell something."""
+    unseen = Accuracy(True, 28.0, silent=("boxes", "masks"))
+    (note,) = notes(silent=("boxes",), unseen=unseen)
+    assert note.startswith("left out of the accuracy, as the samples give one and the same number there: boxes, masks;")
+    assert notes(unseen=Accuracy(True, 28.0)) == ()
 
 
 def test_what_variations_lose_is_told() -> None:

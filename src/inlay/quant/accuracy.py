@@ -101,7 +101,8 @@ class Judge:
         metric = self._metric_of(outputs)
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
         reason = self._reason(worst, margin, drop)
-        return Accuracy(not reason, worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
+        figures = (worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
+        return Accuracy(not reason, *figures, self.silent)
 
     def each_db(self, outputs: Sequence[Outputs]) -> tuple[float, ...]:
         """SQNR of each sample's worst output, in dB, from a model's ``outputs`` on the same samples.

@@ -100,7 +100,8 @@ def _original(session: Session, given: Given, meter: Meter) -> Candidate:
             if session.plan.before_writing.left:
                 raise
             ns = session.journal.record_fact(BASELINE_NS, session.costs.inference_s * 1e9)  # there was time for one
-    exact = Accuracy(True, EXACT_DB, metric=metric, drop=None if metric is None else 0.0)
+    drop = None if metric is None else 0.0
+    exact = Accuracy(True, EXACT_DB, metric=metric, drop=drop, silent=given.judge.silent)
     outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
     trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
     return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)

@@ -73,6 +73,7 @@ def notes_for(
         *([elsewhere] if elsewhere else []),
         *_stress_notes(losses, bound),
         *_signal_notes(confirmed, anchors),
+        *_silent_notes(confirmed),
         *_integer_notes(units),
         *_frozen_notes(confirmed, frozen),
         *_float_notes(confirmed, units, anchors, why_slow),
@@ -130,6 +131,18 @@ def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterato
         yield (
             f"the samples tell nothing about accuracy: even of the float model, normalized, {reasons[0]}; "
             "outputs that are all but zero hold only rounding. Give samples that the model answers, or a --metric"
+        )
+
+
+def _silent_notes(confirmed: Confirmed) -> Iterator[str]:
+    """Outputs that the figures leave out, on what the search saw or on what nothing saw."""
+    best = confirmed.best
+    parts = [p for p in (best.selection, best.verification) if p is not None]
+    silent = dict.fromkeys(name for part in parts for name in part.silent)
+    if silent:
+        yield (
+            f"left out of the accuracy, as the samples give one and the same number there: {', '.join(silent)}; "
+            "give samples that the model finds something in"
         )
 
 

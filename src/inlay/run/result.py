@@ -147,6 +147,7 @@ class Best:
             "statement": None if self.statement is None else self.statement.as_json(),
             "metric_statement": None if self.metric_statement is None else self.metric_statement.as_json(),
             "outputs": [asdict(o) for o in accuracy.outputs],
+            "silent_outputs": list(accuracy.silent),
             "qdq_pairs": self.qdq_pairs,
             "is_float": self.is_float,
             "stress": None if self.robustness is None else self.robustness.as_json(),
