@@ -6,6 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inlay.search.base import Chain, Dialogue, Scripted, Strategy
@@ -70,7 +71,7 @@ def test_anchors_are_float_full_and_weighted_without_repetition() -> None:
 def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, tmp_path: Path) -> None:
     b = Builder()
     weight = b.constant("w", b.rng.standard_normal((128, 8)))
-    b.output(b.node("product", "MatMul", [b.input("x", (1, 4, 128)), weight]))
+    b.output(b.node("product", "MatMul", [b.input("x", (1, 64, 128)), weight]))
     prepared = Workspace(b.model(), tmp_path, capabilities_for("x86_64")).prepared
     imported = Placement([(Port("product", 0), QType.UINT8)])
     strategy = Anchors(prepared.graph, prepared.units, prepared.rules, [("imported", imported)], lambda: spare)
@@ -84,10 +85,29 @@ def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, 
     assert all(name.startswith("weight-only") for name in asked[4:])
 
 
+@pytest.mark.parametrize(("rows", "tried"), [(1, True), (4, True), (64, False)])
+def test_weights_alone_are_tried_in_any_case_where_products_have_few_rows(
+    rows: int, tried: bool, tmp_path: Path
+) -> None:
+    """A decoder's step reads its weights for one row: small weights are fast ones there."""
+    b = Builder()
+    value = b.node("product", "MatMul", [b.input("x", (1, rows, 128)), b.constant("w", np.ones((128, 256)))])
+    many = b.node("many", "MatMul", [b.input("y", (1, 64, 128)), b.constant("v", np.ones((128, 8)))])
+    b.output(value)
+    b.output(many)
+    prepared = Workspace(b.model(), tmp_path, capabilities_for("x86_64")).prepared
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules, spare=lambda: False)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+    assert any(name.startswith("weight-only") for name in asked) is tried
+
+
 def test_weights_alone_are_tried_in_any_case_where_they_usually_gain(tmp_path: Path) -> None:
     b = Builder()
     weight = b.constant("w", b.rng.standard_normal((128, 8)))
-    b.output(b.node("product", "MatMul", [b.input("x", (1, 4, 128)), weight]))
+    b.output(b.node("product", "MatMul", [b.input("x", (1, 64, 128)), weight]))
     target = Capabilities(openvino_rules("x86_64", frozenset({"avx512_vnni"})))
     prepared = Workspace(b.model(), tmp_path, target).prepared
     strategy = Anchors(prepared.graph, prepared.units, prepared.rules, spare=lambda: False)

@@ -140,7 +140,9 @@ class Budget(TimeLimit):
 
     def spare(self) -> bool:
         """Whether a trial takes a small share of the time that is left; a resumed run gets the same answer."""
-        return self._journal.once(SPARE, lambda: self._time.trial_s <= _SPARE * self._time.end().left)
+        return self._journal.once(
+            SPARE, lambda: self._time.trial_s + max(self._outside_s) <= _SPARE * self._time.end().left
+        )
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """See :class:`Limits`."""

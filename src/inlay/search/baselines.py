@@ -25,7 +25,8 @@ class Anchors(Scripted):
     """Float; every selectable unit; units with Conv, MatMul and Gemm only; each other precision; imported placements.
 
     Precisions that the target calls ``spare`` come last, and only where ``spare`` says that there is time: where they
-    gain nothing, what they save in memory is no reason to judge fewer other placements.
+    gain nothing, what they save in memory is no reason to judge fewer other placements. Where products have few rows,
+    they may well gain, and are anchors like the others.
 
     Attributes:
         trials: of the anchors so far, by name.
@@ -41,7 +42,8 @@ class Anchors(Scripted):
     ) -> None:
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}
-        self._late = frozenset(form.name for form in rules.forms if form.spare)
+        late = not _few_rows(graph, units)
+        self._late = frozenset(form.name for form in rules.forms if form.spare and late)
         self._spare = spare
         self._placements = anchor_placements(graph, units, rules, imported)
 
@@ -51,6 +53,19 @@ class Anchors(Scripted):
             self.trials[name] = yield Proposal(placement, name, anchor=True)
         for name, placement in late if late and self._spare() else ():
             self.trials[name] = yield Proposal(placement, name, anchor=True)
+
+
+def _few_rows(graph: Graph, units: Sequence[Unit]) -> bool:
+    """Whether most of the weights of products are in some with few rows."""
+    few = whole = 0
+    for unit in units:
+        sizes = [graph.size(graph.value_of(port)) or 0 for port in unit.weights]
+        if unit.op_type in ("MatMul", "Gemm") and sizes:
+            output = graph.node(unit.name).outputs[0]
+            size, columns = graph.size(output), (graph.shape(output) or (None,))[-1]
+            whole += sum(sizes)
+            few += sum(sizes) if size and columns and size // columns <= policy.FEW_ROWS else 0
+    return 2 * few > whole
 
 
 def anchor_units(units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
