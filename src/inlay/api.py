@@ -99,6 +99,7 @@ def tune(
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = TuneConfig.schemes_per_region,
     pattern_cache: Annotated[str | Path | None, options.PATTERN_CACHE] = None,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
+    max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset,
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     nodes: Annotated[Sequence[str], options.NODES] = TuneConfig.nodes,
     recipe: Annotated[str | Path | Recipe | None, options.SEARCH_RECIPE] = None,
@@ -198,12 +199,11 @@ def bench(
     """
     if len(models) < 2:
         raise UsageError("bench compares models: give two or more")
-    spec = target_of(target, target_options, threads)
     files = [load(m) for m in models]
     refuse_other_inputs(files)
     rng = np.random.default_rng(seed)
-    given = Given.of(files[0], data, bind, images)
-    return compare(files, spec, given.workload(rng, shapes, batch), blocks, processes, rng)
+    workload = Given.of(files[0], data, bind, images).workload(rng, shapes, batch)
+    return compare(files, target_of(target, target_options, threads), workload, blocks, processes, rng)
 
 
 @documented
@@ -221,6 +221,7 @@ def quantize(
     recipe: Annotated[str | Path | Recipe, options.RECIPE] = options.BY_COSTS,
     min_sqnr: Annotated[float, options.INSTANT_MIN_SQNR] = options.DEFAULT_MIN_SQNR_DB,
     quant_type: Annotated[str, options.QUANT_TYPE] = TuneConfig.quant_type,
+    max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset,
     threads: Annotated[int, options.THREADS] = 1,
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     seed: Annotated[int, options.SEED] = 0,
@@ -237,7 +238,7 @@ def quantize(
     samples = given.masked(given.samples_or_random(np.random.default_rng(seed), RANDOM_SAMPLES), mask)
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
-    wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed)
+    wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed, max_opset)
     done = _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish)
     return replace(done, warning=elsewhere(rules, lambda: create(spec).fingerprint()) or done.warning)
 
@@ -387,12 +388,11 @@ def regions(
         given = Given.read(model, data, bind, images)
         samples = given.samples_or_random(np.random.default_rng(0), 1)
         prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
-        graph, rules, allowed = prepared.graph, prepared.rules, prepared.allowed
-        units = prepared.units if allowed is None else None
+        graph, rules, allowed, units = prepared.graph, prepared.rules, prepared.allowed, prepared.units
         del given, prepared
         gc.collect()  # of a large model, its nodes take as much memory as its regions and patterns will
         config = Config(
             maximum_sequence_region_size=maximum_sequence_region_size,
             minimum_topdown_search_size=minimum_topdown_search_size,
         )
-        return find_search_space(graph, rules, None, allowed, config, units=units)
+        return find_search_space(graph, rules, None, allowed, config, units=units if allowed is None else None)

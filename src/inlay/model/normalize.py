@@ -64,6 +64,7 @@ class FloatRewrite:
         reason: for people: why it is faster there.
         source: where that is known from, and the figures.
         observes: what it writes depends on values of the sample.
+        opset: to which it raises older models; 0 where it does not.
     """
 
     name: str
@@ -71,6 +72,7 @@ class FloatRewrite:
     reason: str
     source: str
     observes: bool = False
+    opset: int = 0
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ class TuneConfig:
     schemes_per_region: Annotated[int, options.SCHEMES_PER_REGION] = 30
     pattern_cache: Annotated[Path | None, options.PATTERN_CACHE] = None
     quant_type: Annotated[str, options.QUANT_TYPE] = AUTO
+    max_opset: Annotated[int | None, options.MAX_OPSET] = None
     augment: Annotated[str, options.AUGMENT] = "auto"
     nodes: Annotated[tuple[str, ...], options.NODES] = ()
     recipe: Annotated[Recipe | None, options.SEARCH_RECIPE] = None
@@ -78,6 +79,7 @@ class TuneConfig:
             "methods": ",".join(self.methods),
             "protocol": str(self.protocol),
             **({} if self.quant_type == AUTO else {"quant_type": self.quant_type}),
+            **({} if self.max_opset is None else {"max_opset": str(self.max_opset)}),
             **({"freeze_shapes": "True"} if self.freeze_shapes else {}),
             **({"shapes": " ".join(self.shapes)} if self.shapes else {}),
             **({"batch": str(self.batch)} if self.batch else {}),

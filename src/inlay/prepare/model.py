@@ -129,8 +129,14 @@ def prepare(
 
     Raises:
         ModelError: the model does not run, or its Q/DQ nodes cannot be taken out without changing it.
-        UsageError: a glob or a rule of the recipe matches no node.
+        UsageError: a glob or a rule of the recipe matches no node, or the model is newer than written ones may be.
     """
+    given = file.model.opset_imports.get("", 0)
+    if target.max_opset is not None and given > target.max_opset:
+        raise UsageError(
+            f"--max-opset {target.max_opset}: {file.path} is in opset {given}, and no opset is lowered; export the "
+            "model again for an older one"
+        )
     extraction = extraction or take_apart(file, [feed], folder)
     model = file.model if extraction is None else extraction.model
     runs = _Runs(model, feed, folder)

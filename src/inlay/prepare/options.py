@@ -217,6 +217,13 @@ QUANT_TYPE = Option(
     "Type of quantized activations: int8, uint8, int16, uint16, fp8, as the target has it; auto leaves it the choice.",
     metavar="TYPE",
 )
+MAX_OPSET = Option(
+    "Newest opset that written models may have, for runtimes that know no newer one; what needs more is left out.",
+    "Q/DQ nodes with a scale for each channel need 13.",
+    metavar="N",
+    type=int,
+    least=13,
+)
 AUGMENT = Option(
     "Variations of the samples that ranges also suit, and what a model loses on them: none, auto, or "
     "module:function(sample, rng), which gives samples by name.",

@@ -90,6 +90,8 @@ EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(flo
 """What the channels of activations are divided by, for the products that read them."""
 FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
 """Sizes of the dynamic dimensions that were fixed, by symbol."""
+MAX_OPSET = Fact("max_opset", int)
+"""The newest opset that written models may have, where there is a limit."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""
 CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)

@@ -182,7 +182,7 @@ def dry_run(asked: TuneRequest) -> DryRun:
         into_folder = replace(asked, out=Path(folder) / _RUN_FOLDER, restart=False)
         with open_session(into_folder) as session:
             run_given(session)
-            parts, target = session.inputs.parts, Capabilities.of(create(config.target))
+            parts, target = session.inputs.parts, Capabilities.of(create(config.target), max_opset=config.max_opset)
             extraction = take_apart(file, parts.calibration.feeds[:1], session.work)
             feed = parts.calibration.feeds[0]
             prepared = prepare(file, target, feed, session.work, config.nodes, config.recipe, extraction)

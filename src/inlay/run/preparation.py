@@ -6,7 +6,7 @@ from inlay.data import evenly_spaced
 from inlay.prepare.equalize import Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
-from inlay.run.facts import EQUALIZATION, FROZEN, SATURATIONS
+from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, SATURATIONS
 from inlay.run.session import Session
 from inlay.targets.base import Capabilities
 
@@ -25,6 +25,8 @@ def prepare_model(session: Session, target: Capabilities) -> PreparedModel:
         journal.record_fact(SATURATIONS, {s.node: s.form for s in extraction.saturations})
     if inputs.frozen:
         journal.record_fact(FROZEN, inputs.frozen)
+    if config.max_opset is not None:
+        journal.record_fact(MAX_OPSET, config.max_opset)
     feed, frozen = samples.feeds[0], inputs.frozen
     return prepare(inputs.file, target, feed, session.work, config.nodes, config.recipe, extraction, frozen)
 

@@ -129,6 +129,7 @@ def quantize(
     specs: Sequence[InputSpec] = (),
     augment: str = "auto",
     seed: int = 0,
+    max_opset: int | None = None,
 ) -> Quantized:
     """Quantize ``file`` and write it to ``out``.
 
@@ -145,6 +146,7 @@ def quantize(
         specs: of the inputs, with the sizes that dynamic dimensions have; by default as the model says.
         augment: how samples are varied, as in :func:`~inlay.data.stress_set`.
         seed: of the variations.
+        max_opset: the newest opset that the file may have.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -165,7 +167,7 @@ def quantize(
             raise ModelError(f"{file.path} does not run on {spec.name}: {error}") from error
         extraction = take_apart(file, samples.feeds, work)
         made = create(spec)
-        target = Capabilities.of(made, quant_type)
+        target = Capabilities.of(made, quant_type, max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if real and extraction is None:

@@ -130,7 +130,7 @@ class _Calibrated:
 def _calibrate(session: Session, given: Given) -> _Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
-    target = Capabilities.of(create(config.target), config.quant_type)
+    target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
     feeds = parts.calibration.feeds
     prepared = prepare_model(session, target)
     imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)

@@ -169,6 +169,8 @@ def _rewrites_by_port(placement: Placement) -> Mapping[Port, frozenset[str]]:
 def _check_type(rule: RecipeRule, rules: Rules) -> None:
     form = "" if rule.config is None else rule.config.form
     forms = [f.name for f in rules.forms]
+    if form in rules.too_new:
+        raise UsageError(f"recipe: {rule}: {rules.too_new[form]}")
     if form and form not in forms:
         words = ", ".join(["float", "int", *(t.value for t in QType if not t.dynamic and not t.block), *forms])
         raise UsageError(f"recipe: {rule}: the target has no precision {form!r}; give {words}")
@@ -179,6 +181,8 @@ def _check_type(rule: RecipeRule, rules: Rules) -> None:
     qtype = None if rule.config is None else rule.config.activation
     if qtype is None or rule.scope is Scope.PORT:
         return
+    if qtype.value in rules.too_new:
+        raise UsageError(f"recipe: {rule}: {rules.too_new[qtype.value]}")
     if qtype not in rules.types:
         known = ", ".join(sorted(t.value for t in rules.types))
         raise UsageError(f"recipe: {rule}: the target runs activations in {known}, not {qtype.value}")

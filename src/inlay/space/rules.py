@@ -146,6 +146,7 @@ class Rules:
             imply; 0 where the clamping is free.
         product_cost: price of one multiply-accumulate in low precision.
         barred: why nothing of a model can run in low precision, where the table does not apply to it.
+        too_new: precisions that were left out since models with them would be too new, each with what would help.
     """
 
     activation: QType
@@ -165,6 +166,7 @@ class Rules:
     unfold_cost: float = 4.0
     product_cost: float = 1 / 64
     barred: str = ""
+    too_new: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def types(self) -> tuple[QType, ...]:
@@ -181,6 +183,27 @@ class Rules:
         """The same with another usual type of activations, one of :attr:`types`."""
         return replace(self, activation=usual, other_activations=frozenset(self.types) - {usual})
 
+    def up_to(self, opset: int | None) -> Rules:
+        """The same without what needs Q/DQ nodes of a newer opset.
+
+        Raises:
+            UsageError: the usual type of activations does.
+        """
+        if opset is None:
+            return self
+        needed = {t.value: t.opset for t in self.types} | {f.name: f.weight.opset for f in self.forms}
+        late = {name: n for name, n in needed.items() if n > opset}
+        too_new = {name: f"{name} needs opset {n}, and --max-opset is {opset}" for name, n in late.items()}
+        if self.activation.value in late:
+            raise UsageError(f"the target's activations: {too_new[self.activation.value]}")
+        return replace(
+            self,
+            other_activations=frozenset(t for t in self.other_activations if t.value not in late),
+            fast={t: ops for t, ops in self.fast.items() if t.value not in late},
+            forms=tuple(f for f in self.forms if f.name not in late),
+            too_new=too_new,
+        )
+
     def in_type(self, name: str, option: str = "--quant-type") -> Rules:
         """The same with the activations of a search in one type alone, by its name; :data:`AUTO` leaves it the choice.
 
@@ -190,6 +213,8 @@ class Rules:
         if name == AUTO:
             return self
         usual = next((t for t in self.types if t.value == name), None)
+        if name in self.too_new:
+            raise UsageError(f"{option} {name}: {self.too_new[name]}")
         if usual is None:
             known = ", ".join(sorted(t.value for t in self.types))
             raise UsageError(f"{option} {name}: activations of this target are {known}")

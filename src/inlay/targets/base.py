@@ -188,21 +188,27 @@ class Capabilities:
         rules: what it runs in low precision.
         float_rewrites: rewrites of the float model that suit its kernels.
         rewrites: rewrites of quantized operators that suit its kernels.
+        max_opset: the newest opset that written models may have; None for any.
     """
 
     rules: Rules
     float_rewrites: tuple[FloatRewrite, ...] = ()
     rewrites: tuple[Rewrite[Any], ...] = ()
+    max_opset: int | None = None
 
     def __post_init__(self) -> None:
         selectable = frozenset(r.name for r in self.rewrites if r.selectable)
         object.__setattr__(self, "rules", replace(self.rules, rewrites=selectable))
 
     @classmethod
-    def of(cls, target: Target, quant_type: str = AUTO) -> Capabilities:
-        """Those of ``target``, with activations of ``quant_type`` (:meth:`Rules.in_type`, whose errors it raises)."""
-        rules = target.rules().in_type(quant_type)
-        return cls(rules, tuple(target.float_rewrites()), tuple(target.rewrites()))
+    def of(cls, target: Target, quant_type: str = AUTO, max_opset: int | None = None) -> Capabilities:
+        """Those of ``target``, with activations of ``quant_type`` (:meth:`Rules.in_type`, whose errors it raises).
+
+        What would make a model newer than ``max_opset`` is left out.
+        """
+        rules = target.rules().up_to(max_opset).in_type(quant_type)
+        passes = (r for r in target.float_rewrites() if max_opset is None or r.opset <= max_opset)
+        return cls(rules, tuple(passes), tuple(target.rewrites()), max_opset)
 
 
 OptionValue = str | int | float | bool
