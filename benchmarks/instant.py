@@ -60,7 +60,7 @@ def row(subject: Subject, folder: Path, long: Path | None) -> dict[str, Any]:
         "trained": subject.trained,
         "wall_s": round(wall_s, 1),
         "inside_s": round(inside_s, 1),
-        "builds": None if how is None else how.builds,
+        "builds": None if how is None else how.models,
         "table": None if how is None else how.source.split(" (")[0],
         "predicted": None if how is None else how.speedup,
         "over_given": readings.ratio("given", "delivered"),

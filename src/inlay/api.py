@@ -226,7 +226,7 @@ def quantize(
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
-    """Quantize in one shot, without measuring: by the processor's cost table within an accuracy bound, or by a recipe.
+    """Quantize in one shot, without a search: by the processor's cost table within an accuracy bound, or by a recipe.
 
     Raises:
         UsageError: no such recipe, or a rule of it matches nothing.

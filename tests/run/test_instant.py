@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnx
 import pytest
 
 from inlay import api
-from inlay.errors import UsageError
+from inlay.errors import Crashed, UsageError
+from inlay.measure.client import Timing, Worker
 from inlay.run import calibrate_machine as calibration
+from inlay.run import quantize as quantizing
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.run.quantize import Quantized
 from inlay.search import policy
 from inlay.search.cost_table import CostTable, Fit
 from inlay.search.workload import Workload
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Artifact, KernelTime, TargetSpec
 from inlay.targets.onnxruntime import target as target_module
 from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing.models import random_feed, residual_model, run_reference
@@ -43,6 +48,44 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+class _Machine(Worker):
+    """Times by the number of Q/DQ nodes, whatever the processor: each makes a model slower by ``per_node``."""
+
+    per_node = 0.0
+    timed: ClassVar[list[int]] = []
+
+    def time(
+        self,
+        artifacts: Sequence[Artifact],
+        feed: Path,
+        blocks: int,
+        slot_ns: int,
+        seed: int,
+        left_s: Callable[[], float] = lambda: math.inf,
+    ) -> Timing:
+        protos = [onnx.load(a.path, load_external_data=False) for a in artifacts]
+        counts = [sum("Linear" in n.op_type for n in proto.graph.node) for proto in protos]
+        self.timed.extend(counts)
+        ns = np.tile([1e6 * (1.0 + self.per_node * n) for n in counts], (blocks, 1))
+        return Timing(ns, np.zeros(blocks), np.zeros_like(ns), np.zeros_like(ns))
+
+    def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
+        return []
+
+
+def _machine(monkeypatch: pytest.MonkeyPatch, per_node: float) -> type[_Machine]:
+    """One of which ``quantize`` has a table, and times of its own."""
+    machine = type("Machine", (_Machine,), {"per_node": per_node, "timed": []})
+    monkeypatch.setattr(quantizing, "Worker", machine)
+    return machine
+
+
+@pytest.fixture
+def as_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantized models are faster."""
+    _machine(monkeypatch, -0.005)
+
+
 def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float = 20.0) -> tuple[Quantized, int]:
     if table is not None:
         write_costs(OrtCpuTarget().fingerprint(), table)
@@ -53,17 +96,53 @@ def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float = 20.0) -
     return done, sum(n.op_type == "QuantizeLinear" for n in onnx.load(out).graph.node)
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "as_priced")
 def test_what_is_faster_by_the_table_is_quantized(tmp_path: Path) -> None:
     done, pairs = _quantize(tmp_path, _priced(1.0, 0.25))
     assert done.by_costs is not None
-    assert done.by_costs.speedup == pytest.approx(4.0, rel=0.01)
     assert done.by_costs.kept
+    assert done.by_costs.timed is not None
+    assert done.by_costs.timed.low > 1.0
     assert pairs > 0
-    assert done.by_costs.builds <= 3
+    assert done.by_costs.models <= 3
 
 
 @pytest.mark.usefixtures("cache")
+def test_where_nothing_is_timed_the_table_alone_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_time(self: Worker, *args: object, **kwargs: object) -> Timing:
+        raise Crashed("it died")
+
+    monkeypatch.setattr(Worker, "time", no_time)
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25))
+    assert done.by_costs is not None
+    assert done.by_costs.timed is None
+    assert done.by_costs.speedup == pytest.approx(4.0, rel=0.01)
+    assert pairs > 0
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_faster_by_the_table_alone_is_not_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = _machine(monkeypatch, 0.01)
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25))
+    assert pairs == 0
+    assert max(machine.timed) > 0, "it was tried"
+    assert done.by_costs is not None
+    assert done.by_costs.kept
+    assert done.by_costs.models <= 3
+    assert done.by_costs.rejected is not None
+    assert done.by_costs.rejected.high < 1.0
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_hardly_slower_by_the_table_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, -0.005)
+    assert _quantize(tmp_path, _priced(1.0, 1.1))[1] > 0
+    machine = _machine(monkeypatch, -0.005)
+    assert _quantize(tmp_path, _priced(1.0, 1.5 * policy.CHALLENGE))[1] == 0
+    assert max(machine.timed) == 0, "what is expected to be much slower is not even built"
+
+
+@pytest.mark.usefixtures("cache", "as_priced")
 def test_an_anchor_that_is_hardly_slower_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call in low precision costs something, so that by the table alone the smallest units stay float."""
     table = _priced(1.0, 0.25)
@@ -94,7 +173,7 @@ def test_conversions_that_cost_more_than_they_gain_are_not_made(tmp_path: Path) 
     assert (done.ports, pairs) == (0, 0)
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("cache", "as_priced")
 def test_a_bound_that_no_placement_keeps_gives_the_float_model_and_says_so(tmp_path: Path) -> None:
     done, pairs = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=90.0)
     assert pairs == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,6 @@ import pytest
 import inlay
 from inlay.data import Samples, StressSet, Variation, load_feed
 from inlay.errors import RunFailed, UsageError
-from inlay.measure.client import Worker
 from inlay.run.robustness import Robustness, StressTest
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
@@ -36,7 +36,7 @@ def model(folder: Path) -> Path:
 
 def test_quantize_tells_what_variations_lose(tmp_path: Path) -> None:
     path, data = model(tmp_path), images(4)
-    found = inlay.quantize(path, tmp_path / "q.onnx", data=data)
+    found = inlay.quantize(path, tmp_path / "q.onnx", data=data, recipe="full-int8")
     assert found.robustness is not None
     assert found.accuracy is not None
     assert found.robustness.samples_db == found.accuracy.sqnr_db
@@ -83,8 +83,8 @@ def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     arrays = [np.full(n, n, np.float32) for n in (4, 3, 4)]
     stress = StressSet(tuple(Variation(f"way {i}", {"x": a}, 0) for i, a in enumerate(arrays)))
     given = Samples(({"x": arrays[0]},), "npz", "test")
-    worker, float_model = cast(Worker, _Refusing()), cast(Artifact, SimpleNamespace())
-    test = StressTest.of(stress, given, tmp_path / "varied", worker, float_model)
+    run = partial(_Refusing().run, cast(Artifact, SimpleNamespace()))
+    test = StressTest.of(stress, given, tmp_path / "varied", run)
     assert list(test.names) == ["way 0", "way 2"]
     outputs = [{"y": 2.0 * f["x"]} for f in test.samples.feeds]
     outputs[1] = {"y": outputs[1]["y"] * 1.1}  # 20 dB
@@ -94,5 +94,5 @@ def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     assert found.varied_db["way 2"] == pytest.approx(20.0, abs=1e-3)
     assert str(found) == "30.0 dB on the samples, 20.0 dB with way 2, the worst of 2 ways to vary them"
     assert str(Robustness(30.0, {"way": 20.0})) == "30.0 dB on the samples, 20.0 dB with way"
-    nothing = StressTest.of(StressSet(), given, tmp_path / "none", worker, float_model)
+    nothing = StressTest.of(StressSet(), given, tmp_path / "none", run)
     assert nothing.robustness([], 30.0) is None

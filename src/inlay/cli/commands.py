@@ -106,7 +106,7 @@ def quantize(
     ] = False,
     **options: Any,
 ) -> None:
-    """Quantize in seconds, without measuring: by the processor's cost table within a bound, or by a recipe."""
+    """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
     done = api.quantize(**options)
     if as_json:
         typer.echo(json.dumps(render.quantized_json(done), indent=2, allow_nan=False))

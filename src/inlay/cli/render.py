@@ -152,10 +152,8 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
 def quantized(done: Quantized) -> Iterator[str]:
     """What ``inlay quantize`` did."""
     low, all_units = done.units
-    yield (
-        f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {low} of {all_units} operators in 8 bits, "
-        f"{done.ports} quantized inputs; ranges by {done.ranges}."
-    )
+    what = f"{low} of {all_units} operators in 8 bits, {done.ports} quantized inputs; ranges by {done.ranges}"
+    yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {what if done.ports else 'the float model'}."
     yield from _by_costs(done)
     if done.accuracy is not None:
         judged = done.accuracy.samples
@@ -224,10 +222,13 @@ def _by_costs(done: Quantized) -> Iterator[str]:
             "inlay tune searches for one, --min-sqnr lowers the bound."
         )
     elif not done.ports:
-        yield "  Float is expected to be the fastest."
+        slower = "" if how.rejected is None else f": the best in low precision had {ratio(how.rejected)}"
+        yield f"  Float is the fastest{slower}; inlay tune searches on."
+    elif how.timed is not None:
+        yield f"  Timed for a moment: {ratio(how.timed)} over float; inlay tune searches on, and confirms."
     else:
         yield f"  Predicted, not measured: {how.speedup:.2f}x over float; inlay bench or inlay tune measures it."
-    yield f"  Nothing was timed; {how.builds} models were built. Cost table: {how.source}."
+    yield f"  {how.models} models were built. Cost table: {how.source}."
 
 
 def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str]:

@@ -65,6 +65,15 @@ class Session:
         self._native = Resident(NativeSession, str(path), optimize, fuse_qdq, threads or _usable_cores())
         self.outputs, self.types = call("building the model", signature, self._native, limits=self._limits)
 
+    @classmethod
+    def of_file(cls, path: Path, size: int, nodes: int) -> Session:
+        """Of a model where it lies, with all optimizations; ``size`` is that of all its files in bytes."""
+        session = cls.__new__(cls)
+        session._limits = limits_for(size, nodes)
+        session._native = Resident(NativeSession, str(path.resolve()), True, True, _usable_cores())
+        session.outputs, session.types = call("building the model", signature, session._native, limits=session._limits)
+        return session
+
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name. Raises RunFailed, Crashed, TimedOut."""
         return self.inside([feed], NativeSession.run, dict(feed))

@@ -1,14 +1,14 @@
-"""A placement from what is known of the processor, without a measurement: costs by its table, noise by one probe model.
+"""A placement from what is known of the processor: costs by its table, noise by one probe model.
 
 The costs of all units and values come from the cost table (:mod:`inlay.search.cost_table`), and so does the choice
 among selectable rewrites. One model with switches tells how much noise each source makes. The integer program that the
 search uses gives the fastest labeling within the bound; a labeling that turned out too noisy on the target is followed
-by one that may make as much less as was missing. An anchor that is expected to be hardly slower is preferred.
+by one that may make as much less as was missing. An anchor that is expected to be hardly slower is preferred, until
+profiles of the few models that are built anyway have corrected the table.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from inlay.data import Feed
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
@@ -31,27 +32,34 @@ from inlay.search.rewrite_choice import RewriteChoice
 from inlay.search.solver import Solver
 from inlay.search.surrogate import with_rewrites
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
+from inlay.targets.base import KernelTime
 from inlay.trial import noise_of
 from inlay.types import Placement
 
 _PROBING_S = 2.0
-"""Seconds for probing every source: of the ten that an answer may take."""
+"""Seconds for probing every source, at most: of the ten that an answer may take."""
+_PROBING_SHARE = 0.3
+"""The same, of the time that is left: building the probe model and finding out its pace take as long again."""
+_TIMED = 0.01
+"""Relative standard deviation of a latency from a few blocks."""
 _SOLVING_S = 1.0
 """Seconds for one integer program."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """A placement, and what is expected of it.
 
     Attributes:
         placement: with the rewrites that are expected to pay.
-        ns: nanoseconds per inference that the table predicts for it.
+        labels: of its units.
+        ns: nanoseconds per inference that are expected of it.
         float_ns: the same for the model without Q/DQ nodes.
         anchors_ns: the same for each anchor, by name.
     """
 
     placement: Placement
+    labels: np.ndarray
     ns: float
     float_ns: float
     anchors_ns: dict[str, float]
@@ -71,7 +79,7 @@ def priced_model(prepared: PreparedModel, graph: UnitGraph, table: CostTable) ->
 
 
 class Instant:
-    """Placements by the table, without measurements.
+    """Placements by the table, and by profiles where some were taken in.
 
     Args:
         prepared: the model.
@@ -79,7 +87,7 @@ class Instant:
         table: qparams.
         feeds: samples on which noise is probed; none where noise does not matter.
         bound_db: least SQNR of the worst output; None for no bound.
-        clock: returns seconds.
+        deadline: when a placement must be there.
     """
 
     def __init__(
@@ -89,9 +97,9 @@ class Instant:
         table: QParamsTable,
         feeds: Sequence[Feed],
         bound_db: float | None,
-        clock: Callable[[], float] = time.monotonic,
+        deadline: Deadline = NEVER,
     ) -> None:
-        self._prepared, self._table, self._feeds, self._clock = prepared, table, feeds, clock
+        self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
         self._model, self._rewrites = priced_model(prepared, self._graph, costs)
         self._bound_db = bound_db if feeds else None
@@ -112,19 +120,64 @@ class Instant:
     def choose(self) -> Choice:
         """The fastest placement that is expected to keep the bound."""
         problem = self._model.expected_problem()
-        anchors = {name: self._graph.labels(chosen) for name, chosen in anchor_units(self._prepared.units).items()}
-        maximum = None if self._bound_db is None else noise_of(self._bound_db + self._lacking_db)
+        anchors = self._anchors
+        maximum = self._maximum
         if maximum is None:
             labels = self._solver.solve_unconstrained(problem, list(anchors.values()))
         else:
             labels = self._solver.solve(problem, maximum, known=list(anchors.values()), exact=True)
         labels = self._graph.fixed_point(labels)
-        costs = {name: self._model.predict(each).mean for name, each in anchors.items()}
-        limit_ns = policy.UNIFORM_CREDIT * self._model.predict(labels).mean
-        if labels.any():
-            close = [name for name in sorted(costs, key=costs.__getitem__) if costs[name] <= limit_ns]
-            labels = next((each for name in close if self._keeps(each := anchors[name], maximum)), labels)
-        return Choice(self._placement(labels), self._model.predict(labels).mean, self._ns_in_float, costs)
+        if labels.any() and not self._model.profiled:
+            labels = self._anchor_within(policy.UNIFORM_CREDIT * self._model.predict(labels).mean, labels)
+        return self._choice(labels)
+
+    def challenge(self) -> Choice:
+        """The anchor that keeps the bound and may gain most over float if the table is wrong; float where none may."""
+        float_ns, in_float_ns = self._ns_in_float, self._model.expected_problem().float_cost
+
+        def at_best(labels: np.ndarray) -> float:
+            return self.expected(labels) - (1.0 - 1.0 / policy.CHALLENGE) * float(in_float_ns[labels != 0].sum())
+
+        nothing = np.zeros(len(self._graph.units), np.int8)
+        return self._choice(self._anchor_within(float_ns / policy.QUICK_GAIN, nothing, at_best))
+
+    def in_float(self) -> Choice:
+        """Nothing in low precision."""
+        return self._choice(np.zeros(len(self._graph.units), np.int8))
+
+    def expected(self, labels: np.ndarray) -> float:
+        """Nanoseconds per inference, by all that is known by now."""
+        return self._model.predict(labels).mean
+
+    def learn(self, labels: np.ndarray, kernels: Sequence[KernelTime], ns: float) -> None:
+        """Correct the table by a model that was timed: its kernels, and nanoseconds per inference.
+
+        Without kernels nothing is learned: the time of one precision alone would favor the other one.
+        """
+        if not kernels:
+            return
+        self._model.update_from_profile(labels, kernels, ns)
+        self._model.update_from_latency(labels, ns, _TIMED)
+
+    @property
+    def _anchors(self) -> dict[str, np.ndarray]:
+        return {name: self._graph.labels(chosen) for name, chosen in anchor_units(self._prepared.units).items()}
+
+    @property
+    def _maximum(self) -> float | None:
+        return None if self._bound_db is None else noise_of(self._bound_db + self._lacking_db)
+
+    def _anchor_within(
+        self, ns: float, otherwise: np.ndarray, cost: Callable[[np.ndarray], float] | None = None
+    ) -> np.ndarray:
+        """The anchor of least ``cost`` up to ``ns`` that is expected to keep the bound."""
+        cost = cost or self.expected
+        ranked = sorted((each for each in self._anchors.values() if cost(each) <= ns), key=cost)
+        return next((each for each in ranked if self._keeps(each, self._maximum)), otherwise)
+
+    def _choice(self, labels: np.ndarray) -> Choice:
+        costs = {name: self._model.predict(each).mean for name, each in self._anchors.items()}
+        return Choice(self._placement(labels), labels, self._model.predict(labels).mean, self._ns_in_float, costs)
 
     def _keeps(self, labels: np.ndarray, maximum: float | None) -> bool:
         """Whether a labeling is quantized, and its noise within the bound as far as a probe can tell."""
@@ -151,7 +204,8 @@ class Instant:
             probe = NoiseProbe(
                 prepared.probe_base, prepared.store, prepared.graph, prepared.units, prepared.rules, self._table
             )
-            budget = probe_budget(probe, self._feeds, _PROBING_S, self._clock)
+            seconds = min(_PROBING_S, _PROBING_SHARE * self._deadline.left)
+            budget = probe_budget(probe, self._feeds, seconds, self._deadline.clock)
             probe.use(self._feeds[: budget.ranked_samples])
             units = [u for u in prepared.units if u.quantizable]
             ask = partial(probe.noise, samples=budget.source_samples)

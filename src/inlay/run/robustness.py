@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import numpy as np
 
 from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
 from inlay.errors import RunFailed, TargetError
-from inlay.measure.client import Worker
 from inlay.quant.accuracy import Bound, Judge, Outputs
-from inlay.targets.base import Artifact
+
+RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
+"""Outputs of a model for the samples in files. Raises TargetError."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,20 @@ class StressTest:
     samples: Samples
 
     @classmethod
-    def of(cls, stress: StressSet, samples: Samples, folder: Path, worker: Worker, model: Artifact) -> StressTest:
-        """Of the variations that the float ``model`` runs on: it may refuse another length, for instance.
+    def of(cls, stress: StressSet, samples: Samples, folder: Path, run: RunFiles) -> StressTest:
+        """Of the variations that the float model runs on: it may refuse another length, for instance.
 
         Args:
             stress: the variations.
             samples: what they are of.
             folder: a new one for their files.
-            worker: runs ``model``.
-            model: the float one.
+            run: the float model.
         """
         folder.mkdir()
         paths = [folder / f"{number}.npz" for number in range(len(stress.variations))]
         for path, feed in zip(paths, stress.feeds, strict=True):
             save_feed(path, feed)
-        found = dict(enumerate(_outputs(worker, model, paths)))
+        found = dict(enumerate(_outputs(run, paths)))
         kept = [i for i, outputs in found.items() if outputs is not None]
         varied = Samples(tuple(stress.feeds[i] for i in kept), samples.kind, samples.source, mask=samples.mask)
         reference = [outputs for outputs in found.values() if outputs is not None]
@@ -93,17 +93,17 @@ class StressTest:
         return Robustness(samples_db, dict(sorted(found.items(), key=lambda item: item[1]))) if found else None
 
 
-def _outputs(worker: Worker, model: Artifact, paths: Sequence[Path]) -> Sequence[Outputs | None]:
+def _outputs(run: RunFiles, paths: Sequence[Path]) -> Sequence[Outputs | None]:
     """Outputs for each file; None where the model does not run on it."""
     try:
-        return worker.run(model, paths) if paths else []
+        return run(paths) if paths else []
     except RunFailed:
-        return [_one(worker, model, path) for path in paths]
+        return [_one(run, path) for path in paths]
 
 
-def _one(worker: Worker, model: Artifact, path: Path) -> Outputs | None:
+def _one(run: RunFiles, path: Path) -> Outputs | None:
     try:
-        return worker.run(model, [path])[0]
+        return run([path])[0]
     except TargetError:
         return None
 

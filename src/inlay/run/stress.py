@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from inlay.calibrate import policy
 from inlay.data import Samples, StressSet, bound, input_specs
@@ -44,9 +45,8 @@ def calibration_stress(session: Session) -> StressSet:
 
 def stress_test(session: Session, name: str, samples: Samples, given: Artifact) -> StressTest:
     """Variations of ``samples`` that the ``given`` model runs on, as files in the scratch folder ``name``."""
-    return StressTest.of(
-        _varied(session, samples, 1, _count(session)), samples, session.work / name, session.worker, given
-    )
+    varied = _varied(session, samples, 1, _count(session))
+    return StressTest.of(varied, samples, session.work / name, partial(session.worker.run, given))
 
 
 def losses(

@@ -169,6 +169,7 @@ class CostPrior:
         same, pace = self._by_signature(), self._pace()
         ratio, context_ratios = self._low_over_float(), self._context_ratios()
         trends, rates, form_ratios = self._trends(), self._rates(), self._form_ratios()
+        price_ratios = self._price_ratios()
         for at in np.flatnonzero(~seen).tolist():
             signature = self._parameters.signatures[at]
             if signature in same:
@@ -176,7 +177,7 @@ class CostPrior:
             elif signature in self._known:
                 mean[at], relative[at] = self._known[signature] * pace, policy.SAME_SIGNATURE
             elif np.isfinite(self._priced[at]):
-                mean[at], relative[at] = self._priced[at], policy.SAME_SIGNATURE
+                mean[at], relative[at] = self._priced[at] * price_ratios[self._sort(at)], policy.SAME_SIGNATURE
             elif at < self._parameters.first_edge:
                 mean[at], relative[at] = self._from_other_case(at, ratio, context_ratios)
             elif at >= self._parameters.first_form:
@@ -202,6 +203,29 @@ class CostPrior:
         pairs = [(self._mean[at], self._known.get(self._parameters.signatures[at])) for at in seen]
         logs = [np.log(now / earlier) for now, earlier in pairs if earlier and now > 0.0]
         return float(np.exp(np.median(logs))) if logs else 1.0
+
+    def _sort(self, at: int) -> tuple[str, int]:
+        """What a parameter shares the errors of the processor's table with: its operator or value, and its label."""
+        if at < self._parameters.first_edge:
+            return self._graph.units[at // CASES].op_type, at % CASES // 2
+        if at < self._parameters.first_form:
+            return "value", (at - self._parameters.first_edge) % STATES
+        return "form", 0
+
+    def _price_ratios(self) -> Mapping[tuple[str, int], float]:
+        """By sort: profiled over priced costs. A machine's speed differs from hour to hour, and a table is no model.
+
+        The ratio of all that was profiled, drawn towards that of the same sort by as many readings as there are.
+        """
+        sums: defaultdict[tuple[str, int], np.ndarray] = defaultdict(lambda: np.zeros(3))
+        for at in np.flatnonzero((self._count > 0) & np.isfinite(self._priced)).tolist():
+            sums[self._sort(at)] += self._mean[at], self._priced[at], 1.0
+        overall = _log_ratio(*np.sum([*sums.values()], axis=0)[:2]) if sums else 0.0
+        found: defaultdict[tuple[str, int], float] = defaultdict(lambda: float(np.exp(overall)))
+        for sort, (profiled, priced, count) in sums.items():
+            weight = count / (count + policy.PRIOR_READINGS)
+            found[sort] = float(np.exp(weight * _log_ratio(profiled, priced) + (1.0 - weight) * overall))
+        return found
 
     def _low_over_float(self) -> float:
         """Typical ratio of a unit's low-precision cost to its float cost, where both were profiled."""
@@ -300,3 +324,10 @@ class CostPrior:
             base = float(np.median(np.maximum(costs[seen, state] - slope * sizes[seen], 0.0)))
             found[state] = (base, max(slope, 0.0))
         return found
+
+
+def _log_ratio(profiled: float, priced: float) -> float:
+    """Bounded, as sorts that cost next to nothing say nothing."""
+    limit = policy.MOST_OFF_PRICE
+    ratio = (profiled + policy.COST_FLOOR_NS) / (priced + policy.COST_FLOOR_NS)
+    return float(np.log(np.clip(ratio, 1.0 / limit, limit)))

@@ -122,7 +122,14 @@ FIT_REPEATS = 8  # weighted least squares, each with the weights that the last o
 UNIFORM_CREDIT = 1.1
 """Without measurements, how much slower than the best labeling an anchor may be expected to be and is still
 preferred: the table was off by 10 % and more on five real models."""
-
+MOST_OFF_PRICE = 4.0
+"""A ratio of profiled to priced costs beyond which a table is wrong for a sort rather than off: fits are off by up to
+2 for single sorts of kernels."""
+QUICK_GAIN = 1.03
+"""Predicted, over what was timed: below, another model is not built where the answer must be quick."""
+CHALLENGE = 1.3
+"""Where float is expected to be the fastest: how much slower an anchor may be expected to be and is still timed, as the
+table may be off by so much for all that it quantizes."""
 # --- names for people -------------------------------------------------------------------------------------------------
 
 NAME_LENGTH = 49  # characters of a unit's name in an origin: one line of a terminal with the figures beside it

@@ -1,0 +1,242 @@
+"""Quantize in seconds: the processor's cost table proposes, three models are built, and the fastest is delivered.
+
+The table is off by a third for single kernels, so its word alone would at times make a model slower. What is built for
+its accuracy is therefore timed too, for a moment, beside the float model; their profiles correct the table, and if
+another placement is expected to be faster then, that one is built and timed as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.scorer import TableScorer, in_process
+from inlay.calibrate.tables import observe, sharing_of
+from inlay.deadline import Deadline
+from inlay.errors import ModelError, TargetError
+from inlay.measure.stats import LEVEL, speedup
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.calibrator import halves
+from inlay.quant.observers import Method
+from inlay.run.instant import Choice, Instant
+from inlay.run.one_shot import Chosen, OneShot
+from inlay.search import policy
+from inlay.search.cost_table import CostTable
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Interval
+from inlay.types import Placement
+
+INSTANT_S = 9.0
+"""Seconds from the start that an answer is planned to take; with the start of the program it is ten."""
+_MODELS = 2
+"""In low precision that are built: with the float one three."""
+_METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
+"""Of calibration: one that clips nothing, one that clips little, and the one that is chosen most often."""
+_JUDGED = 4
+"""Samples on which ranges are judged."""
+_SELECTION_S = 1.0
+"""For choosing ranges of single values, on a clock that does not depend on the machine."""
+_OBSERVING, _CALIBRATING, _CHOOSING = 0.3, 0.5, 0.6
+"""Shares of what is left of the time when each begins; on most models they take less."""
+_MARGIN_DB = 0.5
+"""What a second try asks for beyond what the first one lacked."""
+_GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
+"""Blocks of a model alone, interleaved blocks of a comparison (six are the fewest with an interval), and nanoseconds
+of one reading."""
+_RACE_S = 1.0
+"""Seconds that the comparison has at least, whatever the time."""
+_PROFILED = 10
+"""Inferences of a profile."""
+_DRAWN = 1.01
+"""Faster by less than this is not faster."""
+
+
+@dataclass(frozen=True)
+class ByCosts:
+    """How a placement was chosen without a search.
+
+    Attributes:
+        source: of the cost table, for people; or why there is none, and the usual recipe was taken.
+        speedup: expected, over the model without Q/DQ nodes; None without a table.
+        timed: the same as timed for a moment; None where nothing was timed, or the file is the float model.
+        rejected: the same of the fastest placement in low precision, where the float model is faster.
+        bound_db: least SQNR that was asked for; None where no samples could tell.
+        tries: placements in low precision that were built; 0 without a table.
+        models: that the target built altogether; that some were built again for their profiles is not counted.
+        kept: the bound holds on the scoring samples; else the file is the float model, as no try kept it.
+    """
+
+    source: str
+    speedup: float | None = None
+    timed: Interval | None = None
+    rejected: Interval | None = None
+    bound_db: float | None = None
+    tries: int = 0
+    models: int = 0
+    kept: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class _Built:
+    """A model that was built.
+
+    Attributes:
+        choice: its placement, and what was expected of it.
+        artifact: its file.
+        accuracy: on the scoring samples; None without samples.
+        kept: whether it keeps the bound.
+    """
+
+    choice: Choice
+    artifact: Artifact
+    accuracy: Accuracy | None
+    kept: bool
+
+    @property
+    def low(self) -> bool:
+        """Whether anything is quantized."""
+        return bool(self.choice.labels.any())
+
+
+def choose_by_costs(
+    one_shot: OneShot, costs: CostTable, source: str, bound_db: float | None, every: Placement, deadline: Deadline
+) -> tuple[Chosen, ByCosts]:
+    """The fastest placement that keeps the bound on the target, among those that there is time to build.
+
+    Args:
+        one_shot: the model.
+        costs: the processor's table.
+        source: of the table, for people.
+        bound_db: least SQNR of the worst output; only with real samples.
+        every: all that may be quantized, for which ranges are chosen.
+        deadline: when the answer is due.
+
+    Raises:
+        InlayError: the model cannot be calibrated.
+    """
+    prepared, samples = one_shot.prepared, one_shot.samples
+    bound_db = bound_db if one_shot.real else None
+    observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
+    numbers = halves(len(samples))[0][:_JUDGED]
+    few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), margin=False)
+    calibration = choose_calibration(
+        prepared,
+        observed,
+        every,
+        samples.feeds if one_shot.real else (),
+        TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])).sqnr_db,
+        _SELECTION_S,
+        methods=_METHODS,
+        deadline=deadline.within(_CALIBRATING * deadline.left),
+    )
+    table, digest = calibration.table(prepared, observed), calibration.digest(observed)
+    writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
+    until = deadline.within(_CHOOSING * deadline.left)
+    instant = Instant(prepared, costs, table, samples.feeds if one_shot.real else (), bound_db, until)
+    race = _Race(one_shot, writer, instant, bound_db, deadline)
+    winner, how = race.run()
+    shared = {d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)}
+    accuracy, varied = winner.accuracy, None
+    if winner.low and accuracy is not None and one_shot.test.feeds:
+        varied = one_shot.worker.run(winner.artifact, one_shot.test.feeds)
+    chosen = Chosen(winner.choice.placement, calibration, table, digest, shared, accuracy, varied)
+    return chosen, replace(how, source=source)
+
+
+class _Race:
+    """Builds what is proposed, judges it, and times it beside the given model.
+
+    Args:
+        one_shot: the model.
+        writer: of candidates.
+        instant: proposes placements.
+        bound_db: least SQNR; None for no bound.
+        deadline: when the answer is due.
+    """
+
+    def __init__(
+        self, one_shot: OneShot, writer: CandidateWriter, instant: Instant, bound_db: float | None, deadline: Deadline
+    ) -> None:
+        self._one_shot, self._writer, self._instant = one_shot, writer, instant
+        self._bound_db, self._deadline = bound_db, deadline
+        self._worker = one_shot.worker
+        self._timing = "latency" not in self._worker.lacks
+
+    def run(self) -> tuple[_Built, ByCosts]:
+        """The fastest model that keeps the bound, and how it was found."""
+        in_float = self._build(self._instant.in_float())
+        low: list[_Built] = []
+        while len(low) < _MODELS and (choice := self._proposal(low)) is not None:
+            low.append(self._build(choice, last=len(low) + 1 == _MODELS))
+        kept = [b for b in low if b.kept]
+        ratios = self._ratios([in_float, *kept])
+        winner, timed, rejected = in_float, None, None
+        if not ratios:
+            winner = min(kept, key=lambda b: b.choice.ns, default=in_float)
+        elif kept:
+            best = max(range(len(kept)), key=lambda i: ratios[i].value)
+            if ratios[best].value > _DRAWN:
+                winner, timed = kept[best], ratios[best]
+            else:
+                rejected = ratios[best]
+        how = ByCosts("", winner.choice.speedup, timed, rejected, self._bound_db, len(low), 1 + len(low))
+        return winner, replace(how, kept=bool(kept) or not low)
+
+    def _proposal(self, low: Sequence[_Built]) -> Choice | None:
+        """What is worth a build besides what was built in low precision; None for nothing."""
+        choice = self._instant.choose()
+        if not choice.labels.any() and not low and self._timing:
+            choice = self._instant.challenge()
+        if not choice.labels.any() or any(b.choice.placement == choice.placement for b in low):
+            return None
+        kept = [self._instant.expected(b.choice.labels) for b in low if b.kept]
+        return None if kept and policy.QUICK_GAIN * choice.ns > min(kept) else choice
+
+    def _build(self, choice: Choice, last: bool = False) -> _Built:
+        """Build a model, judge it, and let the next choice know, unless it is the last one."""
+        artifact, accuracy = self._writer.write(choice.placement), None
+        try:
+            outputs = self._worker.run(artifact, self._one_shot.feeds)
+        except TargetError as error:
+            if not len(choice.placement):
+                raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
+            return _Built(choice, artifact, None, False)
+        if self._one_shot.real:
+            accuracy = self._one_shot.judge.judge(outputs)
+        missing_db = 0.0 if self._bound_db is None or accuracy is None else self._bound_db - accuracy.sqnr_db
+        built = _Built(choice, artifact, accuracy, missing_db <= 0.0)
+        if not built.kept:
+            self._instant.lacks(missing_db + _MARGIN_DB)
+        if self._timing and not last:
+            self._learn(built)
+        return built
+
+    def _learn(self, built: _Built) -> None:
+        """Time a model and its kernels, and correct the table by them. What fails is left out."""
+        feed = self._one_shot.feeds[0]
+        try:
+            timing = self._worker.time([built.artifact], feed, _GLANCES, _SLOT_NS, self._one_shot.seed)
+            profiled = "profile" not in self._worker.lacks
+            kernels = self._worker.profile(built.artifact, feed, _PROFILED) if profiled else []
+        except TargetError:
+            return
+        self._instant.learn(built.choice.labels, kernels, float(np.median(timing.own_ns)))
+
+    def _ratios(self, built: Sequence[_Built]) -> list[Interval]:
+        """Speed-up of each but the first over it, from interleaved blocks; empty where they cannot be timed."""
+        if len(built) < 2 or not self._timing:
+            return []
+        artifacts, feed, seed = [b.artifact for b in built], self._one_shot.feeds[0], self._one_shot.seed
+        until = max(self._deadline.at, self._deadline.clock() + _RACE_S)
+        try:
+            timing = self._worker.time(
+                artifacts, feed, _BLOCKS, _SLOT_NS, seed, lambda: replace(self._deadline, at=until).left
+            )
+        except TargetError:
+            return []
+        ns, taken = timing.ns, timing.taken
+        return [speedup(ns[:, 0], ns[:, i], LEVEL, taken[:, 0], taken[:, i]) for i in range(1, len(built))]

@@ -1,0 +1,136 @@
+"""What every way to quantize without a search needs first: the float model's outputs, and the model prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from inlay.calibrate import policy
+from inlay.calibrate.tables import CalibrationChoice
+from inlay.data import InputSpec, Samples, input_specs, load_feed, save_feed
+from inlay.errors import CompileFailed, ModelError, RunFailed
+from inlay.measure.client import Worker
+from inlay.model.load import ModelFile
+from inlay.model.reference import Session
+from inlay.prepare.equalize import equalized, find_scales
+from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.take_apart import take_apart
+from inlay.quant.accuracy import Bound, Judge, Outputs
+from inlay.quant.calibrator import halves
+from inlay.quant.qparams import QParamsTable
+from inlay.run.robustness import RunFiles, StressTest, variations_of
+from inlay.targets.base import Capabilities
+from inlay.trial import Accuracy
+from inlay.types import Placement
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A placement with its qparams, and what is known of it.
+
+    Attributes:
+        placement: what is quantized.
+        calibration: how ranges were chosen.
+        table: the qparams.
+        calibration_digest: of the calibration with what was observed.
+        shared: for nodes whose values share a scale, why.
+        accuracy: on the scoring samples; None where there are no samples, or it is yet to be measured.
+        varied: outputs for each variation; None where none were run.
+    """
+
+    placement: Placement
+    calibration: CalibrationChoice
+    table: QParamsTable
+    calibration_digest: str
+    shared: Mapping[str, str]
+    accuracy: Accuracy | None = None
+    varied: Sequence[Outputs] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OneShot:
+    """A model about to be quantized once.
+
+    Attributes:
+        worker: runs and times models.
+        work: a folder for files.
+        samples: as given.
+        specs: of the inputs, with sizes.
+        augment: how samples are varied.
+        seed: of variations and of the order of measurements.
+        scored: samples that accuracy is measured on, and ``feeds`` their files.
+        feeds: see there.
+        reference: outputs of the given model for each of them.
+        test: variations of them.
+        prepared: the model.
+    """
+
+    worker: Worker
+    work: Path
+    samples: Samples
+    specs: Sequence[InputSpec]
+    augment: str
+    seed: int
+    scored: Samples
+    feeds: Sequence[Path]
+    reference: Sequence[Outputs]
+    test: StressTest
+    prepared: PreparedModel
+
+    @classmethod
+    def open(
+        cls,
+        file: ModelFile,
+        target: Capabilities,
+        worker: Worker,
+        work: Path,
+        samples: Samples,
+        specs: Sequence[InputSpec],
+        augment: str,
+        seed: int,
+        sizes: Mapping[str, int] | None,
+        run: RunFiles,
+    ) -> OneShot:
+        """Run the given model on the scoring samples by ``run``, and prepare it. Raises InlayError."""
+        scored, feeds = _scoring_feeds(samples, work)
+        specs = specs or input_specs(file.model)
+        try:
+            reference = run(feeds)
+            varied = variations_of(scored, specs, augment, seed, 1, policy.SCORED_VARIATIONS)
+            test = StressTest.of(varied, scored, work / "varied", run)
+        except (CompileFailed, RunFailed) as error:
+            raise ModelError(f"{file.path} does not run on {worker.fingerprint.target}: {error}") from error
+        extraction = take_apart(file, samples.feeds, work)
+        prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
+        if samples.kind != "random" and extraction is None:
+            scales = find_scales(prepared, target, samples.feeds, mask=samples.mask)
+            prepared = equalized(prepared, scales, target, samples.feeds[0])
+        return cls(worker, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared)
+
+    @property
+    def real(self) -> bool:
+        """Whether the samples can choose ranges and measure accuracy."""
+        return self.samples.kind != "random"
+
+    @cached_property
+    def judge(self) -> Judge:
+        """On the scoring samples."""
+        return Judge(self.reference, self.scored, Bound(), margin=False)
+
+
+def _scoring_feeds(samples: Samples, folder: Path) -> tuple[Samples, list[Path]]:
+    """The samples that tables are scored on, and their files: the first half, since the second one makes the ranges."""
+    paths = []
+    numbers = halves(len(samples))[0][: policy.SCORING_SAMPLES_ONE_SHOT]
+    for number in numbers:
+        paths.append(folder / f"{number}.npz")
+        save_feed(paths[-1], samples.feeds[number])
+    return samples.part(numbers), paths
+
+
+def in_reference(file: ModelFile) -> RunFiles:
+    """Runs the given model in the numeric reference, so that no target has to build it."""
+    session = Session.of_file(file.path, file.size, sum(1 for _ in file.model.graph.all_nodes()))
+    return lambda paths: [session.run(load_feed(path)) for path in paths]
