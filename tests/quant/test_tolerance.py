@@ -46,7 +46,7 @@ def test_enough_samples_make_a_limit_of_any_distribution(draw: Draw, n: int) -> 
     assert broken(draw, n) <= 0.05 + 3.0 * np.sqrt(0.05 * 0.95 / DRAWS)
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16])
+@pytest.mark.parametrize("n", [2, 4, 8])
 def test_few_samples_make_an_exact_limit_of_normal_ones(n: int) -> None:
     """Broken in 5 % of all draws: no more, and no less, which would give accuracy away."""
     assert state([20.0] * n).assumption == "normal"
@@ -56,6 +56,46 @@ def test_few_samples_make_an_exact_limit_of_normal_ones(n: int) -> None:
 def test_the_assumption_is_one() -> None:
     """Where samples are of two kinds, a few of them break the limit far too often: why the assumption is told."""
     assert broken(clustered, 4) > 0.3
+
+
+@pytest.mark.parametrize("draw", [normal, heavy, clustered])
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_what_is_said_without_the_assumption_holds_without_it(draw: Draw, n: int) -> None:
+    """The share of new samples that keeps the worst is as stated in 95 % of all draws, of any distribution."""
+    rng = np.random.default_rng(3)
+    kind = np.sort(draw(rng, 400_000))
+    held = []
+    for _ in range(DRAWS):
+        said = state([float(x) for x in draw(rng, n)])
+        assert said.least_db is not None
+        held.append(1.0 - np.searchsorted(kind, said.least_db) / kind.size >= said.share_of_least)
+    assert np.mean(held) == pytest.approx(0.95, abs=3.0 * np.sqrt(0.05 * 0.95 / DRAWS))
+
+
+@pytest.mark.parametrize("draw", [normal, heavy, clustered])
+@pytest.mark.parametrize("n", [2, 8, 16, 28])
+def test_a_limit_is_never_above_what_was_judged(draw: Draw, n: int) -> None:
+    """28 samples say no more than 29 would, of which the worst is the limit: broken as often as no bad one is seen."""
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        db = [float(x) for x in draw(rng, n)]
+        found = state(db).limit_db
+        assert found is not None
+        assert found <= min(db)
+    assert broken(clustered, 28) <= 0.06
+
+
+def test_samples_that_agree_by_chance_are_no_proof() -> None:
+    """Two of one SQNR, of which an outlier in seven is missed."""
+    found = state([48.1, 48.1]).limit_db
+    assert found is not None
+    assert found < 46.1
+
+
+def test_few_samples_tell_both_what_is_assumed_and_what_is_not() -> None:
+    assert "if their dB are normally distributed; whatever their distribution, 47% keep 25.0 dB, the worst of 4" in str(
+        state([25.0, 26.0, 27.0, 28.0])
+    )
 
 
 def test_one_sample_says_nothing_but_how_many_would() -> None:
@@ -85,4 +125,4 @@ def test_the_needed_number_is_enough_and_one_less_is_not() -> None:
 
 def test_exact_outputs_do_not_spread() -> None:
     """A sample whose outputs equal float's has no more weight than rounding."""
-    assert state([300.0, 120.0, 130.0]).limit_db == 120.0
+    assert state([300.0, 120.0, 130.0]).limit_db == pytest.approx(120.0, abs=1.0)
