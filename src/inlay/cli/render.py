@@ -110,9 +110,9 @@ def _anchor_line(anchor: AnchorResult, unit: str) -> str:
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
     shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
-        return f"  {anchor.name:<19}{'not timed':>12}{'':>22}{shown:>25}"
+        return f"  {anchor.name:<19}{'not timed':>12}{'':>22}{f'  {shown}':>25}"
     latency = outcome.latency
-    return f"  {anchor.name:<19}{latency.ns / 1e6:>9.3f} {unit}{ratio(latency.speedup):>22}{shown:>25}"
+    return f"  {anchor.name:<19}{latency.ns / 1e6:>9.3f} {unit}{ratio(latency.speedup):>22}{f'  {shown}':>25}"
 
 
 def ratio(found: Interval) -> str:
