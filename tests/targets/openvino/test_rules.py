@@ -191,7 +191,7 @@ def test_a_row_runs_in_low_precision(op_type: str, variant: str, tmp_path: Path)
     assert {k.precision for k in graph if not k.constant} == {"f32"}, "the float model shows floats"
 
 
-@pytest.mark.parametrize("form", ["weight-only", "weight-only int8/128"])
+@pytest.mark.parametrize("form", ["weight-only", "weight-only int8/128", "weight-only int4/128"])
 @pytest.mark.parametrize("length", [256, 384])
 def test_the_noise_of_a_form_is_that_of_its_kernel(form: str, length: int, tmp_path: Path) -> None:
     """Which rounds its data, too: without that, there would be half of it."""
