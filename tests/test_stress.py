@@ -138,6 +138,37 @@ def test_ids_are_never_invented(texts: list[list[int]], masked: bool) -> None:
     assert {v.feed["ids"].shape[1] for v in fixed.variations} <= {16}
 
 
+def test_two_texts_are_one_as_long_as_the_longest_sample() -> None:
+    """A text goes on with the next one, without its first id; masks go along, and no length is beyond those given."""
+    rng = np.random.default_rng(0)
+    ids = [np.array([[101, *rng.integers(200, 900, n), 102]]) for n in (6, 14, 8, 7, 5, 9)]
+    feeds = [{"ids": i, "mask": np.ones_like(i), "x": np.array([float(i.size)], np.float32)} for i in ids]
+    found = varied(samples(*feeds), ids=(1, "length"), mask=(1, "length"))
+    joined = [v.feed for v in found.variations if v.name == "two texts as one"]
+    assert joined
+    for feed in joined:
+        (number,) = [n for n, f in enumerate(feeds) if np.array_equal(f["x"], feed["x"])]
+        text = np.concatenate([ids[number], ids[(number + 1) % len(ids)][:, 1:]], axis=1)[:, :16]
+        np.testing.assert_array_equal(feed["ids"], text)
+        assert ids[number].size < feed["ids"].size <= 16
+        assert feed["mask"].shape == feed["ids"].shape
+
+
+@pytest.mark.parametrize(
+    ("extra", "dims"),
+    [
+        ({}, {}),  # the model fixes the length
+        ({"pos": np.arange(8)[None]}, {"ids": (1, "length"), "pos": (1, "length")}),  # positions would begin again
+    ],
+)
+def test_what_cannot_be_longer_stays_as_it_is(extra: dict[str, np.ndarray], dims: dict[str, Any]) -> None:
+    feeds = [{"ids": np.array([[1, 9, 7, 5, 3, 8, 6, 2]]) + i, **extra} for i in range(4)]
+    longer = {"ids": np.arange(30, 10, -1)[None], **{n: np.arange(20)[None] for n in extra}}
+    found = varied(samples(*feeds, longer), **dims)
+    assert "another order" in found.names
+    assert "two texts as one" not in found.names
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "kind"),
     [

@@ -13,7 +13,18 @@ import numpy as np
 
 from inlay.data.reading import checked, load_function
 from inlay.data.samples import Feed, InputSpec, Samples
-from inlay.data.variations import CHANGES, LEAST_TOKENS, Given, Kind, domain_of, mixture, shortened, shuffled, stored
+from inlay.data.variations import (
+    CHANGES,
+    LEAST_TOKENS,
+    Given,
+    Kind,
+    domain_of,
+    lengthened,
+    mixture,
+    shortened,
+    shuffled,
+    stored,
+)
 from inlay.errors import DataError
 
 Augment = Callable[[Feed, np.random.Generator], Mapping[str, Feed]]
@@ -175,10 +186,10 @@ def _mixes(feeds: Sequence[Feed], kinds: Mapping[str, Kind], names: Sequence[str
 def _of_tokens(
     feeds: Sequence[Feed], specs: Sequence[InputSpec], kinds: Mapping[str, Kind], turn: int, rng: np.random.Generator
 ) -> Iterator[Variation]:
-    """Another order of the ids between the first and the last one, and a shorter sequence where the model allows it."""
+    """Another order of the ids between the first and the last one; a shorter and a longer text where the model can."""
     names = [n for n, k in kinds.items() if k == "tokens"]
     half = len(feeds) // 2
-    for place, name in enumerate(("another order", "three quarters of the length")):
+    for place, name in enumerate(("another order", "three quarters of the length", "two texts as one")):
         part = [*range(half)] if (place + turn) % 2 == 0 and half else [*range(half, len(feeds))]
         sample = part[turn % len(part)]
         feed = feeds[sample]
@@ -186,7 +197,13 @@ def _of_tokens(
             return
         # a mask of zeros alone tells segments rather than padding
         masks = [n for n, k in kinds.items() if k == "mask" and feed[n].shape == feed[names[0]].shape and feed[n].any()]
-        varied = shuffled(feed, names, masks, rng) if place == 0 else shortened(feed, names, specs)
+        if place == 0:
+            varied = shuffled(feed, names, masks, rng)
+        elif place == 1:
+            varied = shortened(feed, names, specs)
+        else:
+            other, longest = feeds[(sample + 1) % len(feeds)], max(f[names[0]].shape[-1] for f in feeds)
+            varied = lengthened(feed, other, names, masks, specs, longest)
         if varied is not None:
             yield Variation(name, varied, int(sample >= half))
 

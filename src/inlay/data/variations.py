@@ -219,17 +219,8 @@ def shortened(feed: Feed, names: Sequence[str], specs: Sequence[InputSpec]) -> F
     Returns:
         The feed; None where the model fixes the length.
     """
-    dims = {s.name: s.dims for s in specs}
-    symbol = (dims[names[0]] or (0,))[-1]
-    if not isinstance(symbol, str):
-        return None
-    cut = {
-        (s.name, axis): feed[s.name].shape[axis]
-        for s in specs
-        for axis, d in enumerate(s.dims or ())
-        if d == symbol and axis < feed[s.name].ndim
-    }
-    (size, *others) = set(cut.values())
+    cut = _along(feed, names, specs)
+    (size, *others) = set(cut.values()) or {0}
     kept = max(LEAST_TOKENS, round(_SHORTER * size))
     if others or kept >= size:
         return None
@@ -237,3 +228,40 @@ def shortened(feed: Feed, names: Sequence[str], specs: Sequence[InputSpec]) -> F
     for name, axis in cut:
         varied[name] = np.take(varied[name], np.arange(kept), axis)
     return varied
+
+
+def lengthened(
+    feed: Feed, other: Feed, names: Sequence[str], masks: Sequence[str], specs: Sequence[InputSpec], longest: int
+) -> Feed | None:
+    """A sequence continued by another, without the id that this begins with, up to ``longest`` positions.
+
+    Longer than the samples are would ask for positions that the model may not have.
+
+    Returns:
+        The feed; None where the model fixes the length, it is as long already, or ends in padding, or where another
+        input than ``names`` and ``masks`` goes along with it.
+    """
+    along = _along(feed, names, specs)
+    rows = [row for n in names for row in feed[n].reshape(-1, feed[n].shape[-1])]
+    padded = any(_unpadded(row) < row.size for row in rows) or not all(feed[n].all() for n in masks)
+    if padded or not {n for n, _ in along} <= {*names, *masks} or any(size >= longest for size in along.values()):
+        return None
+    varied = dict(feed)
+    for name, axis in along:
+        more = np.take(other[name], np.arange(1, other[name].shape[axis]), axis)
+        if more.shape[:axis] != feed[name].shape[:axis]:
+            return None
+        joined = np.concatenate([feed[name], more], axis)
+        varied[name] = np.take(joined, np.arange(min(longest, joined.shape[axis])), axis)
+    return varied if along else None
+
+
+def _along(feed: Feed, names: Sequence[str], specs: Sequence[InputSpec]) -> dict[tuple[str, int], int]:
+    """Sizes of the dynamic dimension that the ids end in, by input and axis; empty where that is fixed."""
+    symbol = ({s.name: s.dims for s in specs}[names[0]] or (0,))[-1]
+    return {
+        (s.name, axis): feed[s.name].shape[axis]
+        for s in specs
+        for axis, d in enumerate(s.dims or ())
+        if d == symbol and isinstance(symbol, str) and axis < feed[s.name].ndim
+    }
