@@ -86,6 +86,31 @@ def test_each_event_is_a_line_of_json(run: RunCommand, save: SaveModel, tmp_path
     assert all(e["speedup"] > 0 and e["latency_ms"] > 0 for e in timed)
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "place"),
+    [
+        ("tune", "-o", "o/recipe.yaml"),
+        ("tune", "--json-log", "o.yaml"),
+        ("quantize", "-o", "o.yaml"),
+        ("quantize", "-o", "o.onnx.data"),
+        ("export", "--to", "o.yaml"),
+        ("select", "--to", "o.yaml"),
+    ],
+)
+def test_no_output_is_the_file_of_options(
+    run: RunCommand, save: SaveModel, tmp_path: Path, command: str, option: str, place: str
+) -> None:
+    config = tmp_path / place
+    config.parent.mkdir(exist_ok=True)
+    config.write_text("{}\n", encoding="utf8")
+    output = config.parent if place.startswith("o/") else config.with_suffix("") if config.suffix == ".data" else config
+    required = {"tune": FAST, "export": ("--as", "csv"), "select": ("--fastest",)}.get(command, ())
+    more = ("-o", tmp_path / "run") if option == "--json-log" else ()
+    result = run(command, save(residual_model()), *required, *more, option, output, "--config", config)
+    failed(result, 2, "would overwrite")
+    assert config.read_text(encoding="utf8") == "{}\n"
+
+
 def test_a_log_does_not_overwrite_the_model(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     path = save(residual_model())
     before = path.read_bytes()

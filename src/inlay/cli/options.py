@@ -10,11 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from inlay.across.tune import outputs_of
 from inlay.cli.defaults import CONFIG
 from inlay.files import refuse_overwriting
 from inlay.prepare.options import Option, option_in
 
 Command = Callable[..., None]
+
+_OUTPUTS = ("out", "to", "json_log")
+"""Parameters that name what a command writes; where one of them is an input, as ``out`` of ``select``, none is lost."""
 
 
 def options_of(
@@ -44,8 +48,8 @@ def options_of(
                 parts = {f: values.pop(_part(name, f)) for f, _ in option.fields if _part(name, f) in values}
                 if parts and option.type is not None:
                     values[name] = option.type(**parts)
-            if config is not None and isinstance(out := values.get("out"), str | Path):
-                refuse_overwriting([Path(out)], [config])
+            if config is not None:
+                refuse_overwriting(_written(values), [config])
             command(**values)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -54,6 +58,12 @@ def options_of(
         return run
 
     return derive
+
+
+def _written(values: Mapping[str, Any]) -> Iterator[Path]:
+    """Files that a command with these values may write: what its outputs name, and what lies in or beside them."""
+    for path in (Path(values[name]) for name in _OUTPUTS if isinstance(values.get(name), str | Path)):
+        yield from (path, Path(f"{path}.data"), *outputs_of(path, {}))
 
 
 def _declared(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
