@@ -127,6 +127,16 @@ def test_without_a_limit_the_same_model_takes_longer(tmp_path: Path) -> None:
     assert clock.seconds > 300.0
 
 
+def test_a_run_whose_budget_is_spent_delivers_the_same_again(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, 120.0)
+    delivered = (tmp_path / "out" / "model.onnx").read_bytes()
+    again, clock = run(tmp_path, 120.0, before_s=119.0)
+    assert (tmp_path / "out" / "model.onnx").read_bytes() == delivered
+    assert again.best.origin == first.best.origin != "original"
+    assert again.best.confirmed
+    assert clock.seconds <= 0.3 * 120.0, "for confirming it"
+
+
 def test_what_is_left_goes_to_later_phases() -> None:
     clock = Clock()
     config = TuneConfig(budget_s=100.0)

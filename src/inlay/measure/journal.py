@@ -170,6 +170,12 @@ class Journal:
             tables = ("trials", "blocks", "facts")
             return not any(self._db.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() for t in tables)
 
+    @property
+    def judged(self) -> bool:
+        """Whether it holds a trial."""
+        with self._reading():
+            return self._db.execute("SELECT 1 FROM trials LIMIT 1").fetchone() is not None
+
     def trial(self, candidate: str) -> Record | None:
         """The trial of ``candidate``, if there is one."""
         with self._reading():

@@ -108,8 +108,17 @@ def _original(session: Session, given: Given, meter: Meter) -> Candidate:
 
 
 def given_alone(session: Session, given: Given, late: Late) -> TuneResult:
-    """The result where the time ended before there was a candidate: the given model, as it was timed."""
+    """The result where the time ended before there was a candidate: the given model, as it was timed.
+
+    Raises:
+        UsageError: the folder holds a result of this run, which is better than that; it stays.
+    """
     inputs = session.inputs
+    if session.resumed and (inputs.out / "result.json").exists() and (inputs.out / "model.onnx").exists():
+        raise UsageError(
+            f"the budget of {inputs.config.budget_s:.0f} s is spent, and {inputs.out} holds the result of this run: "
+            "it stays; a longer --budget searches on, --restart begins anew"
+        )
     feed = inputs.workload.save(session.work / "latency")
     protocol = replace(inputs.config.protocol, first_blocks=1)
     evaluator, _ = evaluator_of(session, given, feed, protocol, lambda: 0.0)

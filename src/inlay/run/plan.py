@@ -43,6 +43,8 @@ LATER_LOOK = 3
 """Times the processes of the first look that a second look takes."""
 _OBSERVING = 4
 """Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
+_RESUMED_SHARE = 0.25
+"""Of the budget, what a resumed session has at least for confirming what earlier ones found."""
 _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
@@ -210,6 +212,14 @@ class Plan:
     def of(cls, budget_s: float | None, spent_s: float, begun: float, clock: Clock) -> Plan:
         """The plan of a command that began at ``begun``, when earlier sessions of its run had spent ``spent_s``."""
         return cls(begun, Deadline(math.inf if budget_s is None else begun + max(0.0, budget_s - spent_s), clock))
+
+    def with_time_to_confirm(self, budget_s: float | None) -> Plan:
+        """The same with time from now on to confirm what earlier sessions found, if need be beyond the budget.
+
+        Without, what they measured would be of no use once the budget is spent.
+        """
+        until = self.deadline.clock() + _RESUMED_SHARE * (budget_s or 0.0)
+        return replace(self, deadline=replace(self.deadline, at=max(self.deadline.at, until)))
 
     @property
     def seconds(self) -> float:

@@ -48,6 +48,7 @@ class Session:
         progress: hears what happens.
         lab: starts workers; its clock is the run's.
         worker_s: seconds that starting the worker took.
+        resumed: earlier sessions of the run judged candidates.
         plan: when the command began, and when it must end.
     """
 
@@ -70,6 +71,7 @@ class Session:
             journal = inputs.out / "run.sqlite"
             self.journal = Journal(journal, inputs.identity(target), asked.restart, lambda: self.seconds)
             self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, self.lab.clock)
+            self.resumed = self.journal.judged
             self._deadline = self.plan.deadline
         except BaseException:  # also where it is interrupted: nobody else could end the worker
             self.worker.close()

@@ -67,8 +67,10 @@ def tune(asked: TuneRequest) -> TuneResult:
     with open_session(asked) as session:
         given = run_given(session)
         try:
-            with limited(lambda: session.plan.before_writing.left):
+            with limited(lambda: math.inf if session.resumed else session.plan.before_writing.left):
                 model = _calibrate(session, given)
+            if session.resumed:
+                session.plan = session.plan.with_time_to_confirm(session.inputs.config.budget_s)
         except Late as late:
             return given_alone(session, given, late)
         search = _set_up(session, given, model)
