@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 import typer
+import yaml
 
 from inlay.cli.commands import app
 from tests.attack.case import Case
@@ -31,7 +32,9 @@ WORDS = (
     "null", "ort-cpu", "ethos-u55-128", "guided", "evolve", "anchors", "refine", "auto", "conv-matmul", "full-int8",
     "top1", "sqnr", "INT", "INT+FP", "math:fsum", "nothing:f", "os:getcwd", "0.5%", "1%", "50", "-1", "nan", "inf",
     "1e999", "1e-9", "1s", "0s", "-1s", "1h30m", "none", "9" * 400, "9" * 5000 + "s", "1.5.5h", "N=1", "x=0", "=1",
-    "N=" + "9" * 30, "N=-1", "x=4", "*", "conv*", "[", "[!a]", "(?x", "\u0663s", "N=²",
+    "N=" + "9" * 30, "N=-1", "x=4", "x=1x4:2", "x=1x4:0", "x=x", "1,8", "0,1", "8,", "instant", "thorough", "int8",
+    "fp8", "uint16", "ort-exclude", "csv", "size", "memory", "latency", "rgb", "pad", "NHWC", "4x4", "*",
+    "conv*", "[", "[!a]", "(?x", "\u0663s", "N=²",
 )  # fmt: skip
 NUMBERS = (
     "0",
@@ -65,6 +68,7 @@ def options(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     np.save(given / "labels.npy", np.arange(4))
     (given / "recipe.yaml").write_text("inlay-recipe: 1\nrules: []\n", encoding="utf8")
     (given / "empty").write_bytes(b"")
+    (given / "options.yaml").write_text(_settings(choose), encoding="utf8")
     (given / "link.onnx").symlink_to("../model/model.onnx")
     (given / "folder").mkdir()
     names, callback = choose.weighted(COMMANDS)
@@ -116,9 +120,32 @@ def _given(parameter: inspect.Parameter, choose: Choices) -> list[str]:
     return [*flags, *(_value(parameter.name, str(kind), positional, choose) for _ in range(many))]
 
 
+def _settings(choose: Choices) -> str:
+    """A file for ``--config``: some options with any values, as YAML has them."""
+    named = (
+        "budget",
+        "target",
+        "o",
+        "data",
+        "threads",
+        "seed",
+        "bind",
+        "quiet",
+        "json",
+        "help",
+        "effort",
+        "to",
+        "config",
+    )
+    values: tuple[Any, ...] = (True, False, None, 0, -1, 1.5, float("nan"), [], [1], ["x", None], {"a": 1}, *WORDS)
+    return yaml.safe_dump({choose.among(named): choose.among(values) for _ in range(choose.below(4))})
+
+
 def _value(name: str, kind: str, positional: bool, choose: Choices) -> str:
     if name in ("out", "to") and not positional:
         return choose.among(OUTPUTS[:5]) if choose.one_in(2) else choose.among(OUTPUTS)
+    if name == "config" and choose.below(3):
+        return "@/given/options.yaml"
     if "Path" in kind:
         usual = "@/out/run" if name == "out" else "@/given/labels.npy" if name == "labels" else PATHS[0]
         return usual if choose.below(3) else choose.among(PATHS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -126,3 +128,11 @@ def test_the_needed_number_is_enough_and_one_less_is_not() -> None:
 def test_exact_outputs_do_not_spread() -> None:
     """A sample whose outputs equal float's has no more weight than rounding."""
     assert state([300.0, 120.0, 130.0]).limit_db == pytest.approx(120.0, abs=1.0)
+
+
+def test_a_rank_takes_no_library_of_distributions() -> None:
+    """It is needed at the start of every run, where loading that library costs seconds on a busy machine."""
+    code = (
+        "import sys; from inlay.quant import tolerance; tolerance.samples_needed(); print('scipy.stats' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
