@@ -238,3 +238,19 @@ def test_what_works_number_by_number_hands_the_layout_on(between: list[str], tmp
         path.write_bytes(space.space.emit(space.space.prepared.label(frozenset(names))).SerializeToString())
         kernels = OrtCpuTarget(1).compile(Artifact(path, "profiled")).profile(space.space.feeds[0], 2)
         assert [k.op_type for k in kernels if k.nodes == ("pool",)] == [kind]
+
+
+@pytest.mark.parametrize("before", ["static", ""], ids=["behind integers", "behind float"])
+def test_a_product_that_gets_integers_does_not_find_ranges_of_its_own(before: str, tmp_path: Path) -> None:
+    """There is nothing to find; and its bias would stay float, which keeps the product from being fused."""
+    b = Builder(opset=17)
+    weight = b.constant("w", b.rng.standard_normal((32, 16)).astype(np.float32))
+    bias = b.constant("b", b.rng.standard_normal(16).astype(np.float32))
+    y = b.node("moved", "Transpose", [b.node("gate", "Sigmoid", [b.input("x", (32, 16))])], perm=[1, 0])
+    b.output(b.node("wave", "Tanh", [b.node("product", "Gemm", [y, weight, bias])]))
+    asked = Asked(b, tmp_path)
+    labels = asked.graph.labels({"product": "dynamic", **({"gate": before, "moved": before} if before else {})})
+    settled = asked.graph.fixed_point(labels)
+    assert asked.graph.precisions(settled)["product"] == (before or "dynamic")
+    assert asked.wrong(settled, asked.graph.propagate(labels)) == []
+    assert (asked.graph.fixed_point(settled) == settled).all()

@@ -183,7 +183,8 @@ class _Race:
                 winner, timed = kept[best], ratios[best]
             else:
                 rejected = ratios[best]
-        how = ByCosts("", winner.choice.speedup, timed, rejected, self._bound_db, len(low), 1 + len(low))
+        expected = [self._instant.expected(b.choice.labels) for b in (in_float, winner)]
+        how = ByCosts("", expected[0] / expected[1], timed, rejected, self._bound_db, len(low), 1 + len(low))
         return winner, replace(how, kept=bool(kept) or not low)
 
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:

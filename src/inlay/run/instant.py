@@ -3,8 +3,9 @@
 The costs of all units and values come from the cost table (:mod:`inlay.search.cost_table`), and so does the choice
 among selectable rewrites. One model with switches tells how much noise each source makes. The integer program that the
 search uses gives the fastest labeling within the bound; a labeling that turned out too noisy on the target is followed
-by one that may make as much less as was missing. An anchor that is expected to be hardly slower is preferred, until
-profiles of the few models that are built anyway have corrected the table.
+by one that may make as much less as was missing. Profiles of the few models that are built anyway correct the table.
+An anchor that was not built yet and is expected to be hardly slower is preferred: in mixed placements operators are not
+fused that are in uniform ones, and no table says where.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Instant:
         self._model, self._rewrites = priced_model(prepared, self._graph, costs)
         self._bound_db = bound_db if feeds else None
         self._lacking_db = 0.0
+        self._built: set[bytes] = set()
         self._probe: NoiseProbe | None = None
         self._samples = 1
         self._solver = Solver(
@@ -127,8 +129,8 @@ class Instant:
         else:
             labels = self._solver.solve(problem, maximum, known=list(anchors.values()), exact=True)
         labels = self._graph.fixed_point(labels)
-        if labels.any() and not self._model.profiled:
-            labels = self._anchor_within(policy.UNIFORM_CREDIT * self._model.predict(labels).mean, labels)
+        if labels.any():
+            labels = self._anchor_within(policy.UNIFORM_CREDIT * self.expected(labels), labels)
         return self._choice(labels)
 
     def challenge(self) -> Choice:
@@ -154,6 +156,7 @@ class Instant:
 
         Without kernels nothing is learned: the time of one precision alone would favor the other one.
         """
+        self._built.add(labels.tobytes())
         if not kernels:
             return
         self._model.update_from_profile(labels, kernels, ns)
@@ -170,9 +173,10 @@ class Instant:
     def _anchor_within(
         self, ns: float, otherwise: np.ndarray, cost: Callable[[np.ndarray], float] | None = None
     ) -> np.ndarray:
-        """The anchor of least ``cost`` up to ``ns`` that is expected to keep the bound."""
+        """The new anchor of least ``cost`` up to ``ns`` that is expected to keep the bound."""
         cost = cost or self.expected
-        ranked = sorted((each for each in self._anchors.values() if cost(each) <= ns), key=cost)
+        new = [each for each in self._anchors.values() if each.tobytes() not in self._built]
+        ranked = sorted((each for each in new if cost(each) <= ns), key=cost)
         return next((each for each in ranked if self._keeps(each, self._maximum)), otherwise)
 
     def _choice(self, labels: np.ndarray) -> Choice:

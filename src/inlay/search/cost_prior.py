@@ -210,22 +210,35 @@ class CostPrior:
             return self._graph.units[at // CASES].op_type, at % CASES // 2
         if at < self._parameters.first_form:
             return "value", (at - self._parameters.first_edge) % STATES
-        return "form", 0
+        unit, form = divmod(at - self._parameters.first_form, len(self._graph.forms))
+        return self._graph.units[unit].op_type, CASES + form
 
     def _price_ratios(self) -> Mapping[tuple[str, int], float]:
         """By sort: profiled over priced costs. A machine's speed differs from hour to hour, and a table is no model.
 
         The ratio of all that was profiled, drawn towards that of the same sort by as many readings as there are.
         """
-        sums: defaultdict[tuple[str, int], np.ndarray] = defaultdict(lambda: np.zeros(3))
-        for at in np.flatnonzero((self._count > 0) & np.isfinite(self._priced)).tolist():
-            sums[self._sort(at)] += self._mean[at], self._priced[at], 1.0
-        overall = _log_ratio(*np.sum([*sums.values()], axis=0)[:2]) if sums else 0.0
-        found: defaultdict[tuple[str, int], float] = defaultdict(lambda: float(np.exp(overall)))
-        for sort, (profiled, priced, count) in sums.items():
-            weight = count / (count + policy.PRIOR_READINGS)
-            found[sort] = float(np.exp(weight * _log_ratio(profiled, priced) + (1.0 - weight) * overall))
-        return found
+        found: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        seen = np.flatnonzero((self._count > 0) & np.isfinite(self._priced))
+        for at in seen.tolist():
+            found[self._sort(at)].append(at)
+        overall = self._log_price_ratio(seen)
+        ratios: defaultdict[tuple[str, int], float] = defaultdict(lambda: float(np.exp(overall)))
+        for sort, those in found.items():
+            weight = len(those) / (len(those) + policy.PRIOR_READINGS)
+            ratios[sort] = float(np.exp(weight * self._log_price_ratio(those) + (1.0 - weight) * overall))
+        return ratios
+
+    def _log_price_ratio(self, those: Sequence[int] | np.ndarray) -> float:
+        """Weighted median by what was profiled: a price that is far off, or next to nothing, says little of others."""
+        if not len(those):
+            return 0.0
+        profiled, priced = self._mean[those] + policy.COST_FLOOR_NS, self._priced[those] + policy.COST_FLOOR_NS
+        limit = np.log(policy.MOST_OFF_PRICE)
+        logs = np.clip(np.log(profiled / priced), -limit, limit)
+        order = np.argsort(logs)
+        total = np.cumsum(profiled[order])
+        return float(logs[order][np.searchsorted(total, total[-1] / 2.0)])
 
     def _low_over_float(self) -> float:
         """Typical ratio of a unit's low-precision cost to its float cost, where both were profiled."""
@@ -324,10 +337,3 @@ class CostPrior:
             base = float(np.median(np.maximum(costs[seen, state] - slope * sizes[seen], 0.0)))
             found[state] = (base, max(slope, 0.0))
         return found
-
-
-def _log_ratio(profiled: float, priced: float) -> float:
-    """Bounded, as sorts that cost next to nothing say nothing."""
-    limit = policy.MOST_OFF_PRICE
-    ratio = (profiled + policy.COST_FLOOR_NS) / (priced + policy.COST_FLOOR_NS)
-    return float(np.log(np.clip(ratio, 1.0 / limit, limit)))

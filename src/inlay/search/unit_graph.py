@@ -8,7 +8,7 @@ its producer and its consumers are in low precision: its :class:`State`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ import numpy as np
 from inlay.model.graph import Graph
 from inlay.search.edges import FIRST_FORM, FLOAT, LOW, Edge, EdgeArrays
 from inlay.search.propagation import Propagation
+from inlay.space.rules import Needs
 from inlay.space.units import STATIC, Unit
 
 _ELEMENTWISE = frozenset(
@@ -107,11 +108,45 @@ class UnitGraph:
 
     def propagate(self, labels: np.ndarray) -> np.ndarray:
         """What runs in low precision under ``labels``: see :meth:`Propagation.propagate`."""
-        return _with_low(labels, self.propagation.propagate(labels == LOW))
+        return self._settled(labels, self.propagation.propagate)
 
     def fixed_point(self, labels: np.ndarray) -> np.ndarray:
         """``labels`` with all that follows from them stated: see :meth:`Propagation.fixed_point`."""
-        return _with_low(labels, self.propagation.fixed_point(labels == LOW))
+        return self._settled(labels, self.propagation.fixed_point)
+
+    def _settled(self, labels: np.ndarray, follow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """``labels`` with what follows from them, where no unit is to round by itself what it gets as integers.
+
+        A low-precision unit whose output must be integers hands them to all readers: one that finds ranges in each
+        inference then has nothing to find, and runs in low precision if it can.
+        """
+        while True:
+            low = follow(labels == LOW)
+            given = [
+                i for i, label, edge in self._own_ranges if labels[i] == label and self._gets_integers(i, edge, low)
+            ]
+            if not given:
+                return _with_low(labels, low)
+            labels = labels.copy()
+            labels[given] = LOW
+
+    def _gets_integers(self, reader: int, edge: Edge, low: np.ndarray) -> bool:
+        """Whether ``reader`` has to take the integers of a value because of its producer's label."""
+        if edge.producer < 0 or not low[edge.producer]:
+            return False
+        rule = self.units[edge.producer].rule
+        must = rule is not None and rule.output is Needs.QUANTIZED
+        return must or any(low[c] for c in edge.consumers if c != reader)
+
+    @cached_property
+    def _own_ranges(self) -> Sequence[tuple[int, int, Edge]]:
+        """Selectable units with a form that finds ranges in each inference, its label, and what they read."""
+        own = {
+            i: [FIRST_FORM + k for k, f in enumerate(self.forms) if any(t.dynamic for _, t in u.forms.get(f, ()))]
+            for i, u in enumerate(self.units)
+            if self.selectable[i] and u.forms
+        }
+        return [(i, label, edge) for edge in self.edges for i in edge.consumers for label in own.get(i, ())]
 
     @cached_property
     def _arrays(self) -> EdgeArrays:

@@ -24,7 +24,7 @@ class Workload:
         kinds: from the most specific one to that of everything alike; the first that is known counts.
         products: multiply-accumulates.
         moved: elements of activations that are read and written.
-        constants: elements of weights and other constants.
+        constants: elements of weights, where there are products.
     """
 
     kinds: tuple[str, ...]
@@ -64,8 +64,11 @@ def unit_workload(graph: Graph, unit: Unit) -> Workload:
     written = sum(graph.size(v) or 0 for v in unit.outputs or node.outputs)
     inputs = [v for v in node.inputs if v]
     read = sum(graph.size(v) or 0 for v in inputs if not graph.is_constant(v))
-    constants = sum(graph.size(v) or 0 for v in inputs if graph.is_constant(v))
     products, detail = _products(graph, node, written)
+    sizes = [graph.size(v) or 0 for v in inputs if graph.is_constant(v)]
+    constants = sum(sizes) if products else 0
+    if not products:  # of a table some rows are read, and a small constant stays in the cache
+        read += sum(min(size, written) for size in sizes)
     family = _FAMILY.get(node.op_type, node.op_type)
     named = [f"{node.op_type} {detail}", f"{family} {detail}"] if detail else []
     before = graph.producer(inputs[0]) if inputs and not products else None

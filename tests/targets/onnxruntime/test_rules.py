@@ -15,12 +15,14 @@ import numpy as np
 import onnx
 import pytest
 
+from inlay.model.reference import run_once
 from inlay.model.store import embed_weights
 from inlay.quant.emit import Emitter
+from inlay.space.units import STATIC
 from inlay.targets.conditions import plain_product
 from inlay.targets.onnxruntime.rules import OPS, rules_for
 from inlay.targets.onnxruntime.target import capabilities_for
-from inlay.testing import Builder, random_feed
+from inlay.testing import Builder, random_feed, sqnr
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 from tests.support.onnx_queries import producers, readers
 from tests.support.runtime import optimized
@@ -301,6 +303,24 @@ def test_a_form_runs_in_its_kernel(form: str, op_type: str, variant: str, tmp_pa
     assert not found.leftovers
     onnx.checker.check_model(plain if form == "dynamic" else emitted, full_check=True)
     assert all(o.version == (21 if "/" in form else 17) for o in emitted.opset_import if o.domain == "")
+
+
+def test_an_lstm_behind_static_pairs_still_is_the_runtimes_own(tmp_path: Path) -> None:
+    """Its data stay between Q/DQ nodes, as others read them so; LSTM would dequantize its weights in each inference."""
+    b = Builder(opset=17)
+    shapes = {"w": (1, 32, 6), "r": (1, 32, 8), "b": (1, 64)}
+    weights = [b.constant(n, b.rng.standard_normal(shape).astype(np.float32)) for n, shape in shapes.items()]
+    x = b.node("moved", "Transpose", [b.node("gate", "Sigmoid", [b.input("x", (1, 5, 6))])], perm=[1, 0, 2])
+    b.output(b.node("op", "LSTM", [x, *weights], hidden_size=8))
+    space = Workspace(b.model(), tmp_path)
+    placement = space.prepared.label({"gate": STATIC, "moved": STATIC, "op": "dynamic"})
+    emitted = space.emit(placement)
+    kernels = [n.op_type for n in optimized(emitted, tmp_path).graph.node]
+    assert "DynamicQuantizeLSTM" in kernels
+    assert "LSTM" not in kernels
+    assert space.extract(emitted).placement == placement
+    want, got = (run_once(m, space.feeds[0]) for m in (b.model(), emitted))
+    assert all(sqnr(want[name], got[name]) > 25.0 for name in want)
 
 
 def test_every_row_of_a_form_has_a_case() -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import constant_of
 from inlay.quant.plain_graph import NotPlain, PlainGraph
-from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE, QDQGraph
+from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.types import Port, QType
 
@@ -51,7 +51,11 @@ class DynamicLstm(Rewrite[bool]):
         return True if node.op_type == LSTM and lstm_form(graph, node) is None else None
 
     def apply(self, qdq: QDQGraph, forms: Mapping[str, bool]) -> None:
-        """Rewrite LSTMs whose data come from DynamicQuantizeLinear, and whose weights are dequantized."""
+        """Rewrite LSTMs whose data come from DynamicQuantizeLinear, and whose weights are dequantized.
+
+        Data that a static Q/DQ pair rounds, because others read them so, stay behind it: there is no kernel that takes
+        the integers, and in LSTM the weights would be dequantized in every inference.
+        """
         unused: set[str] = set()
         for node in qdq.graph.node:
             dqs = [qdq.dequantizer(v) for v in node.input[:3]] if node.name in forms else []
@@ -59,10 +63,11 @@ class DynamicLstm(Rewrite[bool]):
                 continue
             data, *weights = (dq for dq in dqs if dq is not None)
             source = qdq.producers.get(data.input[0])
-            if source is None or source.op_type != DYNAMIC_QUANTIZE or not all(qdq.owns(dq) for dq in weights):
+            if source is None or not all(qdq.owns(dq) for dq in weights):
                 continue
             node.op_type, node.domain = DYNAMIC_LSTM, DOMAIN
-            node.input[0] = source.input[0]
+            dynamic = source.op_type == DYNAMIC_QUANTIZE
+            node.input[0] = source.input[0] if dynamic else data.output[0]
             node.input.extend([""] * (_OPERANDS - len(node.input)))
             for slot, dq in enumerate(weights, 1):
                 count = qdq.constant(dq.input[0]).shape[0]
@@ -74,7 +79,7 @@ class DynamicLstm(Rewrite[bool]):
                 node.input[slot] = dq.input[0]
                 node.input.extend(dq.input[1:3])
                 unused.add(dq.name)
-            qdq.uses[data.output[0]] -= 1
+            qdq.uses[data.output[0]] -= dynamic
             if not qdq.uses[data.output[0]]:
                 unused |= {data.name, source.name}
         if unused:
@@ -113,7 +118,9 @@ def write_lstm(node: ir.Node, plain: PlainGraph) -> None:
     """
     given = [*node.inputs, *[None] * (_OPERANDS + 4 - len(node.inputs))]
     weights = [_Weight.of(given[slot], *given[_OPERANDS + 2 * slot - 2 :][:2]) for slot in (1, 2)]
-    operands: list[ir.Value | None] = [plain.dynamic(node, given[0])]
+    data = given[0]
+    static = data is not None and (before := data.producer()) is not None and before.op_type == DEQUANTIZE
+    operands: list[ir.Value | None] = [data if static else plain.dynamic(node, data)]
     for weight in weights:
         turned = weight.integers.swapaxes(1, 2)
         if weight.axis is None:
