@@ -34,6 +34,18 @@ class UsageError(InlayError):
     exit_code = 2
 
 
+class TooShort(UsageError):
+    """The budget is too short for anything.
+
+    Attributes:
+        least_s: seconds that would do.
+    """
+
+    def __init__(self, message: str, least_s: float) -> None:
+        super().__init__(message)
+        self.least_s = least_s
+
+
 class NoSuchFile(InlayError):
     """A file that the call names does not exist."""
 

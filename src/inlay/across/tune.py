@@ -21,7 +21,7 @@ from inlay.across.labels import folder_of
 from inlay.across.result import AcrossResult, Cell, Column
 from inlay.across.session import AcrossSession, open_across
 from inlay.errors import ModelError, TargetError, UsageError
-from inlay.measure.journal import Fact, Journal
+from inlay.measure.journal import Fact, spent_in
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
 from inlay.run.inputs import OUTPUTS, TuneRequest
@@ -140,23 +140,13 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Arti
     session.stage(f"tune for {label}")
     budget_s = asked.config.budget_s
     if budget_s is not None:  # the journal of the run counts what it spent; what is left of the command is its own
-        budget_s = share_s + (0.0 if asked.restart else _spent_s(folder / "run.sqlite"))
+        budget_s = share_s + (0.0 if asked.restart else spent_in(folder / "run.sqlite"))
     config = replace(asked.config, target=session.specs[label], budget_s=budget_s)
     result = tune(replace(asked, out=folder, config=config, progress=session.of(label), before_s=0.0))
     found = {"origin": result.best.origin, "sha256": result.best.output_sha256}
     if not result.interrupted:
         session.journal.record_fact(key, found)
     return (Artifact(path.resolve(), found["sha256"]), found["origin"]), result.interrupted
-
-
-def _spent_s(path: Path) -> float:
-    if not path.is_file():
-        return 0.0
-    journal = Journal(path, None)
-    try:
-        return journal.spent_s
-    finally:
-        journal.close()
 
 
 def _latency_ns(session: AcrossSession, label: str) -> float:

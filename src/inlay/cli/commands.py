@@ -16,7 +16,7 @@ import typer
 
 from inlay import api
 from inlay.across.result import AcrossResult
-from inlay.cli import explained, inspected, render, render_across
+from inlay.cli import explained, inspected, render, render_across, render_fleet
 from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
 from inlay.cli.progress import JsonLines, Lines, LiveTable
@@ -24,6 +24,7 @@ from inlay.cli.start import end_in_order, seconds_since_start
 from inlay.cli.terminal import Terminal, plain, say, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
+from inlay.fleet import fleet as run_fleet
 from inlay.prepare.options import BIND, Option, parse_bind
 from inlay.regions import cache
 from inlay.regions.describe import regions_json, regions_lines
@@ -85,6 +86,31 @@ def tune(
     say(render_across.verdict(result) if isinstance(result, AcrossResult) else render.verdict(result))
     if result.interrupted:
         raise typer.Exit(130)
+
+
+@app.command()
+@options_of(run_fleet)
+def fleet(
+    *,
+    quiet: Annotated[bool, Option("Print the table only.", flags=("--quiet", "-q"), type=bool)] = False,
+    as_json: Annotated[bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool)] = False,
+    **options: Any,
+) -> None:
+    """Tune many models for many targets under one budget, with time where it gains most.
+
+    The same command on the same OUT continues where it was stopped; a run that fails stops no other.
+    """
+    progress = _progress(quiet)
+    try:
+        result = run_fleet(**options, progress=progress, before_s=time.monotonic() - _BEGUN.get(time.monotonic()))
+    finally:
+        progress.close()
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2, allow_nan=False))
+    else:
+        say(render_fleet.verdict(result))
+    if result.interrupted or result.failed:
+        raise typer.Exit(130 if result.interrupted else 1)
 
 
 @app.command()

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from inlay.errors import UsageError
+from inlay.prepare.options import EFFORTS
 from inlay.yaml_file import read_yaml
-
-EFFORTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"instant": {"budget": "30s"}, "normal": {"budget": "2m"}, "thorough": {"budget": "15m"}}
-)
-"""What each effort stands for. All else follows from the budget: phases share it by a plan."""
 
 
 def _from_file(context: typer.Context, path: Path | None) -> Path | None:

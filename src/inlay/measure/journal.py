@@ -298,6 +298,14 @@ class Journal:
             ) from error
 
 
+def spent_in(path: Path) -> float:
+    """Seconds of all sessions of the run whose journal is at ``path``; 0 where there is none. Raises JournalError."""
+    if not path.is_file():
+        return 0.0
+    with contextlib.closing(Journal(path, None)) as journal:
+        return journal.spent_s
+
+
 def _refuse_foreign(path: Path) -> None:
     """Raise JournalError where there is a file at ``path`` that was not written by a journal; it is only read.
 

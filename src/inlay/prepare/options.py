@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from inlay.data import Images
@@ -25,6 +26,10 @@ DEFAULT_MIN_SQNR_DB = 20.0
 """Bound where neither a metric nor a bound is given: noise of 1 % of the signal's power."""
 DEFAULT_BUDGET_S = 120.0
 """Seconds of search where no budget is given."""
+EFFORTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"instant": {"budget": "30s"}, "normal": {"budget": "2m"}, "thorough": {"budget": "15m"}}
+)
+"""What each effort stands for. All else follows from the budget: phases share it by a plan."""
 CALIBRATION_BUDGET_S = 60.0
 """Seconds of measuring a processor's kernels."""
 BY_COSTS = "auto"

@@ -57,7 +57,7 @@ def page(run: FinishedRun) -> str:
     """The page as HTML: one document that refers to nothing outside."""
     evidence = run.evidence
     units = [] if evidence is None else unit_rows(run, evidence)
-    return _template().render(
+    return template("inlay.report", "page.html.j2").render(
         run=run,
         result=run.result,
         sizes=size_words(run.result),
@@ -83,7 +83,7 @@ def page(run: FinishedRun) -> str:
         ratio=ratio,
         decibels=shown_sqnr,
         megabytes=megabytes,
-        style=_asset("page.css"),
+        style=style(),
         script=_asset("page.js"),
     )
 
@@ -171,9 +171,10 @@ def _new_samples(best: Mapping[str, Any]) -> str:
 
 
 @cache
-def _template() -> Template:
+def template(package: str, name: str) -> Template:
+    """A template of a package, in which all names are escaped: they are text from strangers."""
     environment = Environment(
-        loader=PackageLoader("inlay.report", "."),
+        loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -181,7 +182,7 @@ def _template() -> Template:
     )
     environment.filters["us"] = _microseconds
     environment.filters["json"] = _json
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)
 
 
 def _microseconds(ns: float | None) -> str:
@@ -192,6 +193,11 @@ def _json(data: object) -> Markup:
     """JSON that no name of a model can end the script element of."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def style() -> Markup:
+    """The styles of every page."""
+    return _asset("page.css")
 
 
 def _asset(name: str) -> Markup:

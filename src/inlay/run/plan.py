@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inlay.deadline import Clock, Deadline
-from inlay.errors import UsageError
+from inlay.errors import TooShort
 from inlay.measure import policy
 from inlay.measure.race import Protocol
 from inlay.prepare.config import TuneConfig
@@ -227,7 +227,7 @@ class Plan:
         return self.deadline.at - self.begun
 
     def require(self, costs: Costs, config: TuneConfig, spent_s: float, more: bool = False) -> None:
-        """Raise UsageError where the budget is too short for the fewest readings of the fewest models.
+        """Raise TooShort where the budget is too short for the fewest readings of the fewest models.
 
         Args:
             costs: after the first timed inference.
@@ -243,11 +243,13 @@ class Plan:
         if self.deadline.fits(ahead_s):
             return
         least_s = (spent_s + self.deadline.clock() - self.begun + ahead_s) / (1.0 - _WRITING_SHARE)
-        raise UsageError(
+        needed_s = math.ceil(_SAFETY * least_s)
+        raise TooShort(
             f"--budget {config.budget_s:.0f}s is too short: one inference takes {'more than ' * more}"
             f"{costs.inference_s * 1e3:.3g} ms here, "
-            f"a build {costs.build_s:.2g} s and a process {costs.worker_s:.2g} s: give {math.ceil(_SAFETY * least_s)}s "
-            "or more"
+            f"a build {costs.build_s:.2g} s and a process {costs.worker_s:.2g} s: give {needed_s}s "
+            "or more",
+            needed_s,
         )
 
     def samples(self, count: int, costs: Costs) -> int:

@@ -52,6 +52,8 @@ from inlay.targets.registry import create
 from inlay.trial import Proposal
 from inlay.types import Placement
 
+EXHAUSTED = "nothing promising is left"
+"""Why a search ended that more time would not help."""
 _RETREATS = 3
 """Searches for more accuracy after the winner failed on unseen samples: each look at these weakens what they prove."""
 _SAFETY_DB = 1.0
@@ -106,7 +108,7 @@ def search_until(
         limits.judged()
         strategy.tell(trial)
         progress.trial(evaluator.step(trial, limits.left_s))
-    return "nothing promising is left"
+    return EXHAUSTED
 
 
 # --- prepare and calibrate -----------------------------------------------------------------------------------------

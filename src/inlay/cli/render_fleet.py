@@ -1,0 +1,45 @@
+"""The table of a fleet as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from inlay.fleet.page import PAGE
+from inlay.fleet.result import FleetResult, Row
+from inlay.report.points import ratio
+from inlay.trial import shown_sqnr
+
+_HEAD = ("model", "target", "bound", "speed-up", "accuracy", "time", "folder")
+
+
+def verdict(result: FleetResult) -> Iterator[str]:
+    """One line for each run, and what the fleet took."""
+    table = [_HEAD, *(_cells(row) for row in result.rows)]
+    widths = [max(len(cells[n]) for cells in table) for n in range(len(_HEAD))]
+    for cells in table:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    yield ""
+    for row in result.failed:
+        yield f"  {row.name}: {row.why}."
+    for row in result.rows:
+        for note in () if row.figures is None else row.figures.notes:
+            if note.isupper() or note.split(":")[0].isupper():  # what makes figures mean something else
+                yield f"  {row.name}: {note}."
+    mean = "" if result.speedup is None else f"; geometric mean of the speed-ups {result.speedup:.2f}x"
+    budget = "no limit" if result.budget_s is None else f"{result.budget_s:.0f} s"
+    found = sum(row.figures is not None for row in result.rows)
+    yield f"  {found} of {len(result.rows)} runs have a result; {result.wall_s:.0f} s of {budget}{mean}."
+    if result.interrupted:
+        yield "  Interrupted: the same command goes on from here."
+    yield f"  Wrote {result.folder / PAGE} and {result.folder / 'result.json'}."
+
+
+def _cells(row: Row) -> Sequence[str]:
+    found = row.figures
+    if found is None:
+        return (row.model, row.target, "", "failed" if row.slices else "none", "", f"{row.seconds:.0f} s", row.name)
+    metric = "" if found.metric is None else f"{found.metric:.4f}, "
+    versus = {"value": found.speedup, "low": found.speedup_low, "high": found.speedup_high}
+    speedup = ratio(versus) + ("" if found.confirmed else " ?")
+    accuracy = metric + shown_sqnr(found.sqnr_db)
+    return (row.model, row.target, found.bound, speedup, accuracy, f"{row.seconds:.0f} s", row.name)

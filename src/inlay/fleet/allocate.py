@@ -1,0 +1,99 @@
+"""Which run gets time next, and how much: a pure function of the runs so far.
+
+At first every run gets a short slice, in order. Then the next one goes to the run with the highest expected gain per
+second. What doubling the time of a run brings is estimated by what earlier doublings of it brought and an optimistic
+prior, and never below what the latest one did; so a run that stopped to gain falls back, the more so the more time it
+has had, but none starves. Gains are logarithms of speed-ups: a fleet is served by the product of its runs' speed-ups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from inlay.fleet import policy
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A run so far.
+
+    Attributes:
+        slices: after each slice, the seconds that the run has had in all, and the logarithm of its speed-up.
+        least_s: total seconds below which the run is known to be able to do nothing.
+        most_s: total seconds that it may have.
+        done: it needs no more time: nothing promising is left, or it failed.
+        busy: a slice of it is under way elsewhere.
+    """
+
+    slices: tuple[tuple[float, float], ...] = ()
+    least_s: float = 0.0
+    most_s: float = math.inf
+    done: bool = False
+    busy: bool = False
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds that it has had."""
+        return self.slices[-1][0] if self.slices else 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is to get its first slice."""
+        return not (self.slices or self.done or self.busy)
+
+    @cached_property
+    def wanted_s(self) -> float:
+        """Total seconds that it should have after its next slice, where it has had one."""
+        return min(self.most_s, max(policy.GROWTH * self.spent_s, self.least_s, self.spent_s + policy.LEAST_SLICE_S))
+
+    @cached_property
+    def rate(self) -> float:
+        """Gain per second of its next slice, expected optimistically; 0 where it gets none."""
+        if self.done or self.busy or not self.slices or self.wanted_s - self.spent_s < policy.LEAST_SLICE_S:
+            return 0.0
+        doublings = [
+            max(0.0, after - before) / math.log(late / early, policy.GROWTH)
+            for (early, before), (late, after) in zip(self.slices, self.slices[1:], strict=False)
+            if late > early > 0.0
+        ]
+        mean = (policy.PRIOR_GAIN + sum(doublings)) / (1 + len(doublings))
+        gain = max(mean, doublings[-1] if doublings else 0.0)
+        doubled = math.log(self.wanted_s / max(self.spent_s, 1e-9), policy.GROWTH)
+        return gain * doubled / (self.wanted_s - self.spent_s)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The run that gets time next, by its number, and the total seconds that it may then have had."""
+
+    number: int
+    total_s: float
+
+
+def next_slice(runs: Sequence[Progressed], left_s: float) -> Slice | None:
+    """Which of ``runs`` gets time next; None where there is no more time, or nobody who needs it.
+
+    Args:
+        runs: all runs of the fleet.
+        left_s: seconds of the fleet's budget that are neither spent nor promised to slices under way; infinite without
+            a limit.
+    """
+    waiting = [number for number, run in enumerate(runs) if run.waiting]
+    if waiting:
+        share_s = policy.FIRST_SHARE * left_s / len(waiting)
+        if len(waiting) == len(runs) == 1 and not math.isinf(left_s):
+            share_s = left_s  # there is nobody to share with
+        most_s = share_s if share_s == left_s and len(runs) == 1 else policy.FIRST_SLICE_S
+        for number in waiting:  # where one needs more than there is, those behind it may not
+            run = runs[number]
+            total_s = min(run.most_s, max(policy.LEAST_SLICE_S, run.least_s, min(most_s, share_s)))
+            if total_s <= left_s:
+                return Slice(number, total_s)
+    best = max(range(len(runs)), key=lambda number: runs[number].rate, default=0)
+    if not runs or not runs[best].rate or left_s < policy.LEAST_SLICE_S:
+        return None
+    run = runs[best]
+    return Slice(best, min(run.wanted_s, run.spent_s + left_s))
