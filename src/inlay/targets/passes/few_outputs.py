@@ -11,6 +11,8 @@ The share of the time that this takes (float, 8 bits; one thread of an x86-64 pr
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -30,23 +32,28 @@ _UNARY = frozenset(
 
 def block_few_outputs(model: ir.Model) -> tuple[ir.Model, int]:
     """Rewrite each float32 ``Conv`` of one group and stride 1 with few outputs, over images of known, even size."""
-    return replace_each(model, "Conv", _replace)
+    return replace_each(model, "Conv", _replace, _has_few)
+
+
+def _has_few(node: ir.Node) -> bool:
+    """Whether a ``Conv`` has few outputs and a large window; its image is not looked at."""
+    weight = node.inputs[1].shape if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    if weight is None or len(weight) != 4 or not weight.is_static():
+        return False
+    outputs, channels, *kernel = weight.numpy()
+    return outputs <= MOST_OUTPUTS and min(kernel) >= LEAST_KERNEL and channels * math.prod(kernel) >= LEAST_PRODUCTS
 
 
 def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     given = node.inputs[2] if len(node.inputs) > 2 else None
     weight, bias = constant_of(node.inputs[1]), constant_of(given)
-    if weight is None or weight.ndim != 4 or (given is not None and bias is None):
+    pads, size = _pads(node), _size(x)
+    if weight is None or (given is not None and bias is None) or pads is None or size is None:
         return False
     assert x.shape is not None
-    outputs, channels, *kernel = weight.shape
-    pads, size = _pads(node), _size(x)
-    if pads is None or size is None or outputs > MOST_OUTPUTS or min(kernel) < LEAST_KERNEL:
-        return False
+    outputs, _, *kernel = weight.shape
     results = [size[i] + pads[i] + pads[i + 2] - kernel[i] + 1 for i in (0, 1)]
-    if channels * kernel[0] * kernel[1] < LEAST_PRODUCTS or results[0] * results[1] < LEAST_PIXELS:
-        return False
-    if any(r % _SIZE for r in results):
+    if results[0] * results[1] < LEAST_PIXELS or any(r % _SIZE for r in results):
         return False
     shifted = _shifted(weight, _SIZE)
     inputs = [x, steps.constant("shifted", shifted)]
