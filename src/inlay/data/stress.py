@@ -6,7 +6,7 @@ alone. Ids are never invented, masks never changed. Inputs of one kind change to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,9 +26,6 @@ from inlay.data.variations import (
     stored,
 )
 from inlay.errors import DataError
-
-Augment = Callable[[Feed, np.random.Generator], Mapping[str, Feed]]
-"""The user's own variations of one sample, by what they are called."""
 
 _COLORS = (1, 3, 4)
 _LEAST_SIDE = 8  # pixels; fewer are features rather than an image

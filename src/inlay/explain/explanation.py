@@ -221,13 +221,6 @@ class Explanation:
         inner = sum(w.cost_ms for w in self.waste if w.kind not in ("input", "output"))
         return inner + sum(max(o.gain_ms or 0.0, 0.0) for o in self.operators)
 
-    @property
-    def unexplained(self) -> tuple[Operator, ...]:
-        """Heavy operators that do not run on integers, for no reason that is known."""
-        return tuple(
-            o for o in self.operators if o.heavy and o.precision == "float" and not any(r.certain for r in o.reasons)
-        )
-
     def as_json(self) -> Mapping[str, Any]:
         """Stable keys."""
         return {

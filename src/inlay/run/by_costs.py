@@ -32,6 +32,8 @@ from inlay.types import Placement
 
 INSTANT_S = 9.0
 """Seconds from the start that an answer is planned to take; with the start of the program it is ten."""
+PREPARING_S = 3.0
+"""Seconds from the start by which outliers must be evened out."""
 _MODELS = 2
 """In low precision that are built: with the float one three."""
 _METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")

@@ -10,6 +10,7 @@ from pathlib import Path
 from inlay.calibrate import policy
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.data import InputSpec, Samples, input_specs, load_feed, save_feed
+from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
@@ -92,8 +93,9 @@ class OneShot:
         seed: int,
         sizes: Mapping[str, int] | None,
         run: RunFiles,
+        deadline: Deadline = NEVER,
     ) -> OneShot:
-        """Run the given model on the scoring samples by ``run``, and prepare it. Raises InlayError."""
+        """Run the given model on the scoring samples by ``run`` and prepare it by ``deadline``. Raises InlayError."""
         scored, feeds = _scoring_feeds(samples, work)
         specs = specs or input_specs(file.model)
         try:
@@ -105,7 +107,7 @@ class OneShot:
         extraction = take_apart(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
-            scales = find_scales(prepared, target, samples.feeds, mask=samples.mask)
+            scales = find_scales(prepared, target, samples.feeds, deadline, samples.mask)
             prepared = equalized(prepared, scales, target, samples.feeds[0])
         return cls(worker, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared)
 

@@ -27,7 +27,6 @@ from inlay.targets.registry import create
 
 Call = Literal["start", "compile", "run", "time", "profile", "close"]
 Place = Literal["search", "confirmation", "baseline", "anywhere"]
-PLACES: tuple[Place, ...] = ("search", "confirmation", "baseline", "anywhere")
 
 _SLOW_S = 2.0  # seconds of a slow build
 _LEAK_BYTES = 64 << 20  # of each call
