@@ -26,6 +26,7 @@ from benchmarks import (
     budgets,
     compiles,
     coverage,
+    fleet,
     honesty,
     instant,
     lowering,
@@ -177,6 +178,11 @@ def run_growth(options: argparse.Namespace) -> None:
     subprocess.call([sys.executable, "-m", "benchmarks.growth"])
 
 
+def run_fleet(options: argparse.Namespace) -> None:
+    """``fleet.json`` and ``.md``; no model is needed."""
+    _tables(options.out, "fleet", fleet.table(), fleet.text)
+
+
 def run_ethos(options: argparse.Namespace) -> None:
     """``ethos.json`` and ``.md``; a line where the Arm tools are not installed."""
     command = [sys.executable, "-m", "benchmarks.ethos_concat", "--json", str(options.out / "ethos.json")]
@@ -272,6 +278,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "compiles": run_compiles,
     "honesty": run_honesty,
     "growth": run_growth,
+    "fleet": run_fleet,
     "ethos": run_ethos,
     "lowering": run_lowering,
     "precisions": run_precisions,

@@ -280,6 +280,7 @@ TABLES: Sequence[str] = (
     "honesty",
     "coverage",
     "growth",
+    "fleet",
     "ethos",
     "lowering",
     "precisions",

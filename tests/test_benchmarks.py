@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import growth, nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
+from benchmarks import fleet, growth, nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
 
 from inlay.errors import ModelError
 from inlay.measure.stats import speedup
@@ -244,3 +244,19 @@ def test_models_whose_growth_is_measured_are_made_in_a_process_of_their_own(
     monkeypatch.delattr(growth, "model_of")
     path = tmp_path / "model.onnx"
     assert growth.write("chain", 50, path) == len(onnx.load(path).graph.node) >= 50
+
+
+def test_a_simulated_fleet_keeps_its_devices_busy(tmp_path: Path) -> None:
+    whole = fleet.simulate(80, 8, 0, None, tmp_path)
+    assert whole["done"] == 80
+    assert whole["gain_share"] == pytest.approx(1.0)
+    assert 1.0 <= whole["ratio"] < 1.3, "a fleet of ten runs a device ends less evenly than a large one"
+    half = [seconds / 2 for seconds in whole["device_s_by_kind"]]
+    (tmp_path / "half").mkdir()
+    limited = fleet.simulate(80, 8, 0, half, tmp_path / "half")
+    assert sum(half) * 0.9 < limited["device_s"] <= sum(half) + 1
+    assert limited["gain_share"] > 0.7, "half of the time finds most of the gain"
+    row = {"models": 80, "devices": 8, "whole": {**whole, "ratio": 1.2}, "limited": limited}
+    found = {"rows": [{**row, "memory_mb": 1.0, "base_mb": 2.0}], "most_ratio": 1.15, "most_ms": 5.0}
+    assert "80 models on 8 devices, whole: 1.2 of 1.15" in fleet.missed(found)
+    assert "missed" in fleet.text(found)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from inlay.autotuner.state_file import read_state
 from inlay.errors import InlayError, NoSuchFile, UsageError
+from inlay.fleet.plan import read_plan
 from inlay.model.graph import Graph
 from inlay.regions.cache import PatternCache, merge_files
 from inlay.space.recipe_file import find_recipe, load_recipe
@@ -39,6 +40,7 @@ BAD = {
 READERS: dict[str, Callable[[Path], object]] = {
     "recipe": load_recipe,
     "cache": PatternCache.load,
+    "fleet": read_plan,
     "state": lambda path: read_state(path, "0" * 64, cast(Graph, None)),
 }
 

@@ -97,7 +97,7 @@ def test_limits_of_single_runs() -> None:
 
 
 @pytest.mark.parametrize("left_s", [math.inf, 1e6])
-def test_without_a_limit_slices_double(left_s: float) -> None:
+def test_without_a_limit_slices_grow_by_a_factor(left_s: float) -> None:
     chosen = next_slice([Progressed(slices=((80.0, 0.1),)), Progressed(done=True)], left_s)
     assert chosen is not None
-    assert chosen.total_s == 160.0
+    assert chosen.total_s == 80.0 * policy.GROWTH

@@ -1,9 +1,10 @@
 """Which run gets time next, and how much: a pure function of the runs so far.
 
 At first every run gets a short slice, in order. Then the next one goes to the run with the highest expected gain per
-second. What doubling the time of a run brings is estimated by what earlier doublings of it brought and an optimistic
-prior, and never below what the latest one did; so a run that stopped to gain falls back, the more so the more time it
-has had, but none starves. Gains are logarithms of speed-ups: a fleet is served by the product of its runs' speed-ups.
+second. A slice multiplies the time of its run by a constant factor. What it brings is estimated by what earlier ones
+brought and an optimistic prior, and never below what the latest one did; so a run that stopped to gain falls back, the
+more so the more time it has had, but none starves. Gains are logarithms of speed-ups: a fleet is served by the product
+of its runs' speed-ups.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ class Progressed:
         """Gain per second of its next slice, expected optimistically; 0 where it gets none."""
         if self.done or self.busy or not self.slices or self.wanted_s - self.spent_s < policy.LEAST_SLICE_S:
             return 0.0
-        doublings = [
+        steps = [
             max(0.0, after - before) / math.log(late / early, policy.GROWTH)
             for (early, before), (late, after) in zip(self.slices, self.slices[1:], strict=False)
             if late > early > 0.0
         ]
-        mean = (policy.PRIOR_GAIN + sum(doublings)) / (1 + len(doublings))
-        gain = max(mean, doublings[-1] if doublings else 0.0)
-        doubled = math.log(self.wanted_s / max(self.spent_s, 1e-9), policy.GROWTH)
-        return gain * doubled / (self.wanted_s - self.spent_s)
+        mean = (policy.PRIOR_GAIN + sum(steps)) / (1 + len(steps))
+        gain = max(mean, steps[-1] if steps else 0.0)
+        step = math.log(self.wanted_s / max(self.spent_s, 1e-9), policy.GROWTH)
+        return gain * step / (self.wanted_s - self.spent_s)
 
 
 @dataclass(frozen=True)
