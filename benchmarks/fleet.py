@@ -15,7 +15,6 @@ from __future__ import annotations
 import heapq
 import json
 import math
-import resource
 import subprocess
 import sys
 import tempfile
@@ -94,7 +93,7 @@ def simulate(models: int, devices: int, seed: int, budgets_s: Sequence[float] | 
     ending: list[tuple[float, int, int, float, float]] = []
     measurements = slices = 0
     deciding_s = journaling_s = makespan = 0.0
-    waiting: list[list[float]] = [[] for _ in kinds]
+    idle = [0] * len(kinds)
     while free or ending:
         if not free or (ending and ending[0][0] <= free[0][0]):
             now, k, number, took_s, searched_s = heapq.heappop(ending)
@@ -112,9 +111,7 @@ def simulate(models: int, devices: int, seed: int, budgets_s: Sequence[float] | 
                 journal.record_seconds()
             journaling_s += time.perf_counter() - begun
             measurements, slices, makespan = measurements + int(took_s / run.measurement_s), slices + 1, now
-            for _ in range(1 + len(waiting[k])):
-                heapq.heappush(free, (now, k))
-            waiting[k].clear()
+            heapq.heappush(free, (now, k))
             continue
         now, k = heapq.heappop(free)
         kind = kinds[k]
@@ -122,8 +119,11 @@ def simulate(models: int, devices: int, seed: int, budgets_s: Sequence[float] | 
         chosen = next_slice(kind.progressed, kind.budget_s - kind.used_s - kind.promised_s)
         deciding_s += time.perf_counter() - begun
         if chosen is None:
-            waiting[k].append(now)  # until a slice of its kind ends
+            idle[k] += 1  # until a slice of its kind ends
             continue
+        if idle[k]:  # what one device is given may not be all
+            idle[k] -= 1
+            heapq.heappush(free, (now, k))
         run, before = kind.runs[chosen.number], kind.progressed[chosen.number]
         given_s = chosen.total_s - before.spent_s
         left_s = run.end_s - kind.searched_s[chosen.number]
@@ -163,8 +163,8 @@ def _figures(slices: Sequence[tuple[float, float]]) -> Figures:
 
 
 def point(models: int, devices: int, seed: int = 0) -> dict[str, Any]:
-    """Both fleets of one size, with the peak memory of this process over what it had before."""
-    before = _peak_mb()
+    """Both fleets of one size, with the peak memory of this process over what it had before, on Linux."""
+    before = _memory_mb("VmRSS")
     with tempfile.TemporaryDirectory() as folder:
         whole = simulate(models, devices, seed, None, Path(folder))
     half = [seconds / 2 for seconds in whole["device_s_by_kind"]]
@@ -175,13 +175,15 @@ def point(models: int, devices: int, seed: int = 0) -> dict[str, Any]:
         "devices": devices,
         "whole": whole,
         "limited": limited,
-        "memory_mb": round(_peak_mb() - before, 1),
+        "memory_mb": round(_memory_mb("VmHWM") - before, 1),
         "base_mb": round(before, 1),
     }
 
 
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+def _memory_mb(what: str) -> float:
+    """From proc(5); what getrusage(2) says of a new process includes its parent's peak."""
+    lines = Path("/proc/self/status").read_text(encoding="utf8").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{what}:"))) / 1e3
 
 
 def table() -> dict[str, Any]:
@@ -213,6 +215,7 @@ def text(found: Mapping[str, Any]) -> str:
         "The allocator and the journal of `inlay fleet`, with drawn runs on devices of four kinds: no model is tuned.",
         "To the end: every run goes on until nothing promising is left; half: half of the device time that this took.",
         "The bound is the larger of the time of all slices, spread evenly over their devices, and the longest run.",
+        "The driver's times are of a machine that other programs used as well.",
         "",
         "| models | devices | fleet | makespan | over the bound | runs begun, done | gain found | measurements | "
         "driver, each | decision | driver memory |",
@@ -224,7 +227,8 @@ def text(found: Mapping[str, Any]) -> str:
             lines.append(
                 f"| {row['models']} | {row['devices']} | {title} | {f['makespan_s']:.0f} s | {f['ratio']:.3f} | "
                 f"{f['begun']}, {f['done']} | {f['gain_share']:.0%} | {f['measurements']} | "
-                f"{f['overhead_ms']:.2f} ms | {f['decision_ms']:.2f} ms | {row['memory_mb']:.0f} MB over {row['base_mb']:.0f} MB |"
+                f"{f['overhead_ms']:.2f} ms "
+                f"| {f['decision_ms']:.2f} ms | {row['memory_mb']:.0f} MB over {row['base_mb']:.0f} MB |"
             )
     costs = [r["whole"]["device_s"] / r["whole"]["device_s_unsliced"] for r in found["rows"]]
     lines += [
