@@ -77,7 +77,7 @@ def test_the_budget_is_spent_and_never_exceeded(slopes: list[float], budget_s: f
     if budget_s >= policy.LEAST_SLICE_S:
         assert used_s > budget_s - policy.LEAST_SLICE_S
     shorts = [run for run in spent.runs if not run.slices]
-    assert not shorts or budget_s < policy.LEAST_SLICE_S * len(slopes) / policy.FIRST_SHARE
+    assert not shorts or budget_s < policy.LEAST_FIRST_S * len(slopes) / policy.FIRST_SHARE
 
 
 def test_limits_of_single_runs() -> None:

@@ -90,7 +90,7 @@ def next_slice(runs: Sequence[Progressed], left_s: float) -> Slice | None:
         most_s = share_s if share_s == left_s and len(runs) == 1 else policy.FIRST_SLICE_S
         for number in waiting:  # where one needs more than there is, those behind it may not
             run = runs[number]
-            total_s = min(run.most_s, max(policy.LEAST_SLICE_S, run.least_s, min(most_s, share_s)))
+            total_s = min(run.most_s, max(policy.LEAST_FIRST_S, run.least_s, min(most_s, share_s)))
             if total_s <= left_s:
                 return Slice(number, total_s)
     best = max(range(len(runs)), key=lambda number: runs[number].rate, default=0)

@@ -6,8 +6,10 @@ FIRST_SLICE_S = 60.0
 """Seconds of a run's first slice, at most: enough to judge the anchors of a model of tens of milliseconds."""
 FIRST_SHARE = 0.5
 """Of the budget, what the first slices take together, at most: the rest goes where they show gains."""
+LEAST_FIRST_S = 10.0
+"""Seconds below which a first slice finds nothing; a model that needs more says so."""
 LEAST_SLICE_S = 20.0
-"""Seconds below which a slice is not worth its fixed costs: reading the model, a process, the confirmation."""
+"""Seconds below which a later slice is not worth its fixed costs: reading the model, a process, the confirmation."""
 GROWTH = 3.0
 """By what a run's total budget grows with each slice. Every slice reads the model and confirms anew: with a factor
 that is a constant share of the whole. At 2, second slices of 18 s were seen to have no time left to search."""
