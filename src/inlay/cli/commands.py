@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -17,11 +16,12 @@ import typer
 from inlay import api
 from inlay.across.result import AcrossResult
 from inlay.cli import explained, inspected, render, render_across, render_fleet
+from inlay.cli.answer import JSON, answer
 from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
 from inlay.cli.progress import JsonLines, Lines, LiveTable
 from inlay.cli.start import end_in_order, seconds_since_start
-from inlay.cli.terminal import Terminal, plain, say, tolerate_encoding
+from inlay.cli.terminal import Terminal, drawn, plain, say, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.fleet import fleet as run_fleet
@@ -58,6 +58,7 @@ def tune(
     json_log: Annotated[
         Path | None, Option("Write each event as one line of JSON.", metavar="FILE", type=Path, show_default=False)
     ] = None,
+    as_json: Annotated[bool, JSON] = False,
     dry_run: Annotated[
         bool, Option("Say what would be tried, how long it would take, and what can be quantized.", type=bool)
     ] = False,
@@ -74,7 +75,7 @@ def tune(
             done = api.dry_run(**options, progress=progress, before_s=before_s)
         finally:
             progress.close()
-        say(inspected.dry_run(done))
+        answer(as_json, done, lambda: inspected.dry_run(done))
         return
     log = None if json_log is None else JsonLines(_log_file(json_log, options), progress)
     try:
@@ -83,7 +84,8 @@ def tune(
             log.result(result.as_json())
     finally:
         (log or progress).close()
-    say(render_across.verdict(result) if isinstance(result, AcrossResult) else render.verdict(result))
+    across = isinstance(result, AcrossResult)
+    answer(as_json, result, lambda: render_across.verdict(result) if across else render.verdict(result))
     if result.interrupted:
         raise typer.Exit(130)
 
@@ -93,7 +95,7 @@ def tune(
 def fleet(
     *,
     quiet: Annotated[bool, Option("Print the table only.", flags=("--quiet", "-q"), type=bool)] = False,
-    as_json: Annotated[bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool)] = False,
+    as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
     """Tune many models for many targets under one budget, with time where it gains most.
@@ -105,19 +107,17 @@ def fleet(
         result = run_fleet(**options, progress=progress, before_s=time.monotonic() - _BEGUN.get(time.monotonic()))
     finally:
         progress.close()
-    if as_json:
-        typer.echo(json.dumps(result.as_json(), indent=2, allow_nan=False))
-    else:
-        say(render_fleet.verdict(result))
+    answer(as_json, result, lambda: render_fleet.verdict(result))
     if result.interrupted or result.failed:
         raise typer.Exit(130 if result.interrupted else 1)
 
 
 @app.command()
 @options_of(api.bench)
-def bench(**options: Any) -> None:
+def bench(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
-    Terminal().print(render.bench_table(api.bench(**options)))
+    rows = api.bench(**options)
+    answer(as_json, {"models": rows}, lambda: drawn(render.bench_table(rows)))
 
 
 @app.command()
@@ -127,19 +127,13 @@ def quantize(
     explain: Annotated[
         bool, Option("Print precision, deciding rule and reason of every node.", type=bool, before="seed")
     ] = False,
-    as_json: Annotated[
-        bool, Option("Print JSON with stable keys, decisions included.", flags=("--json",), type=bool, before="seed")
-    ] = False,
+    as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
     """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
     done = api.quantize(**options)
-    if as_json:
-        typer.echo(json.dumps(render.quantized_json(done), indent=2, allow_nan=False))
-        return
-    if explain:
-        say(render.decisions(done.decisions))
-    say(render.quantized(done))
+    listed = render.decisions(done.decisions) if explain else []
+    answer(as_json, render.quantized_json(done), lambda: [*listed, *render.quantized(done)])
 
 
 @app.command("calibrate-machine")
@@ -147,6 +141,7 @@ def quantize(
 def calibrate_machine(
     *,
     quiet: Annotated[bool, Option("Print the table's place only.", flags=("--quiet", "-q"), type=bool)] = False,
+    as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
     """Measure what this processor's kernels cost, once, for `quantize` and `tune`, on a machine that is quiet."""
@@ -155,52 +150,48 @@ def calibrate_machine(
         done = api.calibrate_machine(**options, progress=progress)
     finally:
         progress.close()
-    say(render.calibrated(done, quiet))
+    answer(as_json, done, lambda: render.calibrated(done, quiet))
 
 
 @app.command()
 @options_of(api.select)
-def select(**options: Any) -> None:
+def select(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Write another model that a run has measured, without searching again."""
-    say(render.selected(api.select(**options)))
+    done = api.select(**options)
+    answer(as_json, done, lambda: render.selected(done))
 
 
 @app.command()
 @options_of(api.inspect)
 def inspect(
     *,
-    as_json: Annotated[bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool)] = False,
+    as_json: Annotated[bool, JSON] = False,
     **options: Any,
 ) -> None:
     """Show inputs, outputs and operators of a model, what can be quantized, and how to write samples for --data."""
     found = api.inspect(**options)
-    if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        say(inspected.inspection(found))
+    answer(as_json, found, lambda: inspected.inspection(found))
 
 
 @app.command()
 @options_of(api.write_report)
-def report(**options: Any) -> None:
+def report(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Write OUT/report.html again: the run on one page, for a browser."""
-    say([f"Wrote {api.write_report(**options)}."])
+    _written(as_json, api.write_report(**options))
 
 
 @app.command()
 @options_of(api.export)
-def export(**options: Any) -> None:
+def export(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Write what a run found for other tools: lists for quantizers, metadata for viewers, trials for tables."""
-    say([f"Wrote {api.export(**options)}."])
+    _written(as_json, api.export(**options))
 
 
 @app.command()
 @options_of(api.regions)
 def regions(
     *,
-    as_json: Annotated[
-        bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool, before="data")
-    ] = False,
+    as_json: Annotated[bool, JSON] = False,
     every: Annotated[
         bool, Option("Show every region, point and refused port.", flags=("--all",), type=bool, before="data")
     ] = False,
@@ -209,7 +200,7 @@ def regions(
     """Show the regions of a model, their patterns and insertion points, and why a port is not offered."""
     space = api.regions(**options)
     if as_json:
-        typer.echo(json.dumps(regions_json(space), indent=2))
+        answer(True, regions_json(space), list)
     else:
         say(regions_lines(space, every))
 
@@ -218,9 +209,7 @@ def regions(
 @options_of(api.explain)
 def explain(
     *,
-    as_json: Annotated[
-        bool, Option("Print JSON with stable keys.", flags=("--json",), type=bool, before="target")
-    ] = False,
+    as_json: Annotated[bool, JSON] = False,
     every: Annotated[
         bool, Option("List every operator and every conversion.", flags=("--all",), type=bool, before="target")
     ] = False,
@@ -232,10 +221,7 @@ def explain(
         found = api.explain(**options, progress=progress)
     finally:
         progress.close()
-    if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=2, allow_nan=False))
-    else:
-        say(explained.lines(found, every))
+    answer(as_json, found, lambda: explained.lines(found, every))
 
 
 cache_app = typer.Typer(help="Look at and merge pattern caches.", rich_markup_mode=None)
@@ -245,10 +231,13 @@ app.add_typer(cache_app, name="cache")
 @cache_app.command("show")
 @options_of()
 def cache_show(
-    *, file: Annotated[Path, Option("A pattern cache.", metavar="FILE", type=Path, positional=True)]
+    *,
+    file: Annotated[Path, Option("A pattern cache.", metavar="FILE", type=Path, positional=True)],
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Print the schemes of a pattern cache."""
-    say(cache.show(cache.PatternCache.load(file)))
+    found = cache.PatternCache.load(file)
+    answer(as_json, found.to_data(), lambda: cache.show(found))
 
 
 @cache_app.command("merge")
@@ -259,10 +248,11 @@ def cache_merge(
         list[Path], Option("Pattern caches.", metavar="FILE...", type=Path, positional=True, repeated=True)
     ],
     out: Annotated[Path, Option("The merged cache.", flags=("--out", "-o"), metavar="FILE", type=Path)],
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Merge pattern caches into one."""
-    merged = cache.merge_files(files, out)
-    say([f"Wrote {out}: {len(merged)} patterns."])
+    count = len(cache.merge_files(files, out))
+    answer(as_json, {"path": out, "patterns": count}, lambda: [f"Wrote {out}: {count} patterns."])
 
 
 @app.command("lower")
@@ -275,12 +265,14 @@ def lower_model(
     out: Annotated[Path, Option("The TOSA flatbuffer.", flags=("--out", "-o"), metavar="OUT.tosa", type=Path)],
     profile: Annotated[str, Option("INT, or INT+FP.")] = "INT",
     bind: Annotated[Sequence[str], BIND] = (),
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Lower a Q/DQ model to integer TOSA 1.0; OUT.tosa.json beside it describes inputs, outputs and partitions."""
     from inlay.targets.registry import known_rewrites
     from inlay.tosa.command import lower_file  # a room of its own, which no other command waits for
 
-    say(lower_file(model, out, profile, parse_bind(bind), known_rewrites()).lines())
+    done = lower_file(model, out, profile, parse_bind(bind), known_rewrites())
+    answer(as_json, done, done.lines)
 
 
 @app.command()
@@ -290,12 +282,15 @@ def targets(
     install: Annotated[
         str | None, Option("Install what this target needs besides Python packages.", metavar="TARGET")
     ] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """List the installed targets, and what their measurements depend on."""
     if install is not None:
-        say([f"Installed in {listing.install(install)}."])
+        folder = listing.install(install)
+        answer(as_json, {"path": folder}, lambda: [f"Installed in {folder}."])
         return
-    Terminal().print(render.targets_table(listing.list_targets()))
+    rows = listing.list_targets()
+    answer(as_json, {"targets": rows}, lambda: drawn(render.targets_table(rows)))
 
 
 @app.callback(invoke_without_command=True)
@@ -318,6 +313,10 @@ def _log_file(path: Path, options: Mapping[str, Any]) -> Path:
     if path.is_dir():
         raise UsageError(f"--json-log {path} is a folder: name a file")
     return path
+
+
+def _written(as_json: bool, path: Path) -> None:
+    answer(as_json, {"path": path}, lambda: [f"Wrote {path}."])
 
 
 def _progress(quiet: bool) -> Progress:

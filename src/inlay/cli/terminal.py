@@ -40,6 +40,14 @@ class Terminal(Console):
         return super().render_str(plain(text), **options)
 
 
+def drawn(table: Any) -> list[str]:
+    """The lines of a table of rich, as wide as the terminal, or 80 characters where there is none."""
+    console = Terminal()
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().splitlines()
+
+
 def tolerate_encoding() -> None:
     """Let standard output and error escape what their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):

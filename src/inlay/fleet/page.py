@@ -6,8 +6,6 @@ from pathlib import Path
 
 from inlay.files import write_text
 from inlay.fleet.result import FleetResult
-from inlay.report.page import style, template
-from inlay.report.points import ratio
 from inlay.trial import shown_sqnr
 from inlay.version import __version__
 
@@ -17,6 +15,9 @@ PAGE = "fleet.html"
 
 def write_page(folder: Path, result: FleetResult) -> Path:
     """Write the page into ``folder``: one document that refers only to the runs' own pages. Raises JournalError."""
+    from inlay.report.page import style, template  # templates and drawings: no other command waits for them
+    from inlay.report.points import ratio
+
     reports = {row.name for row in result.rows if (folder / row.name / "report.html").is_file()}
     text = template("inlay.fleet", "page.html.j2").render(
         result=result, reports=reports, ratio=ratio, decibels=shown_sqnr, style=style(), version=__version__

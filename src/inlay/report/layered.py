@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 _SWEEPS = 6
 """Times that all layers are ordered by their neighbors, down and up in turn: more change little."""
@@ -82,4 +81,6 @@ def _apart(wanted: Sequence[float]) -> Sequence[float]:
     if all(b - a >= 1.0 for a, b in itertools.pairwise(wanted)):
         return wanted
     steps = np.arange(len(wanted))
+    from scipy.optimize import isotonic_regression  # takes long to load, and what draws nothing does not wait
+
     return [float(at) for at in isotonic_regression(np.asarray(wanted) - steps).x + steps]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class LowerReport:
 
     lowered: Lowered
     files: tuple[Path, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``: the profile, partitions by kind, files, and what is not lowered, and why."""
+        kinds = Counter(p.kind for p in self.lowered.partitions)
+        left = [asdict(n) for n in self.lowered.not_lowered]
+        return {"profile": self.lowered.profile, "partitions": kinds, "files": self.files, "not_lowered": left}
 
     def lines(self) -> list[str]:
         """The report to print: partitions, files, and each node that is not integer TOSA with its reason."""
