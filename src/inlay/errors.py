@@ -38,10 +38,10 @@ class TooShort(UsageError):
     """The budget is too short for anything.
 
     Attributes:
-        least_s: seconds that would do.
+        least_s: seconds that would do; 0 where nobody said.
     """
 
-    def __init__(self, message: str, least_s: float) -> None:
+    def __init__(self, message: str, least_s: float = 0.0) -> None:
         super().__init__(message)
         self.least_s = least_s
 
