@@ -71,7 +71,7 @@ def row(subject: Subject, folder: Path) -> dict[str, Any]:
 
     def recipe_of(target: str) -> Callable[[Path], None]:
         def quantize(out: Path) -> None:
-            api.quantize(subject.model, out, target=target, data=samples)
+            api.quantize(subject.model, out, target=target, data=samples, recipe="full-int8")
 
         return quantize
 
