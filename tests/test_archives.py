@@ -141,9 +141,9 @@ def test_feeds_come_back_under_any_names(names: list[str]) -> None:
         assert all(np.array_equal(found[n], feed[n]) for n in feed)
 
 
-def test_text_is_no_feed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="words holds text"):
-        save_feed(tmp_path / "f.npz", {"words": np.array(["a"], object)})
+def test_objects_are_no_feed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="words holds objects"):
+        save_feed(tmp_path / "f.npz", {"words": np.array(["a", 1], object)})
     assert not (tmp_path / "f.npz").exists()
 
 

@@ -10,7 +10,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from inlay.data import InputSpec, Samples, bound, load_function, random_samples, read_labels, read_samples, split
+from inlay.data import (
+    InputSpec,
+    Samples,
+    bound,
+    load_feed,
+    load_function,
+    random_samples,
+    read_labels,
+    read_samples,
+    save_feed,
+    split,
+)
 from inlay.errors import DataError, InlayError, UsageError
 
 X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 4))
@@ -325,3 +336,29 @@ def test_stacked_samples_come_in_batches_of_the_bound_size(tmp_path: Path) -> No
     assert [f["x"].shape[0] for f in read_samples(path, specs).feeds] == [3, 3]
     with pytest.raises(DataError, match="takes 9 rows at once, the array has 7"):
         read_samples(path, bound([DYNAMIC], {"batch": 9}))
+
+
+TEXT = InputSpec("words", np.dtype(object), ("batch", 3))
+
+
+@pytest.mark.parametrize("kind", ["str", "bytes", "object"])
+def test_text_for_an_input_of_strings(tmp_path: Path, kind: str) -> None:
+    words = np.array([["a", "", "naïve"], ["d", "e", "f"]])
+    given = {"str": words, "bytes": np.char.encode(words, "utf-8"), "object": words.astype(object)}[kind]
+    if kind == "object":  # which no file may hold
+        found = read_samples([{"words": row[None]} for row in given], [TEXT])
+    else:
+        found = read_samples(save(tmp_path / "a.npz", words=given), [TEXT])
+    assert [f["words"].tolist() for f in found.feeds] == [words[:1].tolist(), words[1:].tolist()]
+    save_feed(tmp_path / "feed.npz", {"words": words.astype(object)})
+    assert np.array_equal(load_feed(tmp_path / "feed.npz")["words"], words)
+
+
+def test_numbers_for_an_input_of_strings(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"input words: string \[batch, 3\] got int64: give an array of str"):
+        read_samples(save(tmp_path / "a.npz", words=np.zeros((2, 3), np.int64)), [TEXT])
+    mixed = np.array([["a", 1, None]], object)
+    with pytest.raises(DataError, match="got object: give an array of str"):
+        read_samples([{"words": mixed}], [TEXT])
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_samples(save(tmp_path / "a.npz", words=np.array([[b"\xff", b"", b""]])), [TEXT])

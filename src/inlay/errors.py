@@ -13,6 +13,7 @@
     │   ├── Crashed
     │   ├── BadReading
     │   └── TimedOut
+    ├── NoDevice               there is no device to measure on; no model is to blame
     └── JournalError           the output folder belongs to another run, is locked, or cannot be written
 """
 
@@ -102,6 +103,10 @@ class TimedOut(TargetError):
 
 class Late(TimedOut):
     """There was no time left for it: not the model is to blame, but the budget."""
+
+
+class NoDevice(InlayError):
+    """The device of the run is away, taken out, or another one than it was: the run ends, and can be continued."""
 
 
 class JournalError(InlayError):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 from inlay.data import save_feed
-from inlay.errors import RunFailed, TargetError, UsageError
+from inlay.errors import NoDevice, RunFailed, TargetError, UsageError
 from inlay.farm import policy
 from inlay.farm.cluster import ray_library
 from inlay.farm.device import Device
@@ -36,9 +36,10 @@ class Cluster:
     """The few names of Ray that a device uses. ``fails(method)`` says whether the actor dies before it answers."""
 
     def __init__(self, fails: Callable[[str], bool] = lambda method: False) -> None:
-        never = type("Never", (Exception,), {})
-        self.exceptions = SimpleNamespace(GetTimeoutError=never, RayTaskError=type("T", (never,), {}), RayError=Lost)
+        task = type("Task", (Exception,), {})
+        self.exceptions = SimpleNamespace(GetTimeoutError=TimeoutError, RayTaskError=task, RayError=Lost)
         self.fails, self.actors, self.asked = fails, list[Device](), list[str]()
+        self.away, self.waited = False, list[float]()
 
     def remote(self, kind: type[Device]) -> Any:
         def make(root: str) -> Any:
@@ -48,6 +49,9 @@ class Cluster:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
 
     def get(self, call: Callable[[], Any], timeout: float) -> Any:
+        self.waited.append(timeout)
+        if self.away:
+            raise TimeoutError
         return call()
 
     def kill(self, actor: Any) -> None:
@@ -172,17 +176,58 @@ def test_a_device_that_is_lost_again_and_again_is_taken_out(stored: tuple[Artifa
         with pytest.raises(RunFailed, match="was lost 3 times in one call") as failed:
             worker.load(artifact)
         assert failed.value.culprit == artifact.digest
-        with pytest.raises(TargetError, match=r"inlay:null:\w+ was lost 6 times in a row and is taken out"):
+        with pytest.raises(NoDevice, match=r"inlay:null:\w+ was lost 6 times in a row and is taken out"):
             worker.load(artifact)
         assert len(cluster.actors) == policy.LOSSES_IN_A_ROW
-        with pytest.raises(TargetError, match="is taken out"):
+        with pytest.raises(NoDevice, match="is taken out"):
             worker.load(artifact)
         assert len(cluster.actors) == policy.LOSSES_IN_A_ROW
+
+
+@pytest.mark.parametrize(("limit_s", "wait_s"), [(600.0, 1200.0), (2.0, policy.DEVICE_WAIT_S)])
+def test_a_device_that_is_away_ends_the_run_and_blames_no_model(
+    stored: tuple[Artifact, Path], joined: Join, limit_s: float, wait_s: float
+) -> None:
+    """It is waited for once, longer than at first, and no error of a target is raised, which a journal would keep."""
+    artifact, feed = stored
+    cluster = Cluster(lambda method: method == "ask" and cluster.away)
+    worker = joined(cluster)
+    with worker:
+        assert cluster.waited[0] == policy.DEVICE_WAIT_S
+        worker.load(artifact)
+        worker._limit = lambda: limit_s
+        worker._device.drop_actor()
+        cluster.away, before = True, len(cluster.waited)
+        with pytest.raises(NoDevice, match="goes on with what was measured") as gone:
+            worker.run(artifact, [feed])
+        assert not isinstance(gone.value, TargetError)
+        assert cluster.waited[before:] == [wait_s]
+        cluster.away = False
+        assert worker.run(artifact, [feed])
+
+
+def test_every_loss_counts_and_none_is_foreign_to_the_run(
+    stored: tuple[Artifact, Path], joined: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is freed, and memory measured, where the device is lost: neither hides it, nor ends the run with it."""
+    artifact, feed = stored
+    start = Device.start
+    monkeypatch.setattr(Device, "start", lambda *given: {**start(*given), "lacks": []})  # it can tell of memory
+    dies = [False, True, True, True, False]
+    cluster = Cluster(lambda method: method == "ask" and bool(dies) and dies.pop(0))
+    worker = joined(cluster)
+    with worker:
+        worker.load(artifact)
+        worker.drop(artifact)
+        assert worker._device._losses == 1
+        worker.memory(artifact, feed)
+        assert not dies
+        assert worker._device._losses == 0
 
 
 def test_a_device_with_another_fingerprint_is_refused(tmp_path: Path) -> None:
     device = RemoteDevice(Cluster(), "inlay:null:0000", str(tmp_path))
-    with pytest.raises(TargetError, match="announce it anew"):
+    with pytest.raises(NoDevice, match="announce it anew"):
         RemoteWorker(SPEC, tmp_path, lambda: 60.0, device=device, expected="0000")
     device.close()
 

@@ -83,7 +83,7 @@ def test_a_run_has_it_for_what_was_measured_last(tmp_path: Path, save: SaveModel
 
     assert found.best.memory_bytes is not None
     same = replace(found, baseline_bytes=found.best.size_bytes, baseline_memory=found.best.memory_bytes)
-    assert "Memory" not in "\n".join(verdict(same)), "nothing to tell"
+    assert "Memory" not in "\n".join(map(str, verdict(same))), "nothing to tell"
     twice = replace(same, baseline_memory=2 * found.best.memory_bytes)
     size, memory = (f"{n / 1e6:.3g} MB" for n in (found.best.size_bytes, found.best.memory_bytes))
     given = f"{2 * found.best.memory_bytes / 1e6:.3g} MB"

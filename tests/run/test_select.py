@@ -111,6 +111,16 @@ def test_memory_is_what_the_run_found_out(run: Path, tmp_path: Path) -> None:
         inlay.select(own, max_memory="much")
 
 
+def test_memory_of_another_device_is_not_measured_here(run: Path, tmp_path: Path) -> None:
+    """As after a run through Ray: what a session takes on the machine of the command says nothing of the device."""
+    own = tmp_path / "run"
+    shutil.copytree(run, own)
+    with contextlib.closing(sqlite3.connect(own / "run.sqlite")) as db, db:
+        db.execute("UPDATE identity SET value = 'null 0123' WHERE key = 'target'")
+    with pytest.raises(UsageError, match=r"would be measured on null \w+, but the run measured on null 0123"):
+        inlay.select(own, max_memory="1GB")
+
+
 def test_wishes_that_cannot_be_kept_are_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the most accurate one has"):
         inlay.select(run, to=tmp_path / "no.onnx", min_sqnr=1000)

@@ -4,7 +4,7 @@ May import ``errors`` only. :mod:`inlay.data.samples` holds the values, :mod:`in
 :mod:`inlay.data.reading` makes samples of them, or of what the user's functions give.
 """
 
-from inlay.data.archives import load_feed, save_feed
+from inlay.data.archives import as_text, load_feed, save_feed
 from inlay.data.images import Images
 from inlay.data.padding import Padding
 from inlay.data.reading import files_of, load_function, read_labels, read_samples
@@ -51,6 +51,7 @@ __all__ = [
     "StressSet",
     "Variation",
     "Workload",
+    "as_text",
     "batch_wishes",
     "bound",
     "common_sizes",

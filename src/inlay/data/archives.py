@@ -61,10 +61,11 @@ def read_tensor(path: Path) -> tuple[str, np.ndarray]:
 
 
 def save_feed(file: Path | IO[bytes], arrays: Mapping[str, np.ndarray], compressed: bool = False) -> None:
-    """Write arrays under any names, for :func:`load_feed`. Raises DataError where an array holds no numbers."""
+    """Write arrays under any names, for :func:`load_feed`. Raises DataError for what is neither numbers nor text."""
+    arrays = {name: as_text(array) if array.dtype.hasobject else array for name, array in arrays.items()}
     for name, array in arrays.items():
         if array.dtype.hasobject:
-            raise DataError(f"{name} holds text or objects: only numbers can be fed and compared")
+            raise DataError(f"{name} holds objects: only numbers and text can be fed and compared")
     save: Any = np.savez_compressed if compressed else np.savez  # numpy's stubs take names for options in some versions
     names = {_NAMES: np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)}
     if isinstance(file, Path):
@@ -72,6 +73,17 @@ def save_feed(file: Path | IO[bytes], arrays: Mapping[str, np.ndarray], compress
             save(opened, *arrays.values(), **names)
     else:
         save(file, *arrays.values(), **names)
+
+
+def as_text(array: np.ndarray) -> np.ndarray:
+    """Text in the form of which numpy keeps files, or ``array`` itself where it holds something else.
+
+    Runtimes return strings as Python objects, and objects are never loaded; bytes are UTF-8, as in ONNX.
+    """
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    text = array.dtype.hasobject and all(isinstance(each, str) for each in array.ravel())
+    return array.astype(np.str_) if text else array
 
 
 def load_feed(file: Path | IO[bytes]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from inlay.data.archives import read_arrays, read_tensor
+from inlay.data.archives import as_text, read_arrays, read_tensor
 from inlay.data.images import Images, image_files, read_images
 from inlay.data.samples import Feed, InputSpec, Samples
 from inlay.data.tokens import read_token_lines
@@ -281,6 +281,8 @@ def checked(feeds: list[Feed], kind: str, source: str, specs: Sequence[InputSpec
 def _fitting(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
     if not _fits(array.shape, spec):
         raise DataError(f"{where}: input {spec} got shape {list(array.shape)}")
+    if spec.dtype.hasobject:
+        return _text(array, spec, where)
     if array.dtype != spec.dtype:
         widening = spec.dtype.kind == "f" and array.dtype.kind == "f"
         exact = array.dtype.kind in "iu" and spec.dtype.kind in "iu" and np.array_equal(array.astype(spec.dtype), array)
@@ -289,3 +291,13 @@ def _fitting(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(f"{where}: input {spec.name} holds NaN or infinite numbers")
     return np.asarray(array, spec.dtype, order="C")  # ascontiguousarray would make a scalar an array of one number
+
+
+def _text(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+    try:
+        text = as_text(array)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: input {spec} got bytes that are not UTF-8") from error
+    if text.dtype.kind != "U":
+        raise DataError(f"{where}: input {spec} got {array.dtype.name}: give an array of str")
+    return text

@@ -31,7 +31,7 @@ class InputSpec:
 
     Attributes:
         name: of the input.
-        dtype: of its elements.
+        dtype: of its elements; of Python objects where they are strings, whose arrays are numpy's text.
         dims: its dimensions: a size, or the symbol of a dynamic one; None if not even the rank is known.
     """
 
@@ -41,7 +41,12 @@ class InputSpec:
 
     def __str__(self) -> str:
         dims = "any shape" if self.dims is None else "[" + ", ".join(map(str, self.dims)) + "]"
-        return f"{self.name}: {self.dtype.name} {dims}"
+        return f"{self.name}: {self.kind} {dims}"
+
+    @property
+    def kind(self) -> str:
+        """The name of ``dtype``, as a model says it."""
+        return "string" if self.dtype.hasobject else self.dtype.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +174,7 @@ def random_samples(specs: Sequence[InputSpec], rng: np.random.Generator, count: 
             elif spec.dtype.kind in "iub":
                 feed[spec.name] = rng.integers(0, 2, shape).astype(spec.dtype)
             else:
-                raise UsageError(f"input {spec.name} is {spec.dtype.name}: random values make no sense, give --data")
+                raise UsageError(f"input {spec.name} is {spec.kind}: random values make no sense, give --data")
         feeds.append(feed)
     return Samples(tuple(feeds), "random", "random")
 

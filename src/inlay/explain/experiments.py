@@ -138,9 +138,8 @@ def prove(
             continue
         for trial in group:
             name = trial.suspect.name
-            if trial.left is None:
-                works[name] = ran.is_low(name)
-            elif ran.is_low(name):
+            works[name] = works.get(name, False) or ran.is_low(name)  # a mend too many may be what stops it
+            if trial.left is not None and ran.is_low(name):
                 needless.setdefault(name, set()).add(trial.left.row.name)
     proven = {}
     for suspect in found:

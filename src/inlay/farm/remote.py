@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from inlay.errors import RunFailed, TargetError, TimedOut
+from inlay.errors import NoDevice, RunFailed, TargetError, TimedOut
 from inlay.farm import policy
 from inlay.farm.device import Answer, Device
 from inlay.farm.parcels import Parcel, digest_of, feed_parcels, model_parcels
@@ -19,6 +19,9 @@ from inlay.targets.base import Artifact, Fingerprint, TargetSpec
 from inlay.version import __version__
 
 T = TypeVar("T")
+
+
+_GOES_ON = "the same command goes on with what was measured, when a node announces it"
 
 
 class DeviceLost(Exception):
@@ -44,6 +47,7 @@ class RemoteDevice:
         self._known: set[tuple[str, int, int]] = set()
         self._feeds: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
         self._losses = 0
+        self._was_held = False
         self.generation = 0
 
     def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
@@ -51,16 +55,17 @@ class RemoteDevice:
 
         Raises:
             DeviceLost: its actor ended.
-            TargetError: there is no answer in time, no node has the device free, or it was taken out.
+            TargetError: there is no answer in time.
+            NoDevice: no node has the device free, or it was taken out.
         """
-        self._hold()
+        self._hold(limit_s)
         answer = self._get(method, arguments, limit_s + policy.ANSWER_GRACE_S)
         if method == "ask":  # a device that is lost at its first work each time is no use, however well it starts
             self._losses = 0
         return answer
 
     def lost(self) -> None:
-        """Count a loss. Raises TargetError where the device is taken out for it."""
+        """Count a loss. Raises NoDevice where the device is taken out for it."""
         self._losses += 1
         self._check_in()
 
@@ -102,26 +107,35 @@ class RemoteDevice:
 
     def _check_in(self) -> None:
         if self._losses >= policy.LOSSES_IN_A_ROW:
-            raise TargetError(f"device {self.resource} was lost {self._losses} times in a row and is taken out")
+            times = f"{self._losses} times in a row"
+            raise NoDevice(f"device {self.resource} was lost {times} and is taken out; {_GOES_ON}")
 
-    def _hold(self) -> None:
-        """Start the actor where there is none, on whichever node announces the device."""
+    def _hold(self, limit_s: float) -> None:
+        """Start the actor where there is none, on whichever node announces the device.
+
+        One that was held before is waited for longer, yet not beyond the budget: a message's limit is at most half of
+        what is left of that.
+        """
         if self._actor is not None:
             return
         self._check_in()
         kind = self._ray.remote(Device).options(num_cpus=0, resources={self.resource: 1.0}, max_restarts=0)
         self._actor = kind.remote(self._root)
         self.generation += 1
+        wait_s = policy.DEVICE_WAIT_S
+        if self._was_held:
+            wait_s = max(wait_s, policy.RETURN_LIMITS * limit_s)
         try:
-            hello = self._get("hello", (), policy.DEVICE_WAIT_S)
+            hello = self._get("hello", (), wait_s)
         except TimedOut:
-            raise TargetError(
-                f"device {self.resource} was not free within {policy.DEVICE_WAIT_S:.0f} s: another run holds it, or no "
-                "node announces it"
+            raise NoDevice(
+                f"device {self.resource} was not free within {wait_s:.0f} s: another run holds it, or no node "
+                f"announces it; {_GOES_ON}"
             ) from None
         if (hello["version"], hello["protocol"]) != (__version__, PROTOCOL):
             self.drop_actor()
-            raise TargetError(f"device {self.resource} has Inlay {hello['version']}: install {__version__} on its node")
+            raise NoDevice(f"device {self.resource} has Inlay {hello['version']}: install {__version__} on its node")
+        self._was_held = True
 
     def _get(self, method: str, arguments: Sequence[Any], limit_s: float) -> Any:
         errors = self._ray.exceptions
@@ -179,9 +193,16 @@ class RemoteWorker(Worker):
         raise failed
 
     def drop(self, artifact: Artifact) -> None:
-        """Free a model; a lost device has none."""
-        with contextlib.suppress(DeviceLost):
+        """Free a model; a device that is lost meanwhile has none, and the loss counts."""
+        try:
             super().drop(artifact)
+        except DeviceLost:
+            with contextlib.suppress(NoDevice):  # the next call says so
+                self._device.lost()
+
+    def memory(self, artifact: Artifact, feed: Path) -> int | None:
+        """As of any worker; after a loss in another process, which is as fresh."""
+        return self._insist(lambda: super(RemoteWorker, self).memory(artifact, feed))
 
     def _start(self) -> None:
         self._resident.clear()
@@ -192,7 +213,7 @@ class RemoteWorker(Worker):
         found = Fingerprint(answer["target"], answer["facts"])
         if found.digest != self._expected:
             self._kill()
-            raise TargetError(
+            raise NoDevice(
                 f"{self._device.resource} is announced, but the device's fingerprint is {found.digest} with this run's "
                 "options: announce it anew on its node"
             )
@@ -204,7 +225,7 @@ class RemoteWorker(Worker):
         self._resident.clear()
         if self._alive:
             self._started_at = -1
-            with contextlib.suppress(DeviceLost, TargetError):
+            with contextlib.suppress(DeviceLost, NoDevice, TargetError):
                 self._call("end", limit_s=policy.END_LIMIT_S)
 
     def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from inlay.data import as_text
 from inlay.errors import BadReading, RunFailed
 from inlay.measure import policy
 from inlay.measure.preemption import Preempted, moment, preempted
@@ -92,8 +93,9 @@ def checked_outputs(found: object) -> dict[str, np.ndarray]:
     """
     if not isinstance(found, Mapping):
         raise RunFailed(f"the runtime gave {type(found).__name__} in place of outputs by name")
-    for name, array in found.items():
+    outputs = {name: as_text(array) if isinstance(array, np.ndarray) else array for name, array in found.items()}
+    for name, array in outputs.items():
         if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.hasobject:
             what = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             raise RunFailed(f"the runtime gave {what} as output {name}")
-    return dict(found)
+    return outputs

@@ -164,6 +164,13 @@ class Journal:
             self._write("INSERT INTO identity VALUES (?, ?)", *sorted(identity.items()))
 
     @property
+    def target(self) -> str:
+        """Name and fingerprint's digest of the target that the run measured on; empty where nobody recorded them."""
+        with self._reading():
+            found = self._db.execute("SELECT value FROM identity WHERE key = 'target'").fetchone()
+        return str(found[0]) if found else ""
+
+    @property
     def empty(self) -> bool:
         """Whether it holds nothing that took time to find out."""
         with self._reading():

@@ -88,6 +88,14 @@ def load(source: ModelSource) -> ModelFile:
     except DecodeError as error:
         raise ModelError(f"{path} is not an ONNX model, or is cut short: {error}") from error
     except Exception as error:  # malformed fields make the deserializer, and what reads them, raise many types
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, NotImplementedError) and "Map" in str(cause):
+            raise ModelError(
+                f"{path} has values that are maps, as ZipMap makes them behind classifiers: only tensors can be "
+                "compared; export the model without it (in skl2onnx, options={'zipmap': False})"
+            ) from error
         raise ModelError(f"{path} is not a well-formed ONNX model: {type(error).__name__}: {error}") from error
 
 

@@ -180,7 +180,7 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
     """What sessions of these candidates take: known from the run, or measured now, each in a fresh process.
 
     Raises:
-        UsageError: the target cannot tell.
+        UsageError: the target cannot tell, or this is not the device of the run.
         TargetError: one does not run any more.
     """
     known = {record.candidate: journal.fact(MEMORY.of(record.candidate)) for record in found}
@@ -197,6 +197,12 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
             write = write or writer_of(journal, file, work)
             made = write(placement, work / f"{candidate}.onnx")
             with Worker(calibration.spec, work) as fresh:
+                here = fresh.fingerprint.identity
+                if journal.target not in ("", here):
+                    raise UsageError(
+                        f"memory would be measured on {here}, but the run measured on {journal.target}: run inlay "
+                        "select on the machine of that device, with the same runtime"
+                    )
                 memory = fresh.memory(made, work / "feed.npz")
             if memory is None:
                 raise UsageError(f"target {calibration.spec.name} does not tell how much memory a session takes")

@@ -34,6 +34,11 @@ class Fingerprint:
         text = "\n".join([self.target, *(f"{k}={v}" for k, v in sorted(self.facts.items()))])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def identity(self) -> str:
+        """What a journal knows the target by: its name and the digest."""
+        return f"{self.target} {self.digest}"
+
 
 @dataclass(frozen=True)
 class Artifact:
