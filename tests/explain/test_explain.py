@@ -89,7 +89,7 @@ def test_a_float_model_has_a_bound_that_no_placement_exceeds(tmp_path: Path) -> 
     assert found.bound is not None
     assert found.bound.best_ms <= found.bound.float_ms
     assert any("Tanh has no low-precision form" in barrier for barrier in found.bound.barriers)
-    api.quantize(path, out, target="null")
+    api.quantize(path, out, target="null", recipe="full-int8")
     full = api.bench([path, out], target="null", processes=1)[1].speedup.value
     assert full <= found.bound.at_most
     assert found.bound.float_ms / found.bound.int8_ms == pytest.approx(full, rel=0.01)

@@ -13,6 +13,7 @@ import pytest
 from inlay.deadline import Deadline
 from inlay.model.load import load
 from inlay.model.reference import Session
+from inlay.prepare import equalize
 from inlay.prepare.equalize import equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
@@ -65,7 +66,7 @@ def outputs(prepared: PreparedModel, placement: Placement, samples: Sequence[dic
 @pytest.mark.parametrize("twice", [False, True])
 def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) -> None:
     plain = prepared_model(dense(turned=turned, twice=twice), tmp_path)
-    scales = find_scales(plain, ORT, feeds())
+    scales = find_scales(plain, ORT, feeds()) or {}
     assert scales.keys() == {plain.graph.node("norm").outputs[0]}
     (found,) = scales.values()
     assert int(np.argmax(found)) == 3
@@ -84,13 +85,15 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
 
 def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> None:
     plain = prepared_model(dense(reshaped=True), tmp_path)
-    assert find_scales(plain, ORT, feeds()).keys() == {plain.graph.node("norm").outputs[0]}
+    assert (find_scales(plain, ORT, feeds()) or {}).keys() == {plain.graph.node("norm").outputs[0]}
 
 
 def test_without_time_there_are_none(tmp_path: Path) -> None:
     plain = prepared_model(dense(), tmp_path)
     assert find_scales(plain, ORT, feeds(), Deadline(1e9, lambda: 0.0))
-    assert not find_scales(plain, ORT, feeds(), Deadline(0.0, lambda: 0.0))
+    assert find_scales(plain, ORT, feeds(), Deadline(0.0, lambda: 0.0)) is None
+    even = prepared_model(dense(outlier=1.0), tmp_path)
+    assert find_scales(even, ORT, feeds(), Deadline(1e9, lambda: 0.0)) == {}, "nothing to find is not the same"
 
 
 def test_nothing_is_done_without_outliers_samples_or_dynamic_kernels(tmp_path: Path) -> None:
@@ -100,6 +103,17 @@ def test_nothing_is_done_without_outliers_samples_or_dynamic_kernels(tmp_path: P
     assert not find_scales(plain, ORT, [])
     assert equalized(plain, {}, ORT, feeds()[0]) is plain
     assert not find_scales(replace(plain, rules=replace(plain.rules, forms=())), ORT, feeds())
+
+
+def test_what_costs_time_must_gain_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read twice, the normalization cannot take the scales in, and a Mul is written."""
+    for name in ("free", "paid"):
+        (tmp_path / name).mkdir()
+    free, paid = (prepared_model(dense(twice=twice), tmp_path / n) for n, twice in (("free", False), ("paid", True)))
+    assert find_scales(paid, ORT, feeds())
+    monkeypatch.setattr(equalize, "_PAID_GAIN_DB", 100.0)
+    assert find_scales(paid, ORT, feeds()) == {}
+    assert find_scales(free, ORT, feeds()), "it costs nothing"
 
 
 def padded(seed: int) -> list[dict[str, np.ndarray]]:

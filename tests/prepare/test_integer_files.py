@@ -82,6 +82,48 @@ def worst(want: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> float:
     return min(sqnr(want[name], got[name]) for name in want)
 
 
+@pytest.mark.parametrize("own_scale", [True, False])
+def test_a_bias_that_is_added_to_integers(tmp_path: Path, own_scale: bool) -> None:
+    """As in files of ONNX Runtime's first quantizers."""
+    rng = np.random.default_rng(0)
+    plain = Builder()
+    weight, bias = rng.integers(-127, 128, (4, 3, 3, 3)), rng.standard_normal(4).astype(np.float32)
+    x = plain.input("x", (1, 3, 8, 8))
+    w = plain.constant("w", (weight * np.float32(0.01)).astype(np.float32))
+    plain.output(plain.node("conv", "Conv", [x, w, plain.constant("bias", bias)]))
+    node = helper.make_node
+    steps = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        node("ConvInteger", ["q", "w", "z"], ["sums"], "conv"),
+        node("Mul", ["s", "ws" if own_scale else "half"], ["bs"]),
+        node("Mul", ["s", "ws"], ["product"]),
+        node("Div", ["bias", "bs"], ["divided"]),
+        node("Floor", ["divided"], ["floor"]),
+        node("Cast", ["floor"], ["integers"], to=onnx.TensorProto.INT32),
+        node("Reshape", ["integers", "shape"], ["wide"]),
+        node("Add", ["sums", "wide"], ["biased"]),
+        node("Cast", ["biased"], ["float"], to=onnx.TensorProto.FLOAT),
+        node("Mul", ["float", "product"], ["y"]),
+    ]
+    held = {"w": weight.astype(np.int8), "ws": np.float32(0.01), "half": np.float32(0.005), "bias": bias}
+    inputs = [helper.make_tensor_value_info("x", 1, [1, 3, 8, 8])]
+    outputs = [helper.make_tensor_value_info("y", 1, [1, 4, 6, 6])]
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    tensors.append(numpy_helper.from_array(np.array([1, -1, 1, 1]), "shape"))
+    graph = helper.make_graph(steps, "early", inputs, outputs, tensors)
+    path = tmp_path / "early.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=8), path)
+    feed = random_feed(plain.model(), 1)
+    found = apart(path, feed, tmp_path) if own_scale else take_apart(load(path), [feed], tmp_path)
+    if not own_scale:
+        assert found is None or found.leftovers
+        return
+    assert found is not None
+    assert found.leftovers == ()
+    left = run_reference(ir.to_proto(found.model), feed)
+    assert sqnr(next(iter(run_reference(plain.model(), feed).values())), left["y"]) > 100.0
+
+
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 @pytest.mark.parametrize("weight", [QuantType.QInt8, QuantType.QUInt8])
 @pytest.mark.parametrize("reduce_range", [False, True], ids=["8 bits", "7 bits"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,7 +13,7 @@ import pytest
 
 from inlay.run.confirm import Confirmed, Rejected
 from inlay.run.contenders import Entry
-from inlay.run.delivered import best_of
+from inlay.run.delivered import best_of, ratio_of
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort
 from inlay.run.result import Best
@@ -52,6 +53,18 @@ def test_a_failure_on_unseen_samples_is_no_amount_of_noise() -> None:
     assert failed.reason == "it failed on unseen samples: out of memory"
     assert failed.least_db(20.0) is None
     assert confirmed(rejected(outside(17.0)), failed).least_db(20.0) is None, "more accuracy would not mend it"
+
+
+@pytest.mark.parametrize(
+    "reference", [Interval(1.2, 0.0, math.inf), Interval(1.2, 1.1, math.inf), Interval(1.2, 1.1, 1.3)]
+)
+@pytest.mark.parametrize("gained", [Interval(2.4, 0.0, math.inf), Interval(2.4, 2.0, 3.0)])
+def test_a_ratio_of_speedups_holds_what_both_leave_open(gained: Interval, reference: Interval) -> None:
+    ratio = ratio_of(gained, reference)
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.low <= ratio.value <= ratio.high
+    known = math.isfinite(gained.high) and reference.low > 0.0
+    assert math.isfinite(ratio.high) == known
 
 
 def test_float_is_told_from_quantized_models() -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from inlay.run.contenders import MOST_CONTENDERS, TIE, Entry, contenders_of, is_open, most_promising, open_cases
+from inlay.run.contenders import (
+    MOST_CONTENDERS,
+    TIE,
+    Entry,
+    champion_of,
+    contenders_of,
+    gain,
+    is_open,
+    most_promising,
+    open_cases,
+)
 from inlay.run.evaluate import Candidate
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
@@ -35,6 +46,22 @@ def test_of_equally_fast_models_the_most_accurate_comes_first() -> None:
     assert order((loud, 0.3), (quiet, 0.3), tie=0.0) == ["quiet", "loud"]
     assert order((slow, 0.2)) == ["slow"]
     assert order() == []
+
+
+def test_a_gain_over_float_is_shown_and_the_estimate_decides_between_two_that_have_one() -> None:
+    def entry(key: str, ms: float, anchor: bool = False) -> Entry:
+        found = candidate(key, 1.0, 30.0)
+        trial = replace(found.trial, proposal=replace(found.trial.proposal, anchor=anchor))
+        sign = -1.0 if anchor else 1.0  # readings of both kinds swing against each other, evenly
+        return Entry(replace(found, trial=trial), FILE, ms * np.exp(0.05 * sign * np.tile([1.0, -1.0], 8)))
+
+    base, mixed = entry("base", 10.0), entry("mixed", 8.0)
+    faster, slower = entry("faster", 7.9, anchor=True), entry("slower", 8.1, anchor=True)
+    assert not gain(mixed, faster, False).shows_gain(), "the control: it is not shown"
+    assert champion_of(base, [mixed, faster], False) is faster
+    assert champion_of(base, [mixed, slower], False) is mixed
+    assert champion_of(base, [entry("unsure", 9.95, anchor=True)], False) is base
+    assert champion_of(base, [], False) is base
 
 
 def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:

@@ -45,7 +45,7 @@ def test_n_samples_give_n_judgements(tmp_path: Path, count: int) -> None:
     said = best["statement"]
     assert (said["samples"], said["assumption"], said["needed"]) == (count, "normal", 29)
     assert said["limit_db"] < said["least_db"]
-    assert said["sentence"] in "\n".join(render.verdict(result))
+    assert said["sentence"] in "\n".join(map(str, render.verdict(result)))
     assert said["sentence"] in accuracy_words({"best": best})
 
 
@@ -128,7 +128,7 @@ def test_a_silent_output_is_named_and_left_out(tmp_path: Path, target: str) -> N
     assert silent.startswith("boxes")
     assert silent not in [o["name"] for o in best["outputs"]]
     note = f"one and the same number there: {silent};"
-    assert note in "\n".join(render.verdict(result))
+    assert note in "\n".join(map(str, render.verdict(result)))
 
 
 def test_quantize_judges_all_samples_and_warns(tmp_path: Path) -> None:

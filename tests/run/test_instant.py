@@ -181,14 +181,20 @@ def test_a_bound_that_no_placement_keeps_gives_the_float_model_and_says_so(tmp_p
     assert done.accuracy.sqnr_db > 90.0
 
 
-def test_without_a_table_it_is_the_usual_recipe(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_table_profiles_of_what_is_built_choose(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor that nothing is known of: the file is timed all the same, and what is slower is not written."""
     monkeypatch.setattr(OrtCpuTarget, "shipped_costs", lambda self: None, raising=False)
     done, pairs = _quantize(tmp_path, None)
     assert not cache.exists()
-    assert done.by_costs is not None
-    assert done.by_costs.speedup is None
-    assert "calibrate-machine" in done.by_costs.source
-    assert pairs > 0
+    how = done.by_costs
+    assert how is not None
+    assert not how.priced
+    assert "calibrate-machine" in how.source
+    assert 1 <= how.tries < how.models <= 3
+    assert (how.timed is None) == (pairs == 0)
+    assert (how.rejected is None) == (pairs > 0)
 
 
 def test_a_calibration_measures_float_against_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

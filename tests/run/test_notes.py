@@ -124,6 +124,12 @@ def test_full_int8_is_explained_only_where_it_is_slow() -> None:
     assert told(2.4) == "full INT8 runs at 2.40x of the given model"
 
 
+def test_float_is_not_called_the_best_where_nothing_else_was_tried() -> None:
+    in_float = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, Accuracy(True, 30.0)))}
+    (note,) = notes(anchors=in_float, operators=("Conv",), is_float=True)
+    assert "full INT8 and its like were not" in note
+
+
 def test_selected_rewrites_are_explained() -> None:
     (note,) = notes(placement=QUANTIZED.with_rewrites([PortRewrite(Port("conv", 1), "off zero")]))
     assert "1 operators" in note

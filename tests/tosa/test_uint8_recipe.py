@@ -59,7 +59,9 @@ def test_uint8_boundary_stays_integer(tmp_path: Path, op: str) -> None:
     onnx.save(boundary(op), tmp_path / "m.onnx")
     rng = np.random.default_rng(0)
     data = [{"x": rng.integers(0, 256, (1, 4, 8, 8)).astype(np.uint8)} for _ in range(4)]
-    done = inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target="ethos-u55-128", data=data)
+    done = inlay.quantize(
+        tmp_path / "m.onnx", tmp_path / "q.onnx", target="ethos-u55-128", data=data, recipe="full-int8"
+    )
     rows = {d.node: d for d in done.decisions}
     assert rows["op"].precision == "int8"
     assert done.accuracy is not None

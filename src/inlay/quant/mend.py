@@ -115,12 +115,26 @@ def _read_constant(site: Site, read: Read, array: np.ndarray, dtype: ir.DataType
     zero = 128 if dtype is ir.DataType.UINT8 else 0
     largest = float(np.abs(array).max(initial=0.0)) or 1.0
     scale = np.asarray(largest / (2**20 if dtype is ir.DataType.INT32 else 127.0), np.float32)
+    if dtype is ir.DataType.INT32:
+        scale = _bias_scale(site, scale)
     integers = np.clip(np.round(array / scale) + zero, info.min, info.max).astype(info.dtype)
     name = f"{read.value.name}_quantized"
-    inputs = [_constant(site.graph, name, a) for a in (integers, scale, np.asarray(zero, info.dtype))]
+    zeros = np.full(scale.shape, zero, info.dtype)
+    inputs = [_constant(site.graph, name, a) for a in (integers, scale, zeros)]
     node = _node(site.graph, DEQUANTIZE, inputs, name)
+    if scale.ndim:
+        node.attributes["axis"] = ir.AttrInt64("axis", 0)
     site.graph.insert_before(site.node, node)
     site.node.replace_input_with(read.slot, node.outputs[0])
+
+
+def _bias_scale(site: Site, otherwise: np.ndarray) -> np.ndarray:
+    """That of the products that a bias is added to, for each channel where the weight has one; else ``otherwise``."""
+    weight = None if site.weight is None else site.weight.grid
+    factors = [read.grid for read in site.activations]
+    if weight is None or not weight.per_channel or not factors or factors[0] is None or factors[0].per_channel:
+        return otherwise
+    return np.asarray(factors[0].scale.reshape(()) * weight.scale.reshape(-1), np.float32)
 
 
 def _dequantized(site: Site, value: ir.Value, quantizer: ir.Node | None, at_least: bool = False) -> ir.Value:

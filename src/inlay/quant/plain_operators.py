@@ -41,7 +41,7 @@ def scaled(node: ir.Node, plain: PlainGraph) -> Scaled:
 
 def _factors(node: ir.Node) -> tuple[ir.Node, tuple[ir.Value, ir.Value]] | None:
     """The Mul that makes floats of the sums of ``node``, and the two scales that it multiplies them by."""
-    cast = _reader(node.outputs[0], "Cast")
+    cast = _reader(_sums(node)[0], "Cast")
     end = _reader(cast.outputs[0], "Mul") if cast is not None and cast.attributes.get_int("to", 0) == _FLOAT else None
     if cast is None or end is None:
         return None
@@ -50,6 +50,23 @@ def _factors(node: ir.Node) -> tuple[ir.Node, tuple[ir.Value, ir.Value]] | None:
         return None
     first, second = product.inputs
     return None if first is None or second is None else (end, (first, second))
+
+
+def _sums(node: ir.Node) -> tuple[ir.Value, ir.Node | None]:
+    """The sums of ``node`` with their bias, and the Div that puts the bias into their units, if it is added there.
+
+    The first dynamic quantizers add biases to integers: Reshape(Cast(Floor(bias / (scale of data * of weight)))).
+    """
+    out = node.outputs[0]
+    add = _reader(out, "Add") if node.op_type == "ConvInteger" else None
+    found = None if add is None else next((v for v in add.inputs if v is not out), None)
+    step: ir.Node | None = None
+    for op_type in ("Reshape", "Cast", "Floor", "Div"):
+        step = None if found is None else found.producer()
+        if step is None or step.op_type != op_type:
+            return out, None
+        found = step.inputs[0]
+    return (out, None) if add is None else (add.outputs[0], step)
 
 
 def _read(node: ir.Node, slot: int) -> Params | None:
@@ -70,12 +87,29 @@ def _conv(node: ir.Node, plain: PlainGraph) -> None:
     data = plain.dequantized(node, node.inputs[0], found.scales[0], input_of(node, 2))
     weight = plain.dequantized(node, node.inputs[1], found.scales[1], input_of(node, 3), 0)
     end, inputs = found.end, [data, weight]
+    divided = _sums(node)[1]
+    if divided is not None:
+        inputs.append(_undivided(divided, found, node.inputs[1], plain))
     add = _reader(end.outputs[0], "Add")
     other = None if add is None else next((v for v in add.inputs if v is not end.outputs[0]), None)
     bias = None if other is None else _bias(other, node.inputs[1], plain)
-    if add is not None and bias is not None:
+    if divided is None and add is not None and bias is not None:
         end, inputs = add, [*inputs, bias]
     plain.replace(node, "Conv", inputs, node.attributes.values(), end=end)
+
+
+def _undivided(divided: ir.Node, found: Scaled, weight: ir.Value | None, plain: PlainGraph) -> ir.Value:
+    """The bias in float of a Conv, before it was divided by its scale. Raises NotPlain where that is another one."""
+    vector, scale = divided.inputs
+    product = None if scale is None else scale.producer()
+    factors = () if product is None or product.op_type != "Mul" else product.inputs
+    array, integers = constant_of(vector), constant_of(weight)
+    alike = len(factors) == 2 and any(
+        all(plain.same(a, b) for a, b in zip(order, found.scales, strict=True)) for order in (factors, factors[::-1])
+    )
+    if vector is None or array is None or integers is None or array.shape != integers.shape[:1] or not alike:
+        raise NotPlain("the bias that is added to its sums has another scale than these")
+    return vector
 
 
 def _bias(value: ir.Value, weight: ir.Value | None, plain: PlainGraph) -> ir.Value | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from inlay.calibrate.choose import choose_calibration
 from inlay.calibrate.scorer import TableScorer, in_process
-from inlay.calibrate.tables import observe, sharing_of
+from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
 from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
 from inlay.measure.stats import LEVEL, speedup
@@ -32,8 +32,9 @@ from inlay.types import Placement
 
 INSTANT_S = 9.0
 """Seconds from the start that an answer is planned to take; with the start of the program it is ten."""
-PREPARING_S = 3.0
-"""Seconds from the start by which outliers must be evened out."""
+PREPARING_S = 15.0
+"""Seconds from the start by which outliers must be evened out. It takes 3 on a BERT of 45 MB, which are left out of
+no plan: 7 dB depend on them, and must not depend on what else the machine does."""
 _MODELS = 2
 """In low precision that are built: with the float one three."""
 _METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
@@ -42,19 +43,22 @@ _JUDGED = 4
 """Samples on which ranges are judged."""
 _SELECTION_S = 1.0
 """For choosing ranges of single values, on a clock that does not depend on the machine."""
-_OBSERVING, _CALIBRATING, _CHOOSING = 0.3, 0.5, 0.6
+_LEAST_CALIBRATING_S = 0.8
+"""Seconds below which the first of the methods is taken: judging one takes as long where that is all that is left."""
+_OBSERVING, _CALIBRATING, _CHOOSING = 0.25, 0.3, 0.5
 """Shares of what is left of the time when each begins; on most models they take less."""
 _MARGIN_DB = 0.5
-"""What a second try asks for beyond what the first one lacked."""
+"""By how much less a probe is believed than the target showed of the first try."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 """Blocks of a model alone, interleaved blocks of a comparison (six are the fewest with an interval), and nanoseconds
 of one reading."""
 _RACE_S = 1.0
 """Seconds that the comparison has at least, whatever the time."""
-_PROFILED = 10
-"""Inferences of a profile."""
-_DRAWN = 1.01
-"""Faster by less than this is not faster."""
+_PROFILED, _PROFILE_NS = (3, 10), 200_000_000
+"""Inferences of a profile, at least and at most, and nanoseconds that they should take together."""
+_DRAWN, _CLEAR = 1.01, 1.1
+"""Faster by less than the first is not faster. A gain up to the second must be shown by its interval: it costs
+accuracy, and with less a few blocks on a shared machine delivered what was slower than float."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,14 @@ class ByCosts:
     """How a placement was chosen without a search.
 
     Attributes:
-        source: of the cost table, for people; or why there is none, and the usual recipe was taken.
-        speedup: expected, over the model without Q/DQ nodes; None without a table.
+        source: of the cost table, for people; or why there is none.
+        speedup: expected, over the model without Q/DQ nodes; None where the usual recipe was taken.
         timed: the same as timed for a moment; None where nothing was timed, or the file is the float model.
         rejected: the same of the fastest placement in low precision, where the float model is faster.
         bound_db: least SQNR that was asked for; None where no samples could tell.
-        tries: placements in low precision that were built; 0 without a table.
+        tries: placements in low precision that were built; 0 where the usual recipe was taken.
         models: that the target built altogether; that some were built again for their profiles is not counted.
+        priced: there was a table; else profiles of what was built alone chose.
         kept: the bound holds on the scoring samples; else the file is the float model, as no try kept it.
     """
 
@@ -79,6 +84,7 @@ class ByCosts:
     bound_db: float | None = None
     tries: int = 0
     models: int = 0
+    priced: bool = True
     kept: bool = True
 
 
@@ -98,21 +104,21 @@ class _Built:
     accuracy: Accuracy | None
     kept: bool
 
-    @property
-    def low(self) -> bool:
-        """Whether anything is quantized."""
-        return bool(self.choice.labels.any())
-
 
 def choose_by_costs(
-    one_shot: OneShot, costs: CostTable, source: str, bound_db: float | None, every: Placement, deadline: Deadline
+    one_shot: OneShot,
+    costs: CostTable | None,
+    source: str,
+    bound_db: float | None,
+    every: Placement,
+    deadline: Deadline,
 ) -> tuple[Chosen, ByCosts]:
     """The fastest placement that keeps the bound on the target, among those that there is time to build.
 
     Args:
         one_shot: the model.
-        costs: the processor's table.
-        source: of the table, for people.
+        costs: the processor's table; None where there is none, so that only profiles of what is built tell.
+        source: of the table, for people; or why there is none.
         bound_db: least SQNR of the worst output; only with real samples.
         every: all that may be quantized, for which ranges are chosen.
         deadline: when the answer is due.
@@ -125,28 +131,36 @@ def choose_by_costs(
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
     numbers = halves(len(samples))[0][:_JUDGED]
     few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), margin=False)
-    calibration = choose_calibration(
-        prepared,
-        observed,
-        every,
-        samples.feeds if one_shot.real else (),
-        TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])).sqnr_db,
-        _SELECTION_S,
-        methods=_METHODS,
-        deadline=deadline.within(_CALIBRATING * deadline.left),
-    )
+    calibrating_s = _CALIBRATING * deadline.left
+    calibration = CalibrationChoice(_METHODS[0])
+    if calibrating_s > _LEAST_CALIBRATING_S:
+        calibration = choose_calibration(
+            prepared,
+            observed,
+            every,
+            samples.feeds if one_shot.real else (),
+            TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])).sqnr_db,
+            _SELECTION_S,
+            methods=_METHODS,
+            deadline=deadline.within(calibrating_s),
+        )
     table, digest = calibration.table(prepared, observed), calibration.digest(observed)
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
-    instant = Instant(prepared, costs, table, samples.feeds if one_shot.real else (), bound_db, until)
+    instant = Instant(prepared, costs, table, every, samples.feeds if one_shot.real else (), bound_db, until)
     race = _Race(one_shot, writer, instant, bound_db, deadline)
     winner, how = race.run()
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)}
     accuracy, varied = winner.accuracy, None
-    if winner.low and accuracy is not None and one_shot.test.feeds:
+    if winner.choice.low and accuracy is not None and one_shot.test.feeds:
         varied = one_shot.worker.run(winner.artifact, one_shot.test.feeds)
     chosen = Chosen(winner.choice.placement, calibration, table, digest, shared, accuracy, varied)
-    return chosen, replace(how, source=source)
+    return chosen, replace(how, source=source, priced=costs is not None)
+
+
+def _gains(ratio: Interval) -> bool:
+    """Whether a speed-up over float is worth what it costs in accuracy."""
+    return ratio.value > _DRAWN and (ratio.value > _CLEAR or ratio.low > 1.0)
 
 
 class _Race:
@@ -181,10 +195,12 @@ class _Race:
             winner = min(kept, key=lambda b: b.choice.ns, default=in_float)
         elif kept:
             best = max(range(len(kept)), key=lambda i: ratios[i].value)
-            if ratios[best].value > _DRAWN:
+            if _gains(ratios[best]):
                 winner, timed = kept[best], ratios[best]
             else:
                 rejected = ratios[best]
+        if not winner.choice.low:
+            winner = replace(winner, accuracy=self._accuracy_in_float(winner))
         expected = [self._instant.expected(b.choice.labels) for b in (in_float, winner)]
         how = ByCosts("", expected[0] / expected[1], timed, rejected, self._bound_db, len(low), 1 + len(low))
         return winner, replace(how, kept=bool(kept) or not low)
@@ -192,42 +208,59 @@ class _Race:
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:
         """What is worth a build besides what was built in low precision; None for nothing."""
         choice = self._instant.choose()
-        if not choice.labels.any() and not low and self._timing:
+        if not choice.low and not low and self._timing:
             choice = self._instant.challenge()
-        if not choice.labels.any() or any(b.choice.placement == choice.placement for b in low):
-            return None
         kept = [self._instant.expected(b.choice.labels) for b in low if b.kept]
-        return None if kept and policy.QUICK_GAIN * choice.ns > min(kept) else choice
+        if kept and policy.QUICK_GAIN * choice.ns > min(kept):
+            choice = self._instant.runner_up(min(kept)) if self._timing else self._instant.in_float()
+        known = any(b.choice.placement == choice.placement for b in low)
+        return choice if choice.low and not known else None
 
     def _build(self, choice: Choice, last: bool = False) -> _Built:
-        """Build a model, judge it, and let the next choice know, unless it is the last one."""
+        """Build a model, judge it, and let the next choice know, unless it is the last one.
+
+        The float model is judged only where it is delivered: it takes as long as another, and differs by rounding.
+        """
         artifact, accuracy = self._writer.write(choice.placement), None
         try:
-            outputs = self._worker.run(artifact, self._one_shot.feeds)
-        except TargetError as error:
-            if not len(choice.placement):
-                raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
+            if choice.low:
+                accuracy = self._accuracy(artifact)
+        except TargetError:
             return _Built(choice, artifact, None, False)
-        if self._one_shot.real:
-            accuracy = self._one_shot.judge.judge(outputs)
-        missing_db = 0.0 if self._bound_db is None or accuracy is None else self._bound_db - accuracy.sqnr_db
-        built = _Built(choice, artifact, accuracy, missing_db <= 0.0)
-        if not built.kept:
-            self._instant.lacks(missing_db + _MARGIN_DB)
-        if self._timing and not last:
+        kept = self._bound_db is None or accuracy is None or accuracy.sqnr_db >= self._bound_db
+        built = _Built(choice, artifact, accuracy, kept)
+        if last:
+            return built
+        if self._timing:
             self._learn(built)
+        if accuracy is not None and not kept:
+            self._instant.missed(choice.labels, accuracy.sqnr_db - _MARGIN_DB)
         return built
+
+    def _accuracy(self, artifact: Artifact) -> Accuracy | None:
+        """On the scoring samples; None without samples. Raises TargetError where the model does not run."""
+        outputs = self._worker.run(artifact, self._one_shot.feeds)
+        return self._one_shot.judge.judge(outputs) if self._one_shot.real else None
+
+    def _accuracy_in_float(self, built: _Built) -> Accuracy | None:
+        """The same of the float model, without which there is nothing to deliver. Raises ModelError."""
+        try:
+            return self._accuracy(built.artifact)
+        except TargetError as error:
+            raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
 
     def _learn(self, built: _Built) -> None:
         """Time a model and its kernels, and correct the table by them. What fails is left out."""
         feed = self._one_shot.feeds[0]
         try:
             timing = self._worker.time([built.artifact], feed, _GLANCES, _SLOT_NS, self._one_shot.seed)
+            ns = float(np.median(timing.own_ns))
+            inferences = int(np.clip(_PROFILE_NS / ns, *_PROFILED))
             profiled = "profile" not in self._worker.lacks
-            kernels = self._worker.profile(built.artifact, feed, _PROFILED) if profiled else []
+            kernels = self._worker.profile(built.artifact, feed, inferences) if profiled else []
         except TargetError:
             return
-        self._instant.learn(built.choice.labels, kernels, float(np.median(timing.own_ns)))
+        self._instant.learn(built.choice.labels, kernels, ns)
 
     def _ratios(self, built: Sequence[_Built]) -> list[Interval]:
         """Speed-up of each but the first over it, from interleaved blocks; empty where they cannot be timed."""

@@ -31,10 +31,10 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Judge, Metric, Outputs
 from inlay.run.contenders import (
-    LOOK_LEVEL,
     QUICK_CONTENDERS,
     TIE,
     Entry,
+    champion_of,
     contenders_of,
     gain,
     is_hopeless,
@@ -205,7 +205,7 @@ class Confirmation:
         except TargetError as error:
             left = [e for e in contenders if e.key not in fresh.given_up]
             return self._unconfirmed(left, verifier, effort, error)
-        champion = self._champion(base, others)
+        champion = champion_of(base, others, self.worker.deterministic)
         reference = next((e for e in others if e.is_float), base)
         best = best_of(
             champion,
@@ -296,15 +296,6 @@ class Confirmation:
         first = {e.key: e for e in found}
         found = [e.behind(first[e.key]) for e in again]
         return found, REPORTED_LEVEL  # the readings decided to go on, as in a race
-
-    def _champion(self, base: Entry, others: Sequence[Entry]) -> Entry:
-        champion = base
-        for entry in others:
-            plain = entry.is_float or entry.is_anchor
-            level = LEVEL if plain and champion is not base else LOOK_LEVEL
-            if self._gain(champion, entry, level).shows_gain():
-                champion = entry
-        return champion
 
     def _gain(self, base: Entry, other: Entry, level: float = LEVEL) -> Interval:
         return gain(base, other, self.worker.deterministic, level)

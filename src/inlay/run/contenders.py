@@ -145,6 +145,27 @@ def promise(base: Entry, other: Entry, deterministic: bool) -> float:
     return float(np.average(np.log([fresh, outcome.latency.speedup.value]), weights=weights))
 
 
+def champion_of(base: Entry, others: Sequence[Entry], deterministic: bool) -> Entry:
+    """What is delivered: a gain over the given model, and over float, must be shown.
+
+    Between what the search found and the best anchor the estimate decides. The former was chosen as the fastest of many
+    noisy readings, so that an anchor that looks faster in these fresh ones most likely is.
+
+    Args:
+        base: the given model, with the deciding readings.
+        others: the finalists: float, what the search found, the best anchor.
+        deterministic: readings have no noise.
+    """
+    champion = base
+    for entry in others:
+        plain = entry.is_float or entry.is_anchor
+        found = gain(champion, entry, deterministic, LEVEL if plain and champion is not base else LOOK_LEVEL)
+        is_rival = entry.is_anchor and champion is not base and not champion.is_float
+        if found.value > 1.0 if is_rival else found.shows_gain():
+            champion = entry
+    return champion
+
+
 def is_hopeless(base: Entry, other: Entry, deterministic: bool) -> bool:
     """Whether a contender is so slow that it is not worth the deciding blocks."""
     found = gain(base, other, deterministic).value if len(base.ns) else other.candidate.speedup

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from inlay.calibrate import policy
 from inlay.measure.journal import Journal
-from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, SAMPLES, VARIATIONS
+from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, OUTLIERS_LEFT, SAMPLES, VARIATIONS
 from inlay.run.inputs import RunInputs
 
 
@@ -32,6 +32,8 @@ def _cuts(
     samples, choice = journal.fact(CALIBRATION_SAMPLES), journal.fact(CHOICE)
     if samples is not None and samples < len(parts.calibration):
         yield f"ranges from {samples} of {len(parts.calibration)} samples"
+    if journal.fact(OUTLIERS_LEFT):
+        yield "outliers of activations not evened out"
     if choice is not None and choice.scores and len(choice.scores) < len(config.methods):
         yield f"{len(choice.scores)} of {len(config.methods)} ways to choose ranges tried"
     if choice is not None and choice.cut:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 
@@ -14,8 +16,12 @@ from inlay.trial import Accuracy, Interval, Measured
 
 
 def ratio_of(gained: Interval, reference: Interval) -> Interval:
-    """One speed-up over another of the same model, with all that both intervals leave open."""
-    return Interval(gained.value / reference.value, gained.low / reference.high, gained.high / reference.low)
+    """One speed-up over another of the same model, with all that both intervals leave open.
+
+    Few readings leave everything open: an interval from 0 to infinity.
+    """
+    high = gained.high / reference.low if reference.low > 0.0 else math.inf
+    return Interval(gained.value / reference.value, gained.low / reference.high, high)
 
 
 def by_shape(base: Entry, champion: Entry, workload: Workload) -> tuple[ShapeFigures, ...]:

@@ -88,6 +88,8 @@ SATURATIONS: Fact[dict[str, Form]] = Fact("saturations", dict)
 """What the pairs of a Q/DQ model clip, as operators of its float model, by node."""
 EQUALIZATION: Fact[Scales] = Fact("equalization", lambda data: {v: tuple(map(float, s)) for v, s in data.items()})
 """What the channels of activations are divided by, for the products that read them."""
+OUTLIERS_LEFT = Fact("outliers_left", bool)
+"""Whether there was no time to find these."""
 FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
 """Sizes of the dynamic dimensions that were fixed, by symbol."""
 MAX_OPSET = Fact("max_opset", int)

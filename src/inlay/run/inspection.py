@@ -93,8 +93,8 @@ class Inspection:
         for spec in self.inputs:
             sizes = ", ".join(["16", *(str(d) if isinstance(d, int) else "1" for d in (spec.dims or ())[1:])])
             free = [d for d in (spec.dims or ())[1:] if isinstance(d, str)]
-            note = f"  # any size: {', '.join(free)}" if free else ""
-            rows.append(f"    {spec.name!r}: np.zeros([{sizes}], {spec.dtype.name!r}),{note}")
+            rows += [f"    # any size: {', '.join(free)}"] if free else []
+            rows.append(f"    {spec.name!r}: np.zeros([{sizes}], {spec.dtype.name.replace('object', 'str')!r}),")
         body = "\n".join(rows)
         return (
             "import numpy as np\n\n# 16 real samples, first axis = samples; give a hundred where you can\n"

@@ -1,18 +1,19 @@
-"""A placement from what is known of the processor: costs by its table, noise by one probe model.
+"""A placement from what is known of the processor: costs by its table, noise by the target or a probe model.
 
 The costs of all units and values come from the cost table (:mod:`inlay.search.cost_table`), and so does the choice
-among selectable rewrites. One model with switches tells how much noise each source makes. The integer program that the
-search uses gives the fastest labeling within the bound; a labeling that turned out too noisy on the target is followed
-by one that may make as much less as was missing. Profiles of the few models that are built anyway correct the table.
-An anchor that was not built yet and is expected to be hardly slower is preferred: in mixed placements operators are not
-fused that are in uniform ones, and no table says where.
+among selectable rewrites. The integer program that the search uses gives the fastest labeling, and the target tells
+whether that keeps the bound. If it does not, one model with switches shows how much noise each source makes, for the
+fastest labeling within the bound. Profiles of the few models that are built anyway correct the table. An anchor that
+was not built yet and is expected to be hardly slower is preferred: in mixed placements operators are not fused that are
+in uniform ones, and no table says where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -22,9 +23,9 @@ from inlay.errors import TargetError
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.sensitivity import Powers, Sensitivity, probe_budget, sensitivity
+from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity, probe_budget, sensitivity
 from inlay.search import policy
-from inlay.search.baselines import anchor_units
+from inlay.search.baselines import FULL_INT8, anchor_units
 from inlay.search.cost_model import CostModel
 from inlay.search.cost_prior import CostParameters
 from inlay.search.cost_table import CostTable
@@ -34,7 +35,7 @@ from inlay.search.solver import Solver
 from inlay.search.surrogate import with_rewrites
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import KernelTime
-from inlay.trial import noise_of
+from inlay.trial import decibels, noise_of
 from inlay.types import Placement
 
 _PROBING_S = 2.0
@@ -66,6 +67,11 @@ class Choice:
     anchors_ns: dict[str, float]
 
     @property
+    def low(self) -> bool:
+        """Whether anything is quantized."""
+        return bool(len(self.placement))
+
+    @property
     def speedup(self) -> float:
         """Predicted: over the float model."""
         return self.float_ns / self.ns if self.ns > 0.0 else 1.0
@@ -84,8 +90,9 @@ class Instant:
 
     Args:
         prepared: the model.
-        costs: the processor's table.
+        costs: the processor's table; None where there is none.
         table: qparams.
+        usual: all that the usual recipe quantizes.
         feeds: samples on which noise is probed; none where noise does not matter.
         bound_db: least SQNR of the worst output; None for no bound.
         deadline: when a placement must be there.
@@ -94,20 +101,21 @@ class Instant:
     def __init__(
         self,
         prepared: PreparedModel,
-        costs: CostTable,
+        costs: CostTable | None,
         table: QParamsTable,
+        usual: Placement,
         feeds: Sequence[Feed],
         bound_db: float | None,
         deadline: Deadline = NEVER,
     ) -> None:
         self._prepared, self._table, self._feeds, self._deadline = prepared, table, feeds, deadline
         self._graph = build_unit_graph(prepared.graph, prepared.units)
-        self._model, self._rewrites = priced_model(prepared, self._graph, costs)
+        self._model, self._rewrites = priced_model(prepared, self._graph, costs or CostTable())
+        self._priced, self._usual = costs is not None, usual
         self._bound_db = bound_db if feeds else None
-        self._lacking_db = 0.0
+        self._optimism_db: float | None = None
         self._built: set[bytes] = set()
-        self._probe: NoiseProbe | None = None
-        self._samples = 1
+        self._noises: dict[bytes, Powers] = {}
         self._solver = Solver(
             self._graph,
             prepared.graph.float_outputs,
@@ -120,28 +128,37 @@ class Instant:
         )
 
     def choose(self) -> Choice:
-        """The fastest placement that is expected to keep the bound."""
+        """The fastest placement that is expected to keep the bound; until one missed it, simply the fastest."""
         problem = self._model.expected_problem()
-        anchors = self._anchors
+        anchors = list(self._anchors.values())
         maximum = self._maximum
-        if maximum is None:
-            labels = self._solver.solve_unconstrained(problem, list(anchors.values()))
-        else:
-            labels = self._solver.solve(problem, maximum, known=list(anchors.values()), exact=True)
-        labels = self._graph.fixed_point(labels)
-        if labels.any():
-            labels = self._anchor_within(policy.UNIFORM_CREDIT * self.expected(labels), labels)
-        return self._choice(labels)
+        labels = self._graph.fixed_point(self._solver.solve_unconstrained(problem, anchors))
+        if maximum is not None and labels.any() and not self._is_quiet(labels, maximum):
+            labels = self._graph.fixed_point(self._solver.solve(problem, maximum, known=anchors, exact=True))
+        if not labels.any():
+            return self._choice(labels)
+        uniform = self._anchor_within(policy.UNIFORM_CREDIT * self.expected(labels))
+        return self._choice(labels if uniform is None else uniform)
 
     def challenge(self) -> Choice:
-        """The anchor that keeps the bound and may gain most over float if the table is wrong; float where none may."""
+        """The anchor that keeps the bound and may gain most over float if the table is wrong; float where none may.
+
+        Without a table nothing is known of low precision: then it is all that the usual recipe quantizes.
+        """
+        if not self._priced:
+            return replace(self._choice(self._anchors[FULL_INT8]), placement=self._usual)
         float_ns, in_float_ns = self._ns_in_float, self._model.expected_problem().float_cost
 
         def at_best(labels: np.ndarray) -> float:
             return self.expected(labels) - (1.0 - 1.0 / policy.CHALLENGE) * float(in_float_ns[labels != 0].sum())
 
-        nothing = np.zeros(len(self._graph.units), np.int8)
-        return self._choice(self._anchor_within(float_ns / policy.QUICK_GAIN, nothing, at_best))
+        anchor = self._anchor_within(float_ns / policy.QUICK_GAIN, at_best)
+        return self.in_float() if anchor is None else self._choice(anchor)
+
+    def runner_up(self, ns: float) -> Choice:
+        """The anchor that was not built and may be as fast as one of ``ns`` if the table is wrong; float for none."""
+        anchor = self._anchor_within(policy.UNIFORM_CREDIT * ns)
+        return self.in_float() if anchor is None else self._choice(anchor)
 
     def in_float(self) -> Choice:
         """Nothing in low precision."""
@@ -168,16 +185,19 @@ class Instant:
 
     @property
     def _maximum(self) -> float | None:
-        return None if self._bound_db is None else noise_of(self._bound_db + self._lacking_db)
+        """Noise that probes may show; None for any: as long as nothing missed the bound, the target is asked at once.
 
-    def _anchor_within(
-        self, ns: float, otherwise: np.ndarray, cost: Callable[[np.ndarray], float] | None = None
-    ) -> np.ndarray:
-        """The new anchor of least ``cost`` up to ``ns`` that is expected to keep the bound."""
+        That costs as little as a probe model, and shows kernels that the table is corrected by.
+        """
+        missed = self._bound_db is not None and self._optimism_db is not None
+        return noise_of((self._bound_db or 0.0) + (self._optimism_db or 0.0)) if missed else None
+
+    def _anchor_within(self, ns: float, cost: Callable[[np.ndarray], float] | None = None) -> np.ndarray | None:
+        """The new anchor of least ``cost`` up to ``ns`` that is expected to keep the bound; None where none is."""
         cost = cost or self.expected
         new = [each for each in self._anchors.values() if each.tobytes() not in self._built]
         ranked = sorted((each for each in new if cost(each) <= ns), key=cost)
-        return next((each for each in ranked if self._keeps(each, self._maximum)), otherwise)
+        return next((each for each in ranked if self._keeps(each, self._maximum)), None)
 
     def _choice(self, labels: np.ndarray) -> Choice:
         costs = {name: self._model.predict(each).mean for name, each in self._anchors.items()}
@@ -185,13 +205,18 @@ class Instant:
 
     def _keeps(self, labels: np.ndarray, maximum: float | None) -> bool:
         """Whether a labeling is quantized, and its noise within the bound as far as a probe can tell."""
-        if maximum is not None:
-            self._solver.probe(labels)
-        return bool(labels.any()) and (maximum is None or self._solver.within_allowance(labels, maximum))
+        return bool(labels.any()) and (maximum is None or self._is_quiet(labels, maximum))
 
-    def lacks(self, missing_db: float) -> None:
-        """The last choice missed the bound by so much on the target: the next one may make that much less noise."""
-        self._lacking_db += missing_db
+    def _is_quiet(self, labels: np.ndarray, maximum: float) -> bool:
+        """Whether a probe shows at most ``maximum`` noise; also where none can tell, which the target's check does."""
+        noise = self._noise(labels) if labels.any() else None
+        return noise is None or max(noise, default=0.0) <= maximum
+
+    def missed(self, labels: np.ndarray, sqnr_db: float) -> None:
+        """Of these labels, the target had only ``sqnr_db``: from now on probes decide, which may be too hopeful."""
+        noise = self._noise(labels)
+        hopeful_db = 0.0 if noise is None else decibels(max(noise, default=0.0)) - sqnr_db
+        self._optimism_db = max(self._optimism_db or 0.0, hopeful_db, 0.0)
 
     @property
     def _ns_in_float(self) -> float:
@@ -201,8 +226,9 @@ class Instant:
         plain = self._prepared.label(self._graph.precisions(labels))
         return plain.with_rewrites(self._rewrites.rewrites)
 
-    def _sensitivity(self) -> Sensitivity:
-        """Noise of every source alone; of none where the probe model does not run, which leaves the target's check."""
+    @cached_property
+    def _probe(self) -> tuple[NoiseProbe, ProbeBudget] | None:
+        """The probe model, and how often it may be asked; None where it does not run."""
         prepared = self._prepared
         try:
             probe = NoiseProbe(
@@ -211,18 +237,28 @@ class Instant:
             seconds = min(_PROBING_S, _PROBING_SHARE * self._deadline.left)
             budget = probe_budget(probe, self._feeds, seconds, self._deadline.clock)
             probe.use(self._feeds[: budget.ranked_samples])
-            units = [u for u in prepared.units if u.quantizable]
-            ask = partial(probe.noise, samples=budget.source_samples)
-            found = sensitivity(probe.switches, units, ask, budget.questions)
+        except TargetError:
+            return None
+        return probe, budget
+
+    def _sensitivity(self) -> Sensitivity:
+        """Noise of every source alone, asked for only where the fastest labeling of all is too noisy; else of none."""
+        if self._probe is None:
+            return Sensitivity()
+        probe, budget = self._probe
+        units = [u for u in self._prepared.units if u.quantizable]
+        try:
+            return sensitivity(
+                probe.switches, units, partial(probe.noise, samples=budget.source_samples), budget.questions
+            )
         except TargetError:
             return Sensitivity()
-        self._probe, self._samples = probe, budget.placement_samples
-        return found
 
     def _noise(self, labels: np.ndarray) -> Powers | None:
-        if self._probe is None:
-            return None
-        try:
-            return self._probe.noise(self._placement(labels), self._samples)
-        except TargetError:
-            return None
+        """Noise of a labeling at each output; None where it cannot be probed."""
+        key = labels.tobytes()
+        if key not in self._noises and self._probe is not None:
+            probe, budget = self._probe
+            with suppress(TargetError):
+                self._noises[key] = probe.noise(self._placement(labels), budget.placement_samples)
+        return self._noises.get(key)

@@ -163,6 +163,9 @@ def _float_notes(
         reasons = "; ".join(f"{n} x {reason}" for reason, n in rejection_counts(units).most_common(3))
         yield f"float is best: no operator of the model runs in 8 bits here ({reasons})"
         return
+    if not any(trial.proposal.placement for trial in anchors.values()):
+        yield "float is the best of what was tried, but full INT8 and its like were not: give more time"
+        return
     yield "float is best: no Q/DQ placement that keeps the bound was measurably faster"
     full = anchors.get(FULL_INT8)
     if full is None:

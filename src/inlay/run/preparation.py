@@ -6,7 +6,7 @@ from inlay.data import evenly_spaced
 from inlay.prepare.equalize import Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
-from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, SATURATIONS
+from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OUTLIERS_LEFT, SATURATIONS
 from inlay.run.session import Session
 from inlay.targets.base import Capabilities
 
@@ -45,13 +45,13 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
         barred = prepared.extraction is not None or kept or samples.kind == "random"
         count = session.plan.samples(len(samples), session.costs)
         some = samples.part(evenly_spaced([*range(len(samples))], count))
-        return (
-            {}
-            if barred
-            else find_scales(
-                prepared, target, some.feeds, session.plan.equalization(session.costs, config), samples.mask
-            )
-        )
+        if barred:
+            return {}
+        deadline = session.plan.equalization(session.costs, config)
+        found = find_scales(prepared, target, some.feeds, deadline, samples.mask)
+        if found is None:
+            session.journal.record_fact(OUTLIERS_LEFT, True)
+        return found or {}
 
     found = session.journal.once(EQUALIZATION, scales)
     return equalized(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)

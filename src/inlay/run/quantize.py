@@ -59,6 +59,8 @@ class Quantized:
         samples: how many were given.
         asked_db: least SQNR that was asked for, or the default.
         silent: outputs that are the same number on all samples, and do not count.
+        quantizable: whether the target runs any of the model's operators in low precision.
+        given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
     """
 
     path: Path
@@ -77,6 +79,8 @@ class Quantized:
     samples: int = 0
     asked_db: float = DEFAULT_MIN_SQNR_DB
     silent: tuple[str, ...] = ()
+    quantizable: bool = True
+    given_quantized: bool = False
 
 
 _MOST_JUDGED = 64
@@ -104,8 +108,8 @@ def quantize(
         out: the file to write.
         spec: the target.
         samples: real ones, or random ones, which neither choose ranges nor measure accuracy.
-        rules: which operators, in which types; None for the placement that the processor's cost table says is the
-            fastest within ``bound_db``, and for the target's usual one where there is no table.
+        rules: which operators, in which types; None for the fastest within ``bound_db`` of a few that are built, by the
+            processor's cost table and their own profiles, and for the target's usual one where it tells no latencies.
         quant_type: of activations, where the rules do not say.
         bound_db: least SQNR of the worst output; only where there are no rules, and real samples.
         sizes: of dynamic dimensions that are to be fixed, by symbol.
@@ -125,7 +129,7 @@ def quantize(
         work, made = Path(folder), create(spec)
         target = Capabilities.of(made, quant_type, max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
-        quick = known is not None and known.table is not None
+        quick = known is not None and not worker.lacks & {"latency", "accuracy"}
         given = Artifact(file.path.resolve(), file.sha256)
         until = deadline.within(PREPARING_S) if quick else NEVER
         run = in_reference(file) if quick else partial(worker.run, given)
@@ -134,7 +138,7 @@ def quantize(
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
         how: ByCosts | None = None
-        if known is not None and known.table is not None:
+        if known is not None and quick:
             every = resolved.placement
             chosen, how = choose_by_costs(one_shot, known.table, known.source, bound_db, every, deadline)
             recipe = recipe_for(prepared, chosen.placement)
@@ -169,6 +173,8 @@ def quantize(
         len(samples),
         DEFAULT_MIN_SQNR_DB if bound_db is None else bound_db,
         one_shot.judge.silent,
+        any(u.quantizable for u in prepared.units),
+        prepared.extraction is not None,
     )
 
 

@@ -67,9 +67,9 @@ class Session:
         self.worker_s = self.lab.clock() - starting
         try:
             self.worker.must_time()
-            target = f"{self.worker.fingerprint.target} {self.worker.fingerprint.digest}"
             journal = inputs.out / "run.sqlite"
-            self.journal = Journal(journal, inputs.identity(target), asked.restart, lambda: self.seconds)
+            identity = inputs.identity(self.worker.fingerprint.identity)
+            self.journal = Journal(journal, identity, asked.restart, lambda: self.seconds)
             self.plan = Plan.of(inputs.config.budget_s, self.journal.spent_s, begun, self.lab.clock)
             self.resumed = self.journal.judged
             self._deadline = self.plan.deadline

@@ -86,7 +86,7 @@ def tuned(
     data = samples(count)
     result = inlay.tune(folder / "m.onnx", out=folder / "out", target=TARGET, data=data, **settings)
     best = total_cost(result.model_path)
-    inlay.quantize(folder / "m.onnx", folder / "full.onnx", target=TARGET, data=data)
+    inlay.quantize(folder / "m.onnx", folder / "full.onnx", target=TARGET, data=data, recipe="full-int8")
     report = json.loads((folder / "out" / "result.json").read_text())
     anchors = {a["name"]: a for a in report["anchors"]}
     allowed = [a["latency_ms"] for a in anchors.values() if a["feasible"]]

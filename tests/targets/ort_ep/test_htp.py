@@ -156,7 +156,7 @@ def test_tuning_keeps_all_on_the_npu_and_says_that_speed_was_not_measured(tmp_pa
     assert "not measured" in result.notes[0].lower()
     data = json.loads((out / "result.json").read_text())
     assert data["notes"][0].startswith("SPEED WAS NOT MEASURED")
-    assert next(render.verdict(result)).startswith("SPEED WAS NOT MEASURED"), "the first line"
+    assert str(next(render.verdict(result))).startswith("SPEED WAS NOT MEASURED"), "the first line"
     found = build(onnx.load(result.model_path), tmp_path)
     assert found.offload.host == {}
     assert found.offload.floats == 0

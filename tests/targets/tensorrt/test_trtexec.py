@@ -242,7 +242,16 @@ def test_remote_engines_are_built_here_and_timed_there(
 
 
 def test_quantizing_through_the_tool(run: RunCommand, save: SaveModel, fake: str, calls: Calls, tmp_path: Path) -> None:
-    arguments = ("-o", tmp_path / "q.onnx", "--target", "trtexec", "--target-option", f"program={fake}")
+    arguments = (
+        "-o",
+        tmp_path / "q.onnx",
+        "--recipe",
+        "full-int8",
+        "--target",
+        "trtexec",
+        "--target-option",
+        f"program={fake}",
+    )
     with installed(tmp_path / "site", "trtexec", "inlay.targets.tensorrt.trtexec:TrtexecTarget"):
         found = run("quantize", save(residual_model()), *arguments)
     assert found.code == 0, found.err

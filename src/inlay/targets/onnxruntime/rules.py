@@ -22,6 +22,7 @@ from inlay.targets.conditions import (
     weight_only_forms,
 )
 from inlay.targets.machine import cpu_flags
+from inlay.targets.onnxruntime.float_fusions import in_float_fusion
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
@@ -68,8 +69,8 @@ _ROWS: Iterable[OpRule] = (
         output=Needs.EITHER,
         conditions=(constant_weight, _gemm_form, constant_bias),
     ),
-    _compute("Add", activations=(0, 1)),
-    _compute("Mul", activations=(0, 1)),
+    _compute("Add", activations=(0, 1), conditions=(in_float_fusion,)),
+    _compute("Mul", activations=(0, 1), conditions=(in_float_fusion,)),
     _compute("Where", activations=(1, 2)),
     _compute("Concat", activations=None),
     _compute("AveragePool", slowdown_after_float=1.6),
