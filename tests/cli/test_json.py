@@ -35,15 +35,15 @@ COMMANDS: dict[str, tuple[Sequence[str], set[str]]] = {
 ELSEWHERE = {"calibrate-machine": "takes a minute", "lower": "its own test", "fleet": "its own tests"}
 
 
-def _names() -> Iterator[str]:
+def command_names() -> Iterator[str]:
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         yield from (f"{name} {each}" for each in command.commands) if hasattr(command, "commands") else (name,)
 
 
 def test_every_command_has_it() -> None:
     group = typer.main.get_command(app)
-    assert {*COMMANDS, *ELSEWHERE} == set(_names())
-    for name in _names():
+    assert {*COMMANDS, *ELSEWHERE} == set(command_names())
+    for name in command_names():
         command: object = group
         for word in name.split():
             command = command.commands[word]  # type: ignore[attr-defined]

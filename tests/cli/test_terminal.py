@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from inlay.cli import commands
-from inlay.cli.progress import LiveTable
+from inlay.cli.progress import LiveTable, describe
 from inlay.cli.terminal import Terminal, plain
 from inlay.testing import Builder
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
+from inlay.types import Placement
 from tests.support.command_line import FAST, RunCommand
 from tests.support.fixtures import SaveModel
 
@@ -142,3 +145,12 @@ def test_the_unexpected_is_one_line_and_whole_on_request(
     assert err.count("\n") == 1
     assert r"LookupError: [/node]\x1b[2J more" in err
     assert "INLAY_TRACEBACK=1" in err
+
+
+def test_an_interval_without_an_end_is_not_shown() -> None:
+    def shown(low: float, high: float) -> str:
+        latency = Latency(1e6, Interval(1.07, low, high), 2)
+        return describe(Trial(Proposal(Placement(), "float"), Measured(latency, Accuracy(True, 30.0))))
+
+    assert shown(0.0, math.inf) == "1.070x, 30.0 dB"
+    assert shown(1.0, 1.1) == "1.070x [1.000, 1.100], 30.0 dB"

@@ -204,3 +204,44 @@ def test_inputs_with_the_names_of_parameters(run: RunCommand, save: SaveModel, t
     b.output(b.conv("conv", b.node("args", "Add", [x, y]), 4))
     code, _, err = run("tune", save(b.model()), "-o", tmp_path / "out", *FAST)
     assert code == 0, err
+
+
+def _of_words() -> onnx.ModelProto:
+    """Strings in, strings out, with products in between."""
+    b = Builder()
+    text, ml = onnx.TensorProto.STRING, "ai.onnx.ml"
+    words = [f"word {i}" for i in range(20)]
+    ids = b.node("ids", "LabelEncoder", [b.input("words", (1, 8), text)], domain=ml, keys_strings=words,
+                 values_int64s=list(range(20)), default_int64=0)  # fmt: skip
+    rng = np.random.default_rng(0)
+    table = b.constant("table", rng.standard_normal((20, 64)).astype(np.float32))
+    w = b.constant("w", rng.standard_normal((64, 20)).astype(np.float32))
+    scores = b.node("product", "MatMul", [b.node("embed", "Gather", [table, ids]), w])
+    best = b.node("best", "ArgMax", [scores], axis=-1, keepdims=0)
+    b.output(
+        b.node("label", "LabelEncoder", [best], domain=ml, keys_int64s=list(range(20)), values_strings=words), text
+    )
+    model = b.model(check=False)
+    model.opset_import.append(helper.make_opsetid(ml, 3))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(model.graph.output[0].name, text, [1, 8]))
+    onnx.checker.check_model(model)
+    return model
+
+
+def test_words_in_and_words_out(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "s.npz", words=np.array([[f"word {i}" for i in rng.integers(0, 25, 8)] for _ in range(12)]))
+    path, data = save(_of_words()), ("--data", tmp_path / "s.npz")
+    code, out, err = run("quantize", path, *data, "--recipe", "full-int8", "-o", tmp_path / "q.onnx")
+    assert code == 0, err
+    assert "2 quantized inputs" in out
+    code, out, err = run("tune", path, *data, "--no-bound", *FAST, "-o", tmp_path / "out")
+    assert code == 0, err
+
+
+def test_maps_as_outputs_are_named(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    model = small_model()
+    kind = helper.make_sequence_type_proto(helper.make_map_type_proto(7, helper.make_tensor_type_proto(1, [])))
+    model.graph.node.append(helper.make_node("ZipMap", [model.graph.output[0].name], ["maps"], domain="ai.onnx.ml"))
+    model.graph.output[0].CopyFrom(helper.make_value_info("maps", kind))
+    failed(run("inspect", save(model)), 1, "maps", "zipmap")

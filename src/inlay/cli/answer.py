@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import typer
 
-from inlay.cli.terminal import say
+from inlay.cli.terminal import Table, say
 from inlay.prepare.options import Option
 
 JSON = Option("Print one JSON object with stable keys in place of text.", flags=("--json",), type=bool)
 
 
-def answer(as_json: bool, found: object, lines: Callable[[], Iterable[str]]) -> None:
+def answer(as_json: bool, found: object, lines: Callable[[], Iterable[str | Table]]) -> None:
     """Print ``found`` as JSON, or else the ``lines`` on it."""
     if as_json:
         typer.echo(json.dumps(as_data(found), indent=2, allow_nan=False))

@@ -21,7 +21,7 @@ from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
 from inlay.cli.progress import JsonLines, Lines, LiveTable
 from inlay.cli.start import end_in_order, seconds_since_start
-from inlay.cli.terminal import Terminal, drawn, plain, say, tolerate_encoding
+from inlay.cli.terminal import Terminal, columns, laid_out, plain, say, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
 from inlay.fleet import fleet as run_fleet
@@ -117,7 +117,7 @@ def fleet(
 def bench(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
     rows = api.bench(**options)
-    answer(as_json, {"models": rows}, lambda: drawn(render.bench_table(rows)))
+    answer(as_json, {"models": rows}, lambda: [render.bench_table(rows)])
 
 
 @app.command()
@@ -132,7 +132,7 @@ def quantize(
 ) -> None:
     """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
     done = api.quantize(**options)
-    listed = render.decisions(done.decisions) if explain else []
+    listed = [render.decisions(done.decisions)] if explain else []
     answer(as_json, render.quantized_json(done), lambda: [*listed, *render.quantized(done)])
 
 
@@ -290,7 +290,7 @@ def targets(
         answer(as_json, {"path": folder}, lambda: [f"Installed in {folder}."])
         return
     rows = listing.list_targets()
-    answer(as_json, {"targets": rows}, lambda: drawn(render.targets_table(rows)))
+    answer(as_json, {"targets": rows}, lambda: [render.targets_table(rows)])
 
 
 @app.callback(invoke_without_command=True)
@@ -370,5 +370,7 @@ def _fail(message: str, code: int) -> int:
     line = plain(" ".join(message.split()))
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
-    print(f"inlay: {line}", file=sys.stderr)
+    width = columns(sys.stderr) if sys.stderr.isatty() else None  # for programs an error is one line
+    for shown in laid_out([f"inlay: {line}"], width):
+        print(shown, file=sys.stderr)
     return code

@@ -1,16 +1,15 @@
-"""What ``inlay explain`` found, as text of 80 columns."""
+"""What ``inlay explain`` found, as text."""
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 
+from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Operator, Reason, Repair
 from inlay.quant.accuracy import EXACT_DB
 
-_WIDTH = 80
 _ROWS = 12  # operators and conversions that are listed without --all
 _NAMES = 3  # operators that are named for a reason that many share
 _PROOFS = {
@@ -39,7 +38,7 @@ _KINDS = {
 }
 
 
-def lines(found: Explanation, every: bool = False) -> Iterator[str]:
+def lines(found: Explanation, every: bool = False) -> Iterator[str | Table]:
     """The explanation; all of it where ``every``."""
     yield from _head(found)
     yield from _bound(found)
@@ -51,13 +50,13 @@ def lines(found: Explanation, every: bool = False) -> Iterator[str]:
     if found.repair is not None:
         yield from _repair(found.repair, every)
     for note in found.notes:
-        yield from _wrapped(f"Note: {note}.", "  ")
+        yield f"  Note: {note}."
 
 
 def _head(found: Explanation) -> Iterator[str]:
-    yield from _wrapped(f"{found.model} on {found.target}: {found.latency_ms:.3f} ms", "")
+    yield f"{found.model} on {found.target}: {found.latency_ms:.3f} ms"
     if found.failed:
-        yield from _wrapped(f"IT DOES NOT RUN: {found.failed}", "  ")
+        yield f"  IT DOES NOT RUN: {found.failed}"
         yield "  What follows is of the model without that fault."
     ran = [o for o in found.operators if o.precision in ("int8", "float")]
     low = [o for o in ran if o.precision == "int8"]
@@ -65,7 +64,7 @@ def _head(found: Explanation) -> Iterator[str]:
     heavy_low = sum(o.precision == "int8" for o in heavy)
     yield f"  {len(low)} of {len(ran)} operators ran in INT8; of the {len(heavy)} heavy ones {heavy_low}."
     if found.quantized and found.lost_ms > 0:
-        yield from _wrapped(f"  Time lost to placement: {found.lost_ms:.3f} ms of {found.kernels_ms:.3f} ms.", "  ")
+        yield f"  Time lost to placement: {found.lost_ms:.3f} ms of {found.kernels_ms:.3f} ms."
 
 
 def _bound(found: Explanation) -> Iterator[str]:
@@ -76,19 +75,18 @@ def _bound(found: Explanation) -> Iterator[str]:
     yield "  with each operator in its faster precision and conversions for nothing."
     yield f"  All that can be in INT8: {bound.int8_ms:.3f} ms. What stands in the way:"
     for barrier in bound.barriers:
-        yield from _wrapped(barrier, "    ")
+        yield f"    {barrier}"
 
 
-def _reasons(found: Explanation, every: bool) -> Iterator[str]:
+def _reasons(found: Explanation, every: bool) -> Iterator[str | Table]:
     """Heavy operators in float, those with one reason together, the most expensive first."""
     if not found.quantized and not every:
         gaining = sorted((o for o in found.operators if (o.gain_ms or 0.0) > 0.0), key=lambda o: -(o.gain_ms or 0.0))
         if gaining:
             yield ""
             yield f"Operators that gain by INT8: {len(gaining)}, {sum(o.gain_ms or 0.0 for o in gaining):.3f} ms in all"
-        for o in gaining[:_ROWS]:
-            saved = f"  {o.gain_ms or 0.0:8.3f} of {o.cost_ms:8.3f} ms"
-            yield f"{saved}  {_cut(o.op_type, 16):<16} {_cut(o.name, _WIDTH - 43)}"
+        rows = [(f"{o.gain_ms or 0.0:.3f} of", f"{o.cost_ms:.3f} ms", o.op_type, o.name) for o in gaining[:_ROWS]]
+        yield Table(">><<", rows, indent=2)
         return
     shown = [o for o in found.operators if o.reasons and (o.heavy or every)]
     if not shown:
@@ -105,16 +103,16 @@ def _reasons(found: Explanation, every: bool) -> Iterator[str]:
         codes = " + ".join(r.code for r in members[0].reasons)
         yield f"  {codes}: {len(members)} x {_types(members)}, {cost:.3f} ms{_gain(members)}"
         for operator in members if every else members[:_NAMES]:
-            yield from _wrapped(f"{operator.name} ({operator.kernel}, {operator.cost_ms:.3f} ms)", "    ")
+            yield f"    {operator.name} ({operator.kernel}, {operator.cost_ms:.3f} ms)"
             for reason in operator.reasons:
-                yield from _wrapped(f"{reason.text} [{_PROOFS[reason.proof]}]{_advice(reason)}", "      ")
+                yield f"      {reason.text} [{_PROOFS[reason.proof]}]{_advice(reason)}"
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
 
 
 def _types(members: list[Operator]) -> str:
     types = list(dict.fromkeys(o.op_type for o in members))
-    return ", ".join(types[:3]) + (", …" if len(types) > 3 else "")
+    return ", ".join(types[:3]) + (" and others" if len(types) > 3 else "")
 
 
 def _gain(members: list[Operator]) -> str:
@@ -134,9 +132,9 @@ def _waste(found: Explanation, every: bool) -> Iterator[str]:
     yield ""
     yield f"Conversions that ran as kernels of their own: {len(found.waste)}, {total:.3f} ms"
     for row in rows if every else rows[:_ROWS]:
-        yield f"  {row.cost_ms:8.3f} ms {row.share:6.1%}  {_KINDS[row.kind]:<17} {_cut(row.value, _WIDTH - 40)}"
+        yield f"  {row.cost_ms:8.3f} ms {row.share:6.1%}  {_KINDS[row.kind]:<17} {row.value}"
         if row.advice:
-            yield from _wrapped(row.advice, " " * 21)
+            yield f"{'':21}{row.advice}"
     left = found.waste[len(rows if every else rows[:_ROWS]) :]
     if left:
         yield f"  {sum(w.cost_ms for w in left):8.3f} ms         {len(left)} more (--all lists them)"
@@ -150,18 +148,18 @@ def _losses(found: Explanation) -> Iterator[str]:
     for loss in found.losses:
         if loss.loss_db >= policy.SHOWN_DB:
             named = "values" if loss.kind == "activation" else "weights of"
-            yield f"  {loss.loss_db:+6.1f} dB without rounding the {named} {_cut(loss.source, _WIDTH - 45)}"
+            yield f"  {loss.loss_db:+6.1f} dB without rounding the {named} {loss.source}"
 
 
 def _repair(done: Repair, every: bool) -> Iterator[str]:
     yield ""
     if not done.written:
-        yield from _wrapped(f"Nothing was written to {done.path}: {done.problem}.", "")
+        yield f"Nothing was written to {done.path}: {done.problem}."
         return
     gain = "it runs" if done.speedup is None else f"{done.speedup.value:.2f}x"
     if done.speedup is not None and done.speedup.low < done.speedup.high:
         gain += f" [{done.speedup.low:.2f}, {done.speedup.high:.2f}]"
-    yield from _wrapped(f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {gain}, {_decibels(done)}.", "")
+    yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {gain}, {_decibels(done)}."
     groups: defaultdict[tuple[str, str], list[Change]] = defaultdict(list)
     for change in done.changes:
         groups[change.kind, change.op_type].append(change)
@@ -169,7 +167,7 @@ def _repair(done: Repair, every: bool) -> Iterator[str]:
         total = sum(c.gain_ms for c in members)
         yield f"  {total:+9.3f} ms saved  {_CHANGES[kind].format(len(members), op_type)}"
         for change in members if every else members[:_NAMES]:
-            yield f"    {change.gain_ms:+9.3f} ms  {_cut(change.name, _WIDTH - 18)}"
+            yield f"    {change.gain_ms:+9.3f} ms  {change.name}"
         if not every and len(members) > _NAMES:
             yield f"    and {len(members) - _NAMES} more"
 
@@ -180,23 +178,8 @@ def _decibels(done: Repair) -> str:
     return f"{done.repaired_db:.1f} dB (the given model: {done.given_db:.1f} dB)"
 
 
-def _operators(found: Explanation) -> Iterator[str]:
+def _operators(found: Explanation) -> Iterator[str | Table]:
     yield ""
     yield "Every operator:"
-    for o in found.operators:
-        ran = f"{o.cost_ms:8.3f} ms  {o.precision:<6}" if o.kernel else f"{'':11}  {o.precision:<6}"
-        yield f"  {ran}  {_cut(o.op_type, 16):<16} {_cut(o.name, _WIDTH - 41)}"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width // 2 - 1]}…{text[-(width - width // 2) :]}"
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_on_hyphens=False,
-    )
+    rows = [(f"{o.cost_ms:.3f} ms" if o.kernel else "", o.precision, o.op_type, o.name) for o in found.operators]
+    yield Table("><<<", rows, indent=2)

@@ -1,14 +1,12 @@
-"""What `inlay inspect` and `inlay tune --dry-run` found, as text of at most 80 columns where names allow it."""
+"""What `inlay inspect` and `inlay tune --dry-run` found, as text."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator
 
+from inlay.cli.terminal import Table
 from inlay.run.inspection import DryRun, Inspection, Quantizable
-
-_COLUMNS = 80
 
 
 def inspection(found: Inspection) -> Iterator[str]:
@@ -20,12 +18,12 @@ def inspection(found: Inspection) -> Iterator[str]:
         yield f"  input  {spec}"
     for output in found.outputs:
         yield f"  output {output}"
-    yield from _wrapped("  operators: ", ", ".join(f"{n} {op}" for op, n in found.operators.items()))
+    yield f"  operators: {', '.join(f'{n} {op}' for op, n in found.operators.items())}"
     if found.is_quantized:
         yield "  It is quantized already: inlay explain says what runs in which precision."
     yield ""
     if found.quantizable is None:
-        yield from _wrapped("What can be quantized is not known: ", found.trouble)
+        yield f"What can be quantized is not known: {found.trouble}"
     else:
         yield from quantizable(found.quantizable)
     yield ""
@@ -39,14 +37,14 @@ def quantizable(found: Quantizable) -> Iterator[str]:
     able, every = (sum(pair[i] for pair in found.operators.values()) for i in (0, 1))
     yield f"{able} of {every} operators can run in INT8 (what is fused counts once):"
     listed = ", ".join(f"{n} of {total} {op}" for op, (n, total) in found.operators.items() if n)
-    yield from _wrapped("  ", listed or "none")
+    yield f"  {listed or 'none'}"
     for form, count in found.forms.items():
         yield f"  {form}: {count}"
     for reason, count in found.reasons.items():
-        yield from _wrapped(f"  {count} x float: ", reason)
+        yield f"  {count} x float: {reason}"
 
 
-def dry_run(found: DryRun) -> Iterator[str]:
+def dry_run(found: DryRun) -> Iterator[str | Table]:
     """What a run would do."""
     yield from quantizable(found.quantizable)
     yield ""
@@ -59,17 +57,10 @@ def dry_run(found: DryRun) -> Iterator[str]:
     yield f"Samples: {calibration} for ranges, {selection} for the search, {unseen}."
     yield f"Accuracy bound: {found.bound}."
     yield "Tried first:"
-    for name, sites in found.anchors.items():
-        yield f"  {name:<28}{sites:>6} quantized inputs"
+    yield Table("<><", [(name, str(sites), "quantized inputs") for name, sites in found.anchors.items()], indent=2)
     if math.isinf(found.budget_s) or found.trials is None:
         yield "Then the search goes on until nothing promising is left: there is no time limit."
     else:
         yield f"The budget of {found.budget_s:.0f} s:"
-        for name, seconds in found.shares.items():
-            yield f"  {name:<28}{seconds:>6.1f} s"
+        yield Table("<>", [(name, f"{seconds:.1f} s") for name, seconds in found.shares.items()], indent=2)
         yield f"That is time for about {found.trials} trials. Nothing was written."
-
-
-def _wrapped(title: str, text: str) -> Iterator[str]:
-    indent = " " * (len(title) - len(title.lstrip()) + 2)
-    yield from textwrap.wrap(title + text, _COLUMNS, subsequent_indent=indent, break_long_words=False) or [title]

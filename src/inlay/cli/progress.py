@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 
 from inlay.cli.terminal import Terminal, plain
 from inlay.run.progress import Progress, SearchStep
@@ -74,7 +74,15 @@ class LiveTable:
         self._live.stop()
 
     def _draw(self) -> None:
-        table = Table(title=self._title, caption=self._caption, show_header=False, box=None, title_justify="left")
+        table = Table(
+            Column(overflow="fold"),  # a name or figure is never cut
+            Column(overflow="fold"),
+            title=self._title,
+            caption=self._caption,
+            show_header=False,
+            box=None,
+            title_justify="left",
+        )
         for row in self._rows:
             table.add_row(*row)
         self._live.update(table)
@@ -90,7 +98,7 @@ def describe(trial: Trial) -> str:
     gain = outcome.latency.speedup
     metric = "" if outcome.accuracy.metric is None else f", metric {outcome.accuracy.metric:.4f}"
     bound = "" if outcome.accuracy.feasible else " (outside the bound)"
-    interval = "" if gain.low == gain.high else f" [{gain.low:.3f}, {gain.high:.3f}]"
+    interval = "" if gain.low == gain.high or gain.high == math.inf else f" [{gain.low:.3f}, {gain.high:.3f}]"
     return f"{gain.value:.3f}x{interval}, {shown_sqnr(outcome.accuracy.sqnr_db)}{metric}{bound}"
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-
+from inlay.cli.terminal import Table
 from inlay.run.calibrate_machine import Calibrated
 from inlay.run.compare import BenchRow
 from inlay.run.quantize import Quantized
 from inlay.run.result import AnchorResult, Best, TuneResult
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL
+from inlay.search.cost_table import Fit
 from inlay.space.resolve import Decision
 from inlay.targets.listing import TargetRow
-from inlay.trial import Accuracy, Failed, Interval, Measured, shown_sqnr
+from inlay.trial import Accuracy, Failed, Infeasible, Interval, Measured, shown_sqnr
 
 
-def verdict(result: TuneResult) -> Iterator[str]:
+def verdict(result: TuneResult) -> Iterator[str | Table]:
     """The result of a run in a few lines."""
     best = result.best
     verdict_word = "Verdict (estimated)" if result.facts.get("kind") == "estimate" else "Verdict"
@@ -30,9 +31,11 @@ def verdict(result: TuneResult) -> Iterator[str]:
         yield result.not_measured
     yield f"{result.model[0]} on {result.target[0]} ({_facts(result)})"
     yield ""
-    yield f"  {'anchor':<19}{'latency':>12}{'speed-up':>22}{'accuracy':>25}"
+    rows = [_anchor_row(a, a.outcome, unit) for a in result.anchors if not isinstance(a.outcome, Failed)]
+    yield Table("<>>>", [("anchor", "latency", "speed-up", "accuracy"), *rows], indent=2)
     for anchor in result.anchors:
-        yield _anchor_line(anchor, unit)
+        if isinstance(anchor.outcome, Failed):
+            yield f"  {anchor.name} failed in {anchor.outcome.stage}: {anchor.outcome.message}"
     yield ""
     if best.origin == ORIGINAL:
         what = "nothing" if result.bound == "none" else "nothing that keeps the bound"
@@ -102,17 +105,14 @@ def _facts(result: TuneResult) -> str:
     return ", ".join(f"{k} {result.facts[k]}" for k in keys if k in result.facts) or "estimated"
 
 
-def _anchor_line(anchor: AnchorResult, unit: str) -> str:
-    outcome = anchor.outcome
-    if isinstance(outcome, Failed):
-        return f"  {anchor.name:<19} failed in {outcome.stage}: {outcome.message}"
+def _anchor_row(anchor: AnchorResult, outcome: Measured | Infeasible, unit: str) -> Sequence[str]:
     accuracy = outcome.accuracy
     metric = "" if accuracy.metric is None else f"{accuracy.metric:.4f}, "
     shown = f"{metric}{shown_sqnr(accuracy.sqnr_db)}{'' if accuracy.feasible else ' (outside)'}"
     if not isinstance(outcome, Measured):
-        return f"  {anchor.name:<19}{'not timed':>12}{'':>22}{f'  {shown}':>25}"
+        return anchor.name, "not timed", "", shown
     latency = outcome.latency
-    return f"  {anchor.name:<19}{latency.ns / 1e6:>9.3f} {unit}{ratio(latency.speedup):>22}{f'  {shown}':>25}"
+    return anchor.name, f"{latency.ns / 1e6:.3f} {unit}", ratio(latency.speedup), shown
 
 
 def ratio(found: Interval) -> str:
@@ -140,28 +140,26 @@ def _accuracy(accuracy: Accuracy, verified: bool) -> str:
 
 def bench_table(rows: Sequence[BenchRow]) -> Table:
     """The comparison that ``inlay bench`` made."""
-    table = Table()
-    table.add_column("model", overflow="fold")
-    for title in ("latency", "speed-up over the first, 95 % interval", "blocks"):
-        table.add_column(title)
-    for row in rows:
-        table.add_row(str(row.path), f"{row.latency_ms:.3f} {row.unit}", ratio(row.speedup), str(row.blocks))
-    return table
+    head = ("model", "latency", "speed-up over the first, 95 % interval", "blocks")
+    cells = [(str(r.path), f"{r.latency_ms:.3f} {r.unit}", ratio(r.speedup), str(r.blocks)) for r in rows]
+    return Table("<>>>", [head, *cells])
 
 
 def quantized(done: Quantized) -> Iterator[str]:
     """What ``inlay quantize`` did."""
     low, all_units = done.units
-    what = f"{low} of {all_units} operators in 8 bits, {done.ports} quantized inputs; ranges by {done.ranges}"
-    yield f"Wrote {done.path} (sha256 {done.sha256[:16]}…): {what if done.ports else 'the float model'}."
+    what = f"{low} of {all_units} operators in 8 bits" if done.ports else "the float model"
+    yield f"Wrote {done.path}: {what}."
+    if done.ports:
+        yield f"  {done.ports} quantized inputs; ranges by {done.ranges}; sha256 {done.sha256[:16]}…"
     yield from _by_costs(done)
     if done.accuracy is not None:
         judged = done.accuracy.samples
         which = f"all {judged}" if judged == done.samples else f"{judged} of the {done.samples}"
-        yield (
-            f"  SQNR of the worst output on {which} given samples: {done.accuracy.sqnr_db:.1f} dB; ranges came from "
-            "them, so expect less on others."
-        )
+        against = " against the given model, with its own quantization" if done.given_quantized else ""
+        ranges = "; ranges came from them, so expect less on others" if done.ports else ""
+        found = shown_sqnr(done.accuracy.sqnr_db)
+        yield f"  SQNR of the worst output on {which} given samples{against}: {found}{ranges}."
         if done.ports and done.accuracy.sqnr_db < done.asked_db:
             yield (
                 f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
@@ -177,8 +175,10 @@ def quantized(done: Quantized) -> Iterator[str]:
         yield f"  It takes no other sizes than {done.frozen}: its shapes are computed once and for all."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
         yield f"  {count} x float: {reason}"
-    for left in done.leftovers:
-        yield f"  not taken apart: {left.node}: {left.reason}"
+    for reason, count in Counter(left.reason for left in done.leftovers).most_common(6):
+        first = next(left.node for left in done.leftovers if left.reason == reason)
+        others = f" and {count - 1} more" if count > 1 else ""
+        yield f"  not taken apart: {first}{others}: {reason}"
 
 
 def quantized_json(done: Quantized) -> dict[str, Any]:
@@ -217,30 +217,39 @@ def _by_costs(done: Quantized) -> Iterator[str]:
         yield f"  Nothing was measured or chosen, this is the target's usual recipe: {how.source}."
         return
     if not how.kept:
+        tries = f"{how.tries} {'try' if how.tries == 1 else 'tries'}"
         yield (
-            f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB in {how.tries} tries; "
-            "inlay tune searches for one, --min-sqnr lowers the bound."
+            f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB in {tries}; inlay tune searches for "
+            "one, --min-sqnr lowers the bound."
         )
+    elif not done.quantizable:
+        yield "  THIS IS THE FLOAT MODEL: the target runs none of its operators in 8 bits."
+    elif how.rejected is not None:
+        yield f"  Float is the fastest: the best in low precision had {ratio(how.rejected)}; inlay tune searches on."
     elif not done.ports:
-        slower = "" if how.rejected is None else f": the best in low precision had {ratio(how.rejected)}"
-        yield f"  Float is the fastest{slower}; inlay tune searches on."
+        yield "  Float is expected to be the fastest; nothing was timed. inlay tune measures."
     elif how.timed is not None:
         yield f"  Timed for a moment: {ratio(how.timed)} over float; inlay tune searches on, and confirms."
     else:
         yield f"  Predicted, not measured: {how.speedup:.2f}x over float; inlay bench or inlay tune measures it."
-    yield f"  {how.models} models were built. Cost table: {how.source}."
+    source = f"Cost table: {how.source}" if how.priced else f"{how.source[0].upper()}{how.source[1:]}"
+    yield f"  {how.models} {'model was' if how.models == 1 else 'models were'} built. {source}."
 
 
-def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str]:
+_FIT = ("kernel", "state", "us/call", "GMAC/s", "ns/elem", "error", "n")
+
+
+def _fit_row(kind: str, state: str, fit: Fit) -> Sequence[str]:
+    call, product, element, _ = fit.ns
+    rate = f"{1.0 / product:.1f}" if product > 0.0 else "-"
+    return kind, state, f"{call / 1e3:.2f}", rate, f"{element:.3f}", f"{fit.error:.0%}", str(fit.readings)
+
+
+def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str | Table]:
     """What ``inlay calibrate-machine`` found: throughput and time per call of the kinds with products."""
     if not quiet:
-        yield f"{'kernel':<28}{'state':<36}{'us/call':>9}{'GMAC/s':>9}{'ns/elem':>9}{'error':>7}{'n':>6}"
-        for (kind, state), fit in sorted(done.table.fits.items()):
-            call, product, element, _ = fit.ns
-            rate = f"{1.0 / product:.1f}" if product > 0.0 else "-"
-            row = f"{call / 1e3:>9.2f}{rate:>9}{element:>9.3f}{fit.error:>7.0%}{fit.readings:>6}"
-            if "value " not in kind:
-                yield f"{kind:<28}{state:<36}{row}"
+        fits = [(*key, fit) for key, fit in sorted(done.table.fits.items()) if "value " not in key[0]]
+        yield Table("<<>>>>>", [_FIT, *(_fit_row(*each) for each in fits)])
     measured, offered = done.models
     facts = ", ".join(f"{k} {v}" for k, v in done.fingerprint.facts.items())
     yield f"Wrote {done.path}: {len(done.table.fits)} fits to {done.readings} readings of {measured} models ({facts})."
@@ -250,12 +259,10 @@ def calibrated(done: Calibrated, quiet: bool = False) -> Iterator[str]:
         yield f"  {count} x failed: {reason}"
 
 
-def decisions(rows: Sequence[Decision]) -> list[str]:
-    """One line for each node, in aligned columns: name, operator, precision, deciding rule, reason."""
-    cells = [("node", "operator", "precision", "rule", "reason")]
-    cells += [(r.node, r.op_type, r.precision, r.rule, r.reason) for r in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells]
+def decisions(rows: Sequence[Decision]) -> Table:
+    """One row for each node: name, operator, precision, deciding rule, reason."""
+    cells = [(r.node, r.op_type, r.precision, r.rule, r.reason) for r in rows]
+    return Table("<<<<<", [("node", "operator", "precision", "rule", "reason"), *cells])
 
 
 def selected(done: Selected) -> Iterator[str]:
@@ -272,8 +279,9 @@ def selected(done: Selected) -> Iterator[str]:
 
 def targets_table(rows: Sequence[TargetRow]) -> Table:
     """The installed targets."""
-    table = Table("target", "what its measurements depend on", "options, with defaults")
+    head = ("target", "what its measurements depend on", "options, with defaults")
+    cells = []
     for row in rows:
         facts = row.problem or ", ".join(f"{k} {v}" for k, v in row.facts.items())
-        table.add_row(row.name, f"{facts}. {row.remark}" if row.remark else facts, ", ".join(row.options))
-    return table
+        cells.append((row.name, f"{facts}. {row.remark}" if row.remark else facts, ", ".join(row.options)))
+    return Table("<<<", [head, *cells])

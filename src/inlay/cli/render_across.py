@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from inlay.across.result import GIVEN, AcrossResult, Cell
 from inlay.cli.render import ratio
+from inlay.cli.terminal import Table
 from inlay.search.baselines import ORIGINAL
 from inlay.trial import shown_sqnr
 
 
-def verdict(result: AcrossResult) -> Iterator[str]:
+def verdict(result: AcrossResult) -> Iterator[str | Table]:
     """The result in a few lines, with the table of files on targets."""
     yield f"{result.model[0]} on {', '.join(result.used)}"
     yield ""
-    yield from _table(result)
+    yield _table(result)
     yield ""
     if result.deployed is not None:
         yield from _deploy(result)
@@ -32,14 +33,10 @@ def verdict(result: AcrossResult) -> Iterator[str]:
     yield f"  Wrote {result.model_path} (sha256 {result.sha256[:16]}…) and {result.folder / 'result.json'}."
 
 
-def _table(result: AcrossResult) -> Iterator[str]:
-    width = max(26, *(len(c) + 2 for c in result.used))
-    head = "tuned for / run on"
-    first = max(len(head), *(len(r) for r in result.rows)) + 2
-    yield f"  {head:<{first}}" + "".join(f"{c:>{width}}" for c in result.used)
-    for row in result.rows:
-        cells = (result.table.get((row, column)) for column in result.used)
-        yield f"  {row:<{first}}" + "".join(f"{_cell(row, c):>{width}}" for c in cells)
+def _table(result: AcrossResult) -> Table:
+    head = ("tuned for / run on", *result.used)
+    rows = [(row, *(_cell(row, result.table.get((row, c))) for c in result.used)) for row in result.rows]
+    return Table("<" + ">" * len(result.used), [head, *rows], indent=2)
 
 
 def _cell(row: str, cell: Cell | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from inlay.cli.terminal import Table
 from inlay.fleet.page import PAGE
 from inlay.fleet.result import FleetResult, Row
 from inlay.report.points import ratio
@@ -12,12 +13,9 @@ from inlay.trial import shown_sqnr
 _HEAD = ("model", "target", "bound", "speed-up", "accuracy", "time", "folder")
 
 
-def verdict(result: FleetResult) -> Iterator[str]:
+def verdict(result: FleetResult) -> Iterator[str | Table]:
     """One line for each run, and what the fleet took."""
-    table = [_HEAD, *(_cells(row) for row in result.rows)]
-    widths = [max(len(cells[n]) for cells in table) for n in range(len(_HEAD))]
-    for cells in table:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    yield Table("<" * len(_HEAD), [_HEAD, *(_cells(row) for row in result.rows)], indent=2)
     yield ""
     for row in result.failed:
         yield f"  {row.name}: {row.why}."

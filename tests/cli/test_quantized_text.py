@@ -1,0 +1,60 @@
+"""What `inlay quantize` says of a file that it left in float, and of a model that came quantized."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inlay.cli.render import quantized
+from inlay.quant.plain_graph import Leftover
+from inlay.run.by_costs import ByCosts
+from inlay.run.quantize import Quantized
+from inlay.trial import Accuracy, Interval
+
+EXACT = Accuracy(feasible=True, sqnr_db=300.0, samples=12)
+FLOAT = Quantized(
+    Path("q.onnx"), "0" * 64, 0, (0, 9), "minmax", EXACT, {}, by_costs=ByCosts("a table", speedup=1.0, models=1),
+    samples=24,
+)  # fmt: skip
+
+
+def text(done: Quantized) -> str:
+    return "\n".join(quantized(done))
+
+
+def test_a_float_model_has_no_ranges_and_what_was_not_timed_is_not_called_the_fastest() -> None:
+    said = text(FLOAT)
+    assert "ranges came" not in said
+    assert "given samples: exact." in said
+    assert "nothing was timed" in said
+    assert "1 model was built" in said
+    assert FLOAT.by_costs is not None
+    tried = text(replace(FLOAT, by_costs=replace(FLOAT.by_costs, models=3, rejected=Interval(0.9, 0.8, 0.95))))
+    assert "the best in low precision had 0.90x" in tried
+    assert "nothing was timed" not in tried
+
+
+def test_a_model_of_which_nothing_can_be_quantized() -> None:
+    said = text(replace(FLOAT, quantizable=False))
+    assert "runs none of its operators in 8 bits" in said
+    assert "fastest" not in said
+
+
+@pytest.mark.parametrize("given_quantized", [False, True])
+def test_the_figure_says_what_it_is_against(given_quantized: bool) -> None:
+    done = replace(
+        FLOAT, ports=3, accuracy=Accuracy(feasible=True, sqnr_db=32.7, samples=12), given_quantized=given_quantized
+    )
+    said = text(done)
+    assert ("against the given model, with its own quantization: 32.7 dB" in said) == given_quantized
+    assert "ranges came from them" in said
+
+
+def test_what_was_not_taken_apart_is_one_line_a_reason() -> None:
+    left = (*(Leftover(f"conv {i}", "no scale") for i in range(30)), Leftover("last", "another"))
+    said = text(replace(FLOAT, leftovers=left))
+    assert said.count("not taken apart") == 2
+    assert "conv 0 and 29 more: no scale" in said
+    assert "last: another" in said
