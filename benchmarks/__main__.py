@@ -33,9 +33,11 @@ from benchmarks import (
     openvino,
     precisions,
     quality,
+    reasons,
     render,
     subjects,
     transfer,
+    waste,
 )
 from inlay.errors import InlayError
 from inlay.targets.base import TargetSpec
@@ -206,10 +208,27 @@ def run_lowering(options: argparse.Namespace) -> None:
 def run_precisions(options: argparse.Namespace) -> None:
     """``precisions.json`` and ``.md``, of trained models."""
     settings = {"types": list(precisions.TYPES), "version": __version__}
-    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
-    names = [n for n in subjects.chosen(options.models, options.only) if n in (options.only or trained)]
-    rows = collect("precisions", names, options, precisions.row, settings)
+    rows = collect("precisions", _trained(options), options, precisions.row, settings)
     _tables(options.out, "precisions", {"machine": facts(0.0), "rows": rows}, precisions.text)
+
+
+def run_reasons(options: argparse.Namespace) -> None:
+    """``reasons.json`` and ``.md``, of trained models."""
+    settings = {"ways": list(reasons.WAYS), "version": __version__}
+    rows = collect("reasons", _trained(options), options, lambda subject, _: reasons.row(subject), settings)
+    _tables(options.out, "reasons", {"machine": facts(0.0), "rows": rows}, reasons.markdown)
+
+
+def run_waste(options: argparse.Namespace) -> None:
+    """``waste.json`` and ``.md``, of trained models."""
+    settings = {"values": waste.VALUES, "share": waste.SHARE, "version": __version__}
+    rows = collect("waste", _trained(options), options, waste.row, settings)
+    _tables(options.out, "waste", {"machine": facts(0.0), "rows": rows}, waste.markdown)
+
+
+def _trained(options: argparse.Namespace) -> list[str]:
+    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
+    return [n for n in subjects.chosen(options.models, options.only) if n in (options.only or trained)]
 
 
 def run_budgets(options: argparse.Namespace) -> None:
@@ -282,6 +301,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ethos": run_ethos,
     "lowering": run_lowering,
     "precisions": run_precisions,
+    "reasons": run_reasons,
+    "waste": run_waste,
     "budgets": run_budgets,
     "transfer": run_transfer,
     "publish": publish,
@@ -308,6 +329,10 @@ def _line(row: Row) -> str:
         return precisions.line(row)
     if "ways" in row:
         return lowering.line(row)
+    if "reasons_by_way" in row:
+        return reasons.line(row)
+    if "pairs" in row:
+        return waste.line(row)
     if "cells" in row:
         return ", ".join(f"{c['wall_s']:.0f} of {c['budget_s']} s" for c in row["cells"])
     return render.ratio(row.get("over_best_anchor") or row.get("short_over_long"))

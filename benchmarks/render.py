@@ -284,6 +284,8 @@ TABLES: Sequence[str] = (
     "ethos",
     "lowering",
     "precisions",
+    "reasons",
+    "waste",
     "budgets",
     "transfer",
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from inlay.cli.commands import app
@@ -20,17 +21,20 @@ autodoc_typehints = "description"
 myst_heading_anchors = 3
 suppress_warnings = ["ref.python"]  # several classes have an attribute of the same name
 
-COMMANDS = (
-    "tune", "quantize", "explain", "inspect", "report", "select", "export", "bench", "calibrate-machine", "regions",
-    "lower", "targets", "cache show", "cache merge",
-)  # fmt: skip
+
+def command_names() -> list[str]:
+    """Every command of the program, in its order; those of a group with the group's name."""
+    found: list[str] = []
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        found += [f"{name} {each}" for each in getattr(command, "commands", ())] or [name]
+    return found
 
 
 class Commands(Directive):
     """One section for each command, with what `--help` prints."""
 
     def run(self) -> list[nodes.Node]:
-        return [self._section(command) for command in COMMANDS]
+        return [self._section(command) for command in command_names()]
 
     def _section(self, command: str) -> nodes.section:
         said = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80"}, prog_name="inlay")
