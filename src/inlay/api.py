@@ -31,7 +31,7 @@ from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting
 from inlay.model.collector import collector_paused
-from inlay.model.load import ModelSource, kept, load
+from inlay.model.load import ModelSource, kept
 from inlay.prepare import options
 from inlay.prepare.arguments import arguments
 from inlay.prepare.config import TuneConfig
@@ -45,7 +45,7 @@ from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
 from inlay.run.calibrate_machine import Calibrated
 from inlay.run.call import Batch, DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
-from inlay.run.compare import BenchRow, compare, refuse_other_inputs
+from inlay.run.compare import BenchRow, compare, load_all
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
 from inlay.run.inspection import dry_run as _dry_run
@@ -53,7 +53,6 @@ from inlay.run.progress import Logged, Progress
 from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
-from inlay.run.tuned_for import elsewhere
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.targets.base import Capabilities, TargetSpec
@@ -189,6 +188,7 @@ def bench(
     bind: Annotated[Sizes, options.BIND] = (),
     shapes: Annotated[Sequence[str], options.SHAPES] = (),
     batch: Annotated[Batch, options.BATCH] = None,
+    ray: Annotated[str | None, options.RAY] = None,
     seed: Annotated[int, options.SEED] = 0,
 ) -> list[BenchRow]:
     """Compare the latency of models that take the same inputs: interleaved, paired, with 95 % intervals.
@@ -197,13 +197,12 @@ def bench(
         UsageError: fewer than two models.
         InlayError: a model cannot be read, built or run.
     """
-    if len(models) < 2:
-        raise UsageError("bench compares models: give two or more")
-    files = [load(m) for m in models]
-    refuse_other_inputs(files)
+    files = load_all(models)
     rng = np.random.default_rng(seed)
     workload = Given.of(files[0], data, bind, images).workload(rng, shapes, batch)
-    return compare(files, target_of(target, target_options, threads), workload, blocks, processes, rng)
+    spec = target_of(target, target_options, threads)
+    with measuring(ray, [spec]) as lab:
+        return compare(files, spec, workload, blocks, processes, rng, lab)
 
 
 @documented
@@ -224,6 +223,7 @@ def quantize(
     max_opset: Annotated[int | None, options.MAX_OPSET] = TuneConfig.max_opset,
     threads: Annotated[int, options.THREADS] = 1,
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
+    ray: Annotated[str | None, options.RAY] = None,
     seed: Annotated[int, options.SEED] = 0,
 ) -> Quantized:
     """Quantize in one shot, without a search: by the processor's cost table within an accuracy bound, or by a recipe.
@@ -239,8 +239,8 @@ def quantize(
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
     wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed, max_opset)
-    done = _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish)
-    return replace(done, warning=elsewhere(rules, lambda: create(spec).fingerprint()) or done.warning)
+    with measuring(ray, [spec]) as lab:
+        return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish, lab)
 
 
 @documented

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import onnx
@@ -24,52 +22,9 @@ from inlay.farm.remote import RemoteDevice, RemoteWorker
 from inlay.measure.client import Worker
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.testing import random_feed, small_model
+from tests.support.ray_cluster import Cluster
 
 SPEC = TargetSpec("null", {})
-
-
-class Lost(Exception):
-    """What Ray raises for a dead actor here."""
-
-
-class Cluster:
-    """The few names of Ray that a device uses. ``fails(method)`` says whether the actor dies before it answers."""
-
-    def __init__(self, fails: Callable[[str], bool] = lambda method: False) -> None:
-        task = type("Task", (Exception,), {})
-        self.exceptions = SimpleNamespace(GetTimeoutError=TimeoutError, RayTaskError=task, RayError=Lost)
-        self.fails, self.actors, self.asked = fails, list[Device](), list[str]()
-        self.away, self.waited = False, list[float]()
-
-    def remote(self, kind: type[Device]) -> Any:
-        def make(root: str) -> Any:
-            self.actors.append(kind(root))
-            return _Actor(self, self.actors[-1])
-
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
-
-    def get(self, call: Callable[[], Any], timeout: float) -> Any:
-        self.waited.append(timeout)
-        if self.away:
-            raise TimeoutError
-        return call()
-
-    def kill(self, actor: Any) -> None:
-        actor.device.close()
-
-
-class _Actor:
-    def __init__(self, cluster: Cluster, device: Device) -> None:
-        self.cluster, self.device = cluster, device
-
-    def __getattr__(self, method: str) -> Any:
-        def call(*arguments: Any) -> Any:
-            self.cluster.asked.append(method)
-            if self.cluster.fails(method):
-                raise Lost("the actor died")
-            return getattr(self.device, method)(*arguments)
-
-        return SimpleNamespace(remote=lambda *arguments: lambda: call(*arguments))
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 
 from inlay import api
 from inlay.errors import Crashed, UsageError
-from inlay.measure.client import Timing, Worker
+from inlay.farm import lab
+from inlay.measure.client import Lab, Timing, Worker
 from inlay.run import calibrate_machine as calibration
-from inlay.run import quantize as quantizing
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.run.quantize import Quantized
 from inlay.search import policy
@@ -76,7 +76,7 @@ class _Machine(Worker):
 def _machine(monkeypatch: pytest.MonkeyPatch, per_node: float) -> type[_Machine]:
     """One of which ``quantize`` has a table, and times of its own."""
     machine = type("Machine", (_Machine,), {"per_node": per_node, "timed": []})
-    monkeypatch.setattr(quantizing, "Worker", machine)
+    monkeypatch.setattr(lab, "HERE", Lab(machine))
     return machine
 
 

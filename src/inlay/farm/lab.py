@@ -11,7 +11,7 @@ from typing import Any
 from inlay.errors import TargetError, UsageError
 from inlay.farm.cluster import LOCAL, cluster, ray_library
 from inlay.farm.remote import RemoteDevice, RemoteWorker
-from inlay.measure.client import Lab, Limit, Worker
+from inlay.measure.client import HERE, Lab, Limit, Worker
 from inlay.targets.base import TargetSpec
 
 _PREFIX = "inlay"
@@ -41,7 +41,7 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec]) -> Iterator[Lab]:
         TargetError: no cluster answers, or a target cannot be created.
     """
     if ray is None:
-        yield Lab()
+        yield HERE
         return
     address, _, wanted = ray.partition("#")
     if not address:

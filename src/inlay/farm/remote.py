@@ -21,7 +21,7 @@ from inlay.version import __version__
 T = TypeVar("T")
 
 
-_GOES_ON = "the same command goes on with what was measured, when a node announces it"
+_GOES_ON = "give the same command when a node announces it: a tune goes on with what was measured"
 
 
 class DeviceLost(Exception):

@@ -31,6 +31,13 @@ _REFUSALS = (CompileFailed, TimedOut)
 
 Limit = Callable[[], float]
 """Seconds that the next message may take."""
+
+
+def usual_limit() -> float:
+    """Seconds that a message may take in a command without a budget."""
+    return policy.MESSAGE_LIMIT_S
+
+
 T = TypeVar("T")
 
 
@@ -131,7 +138,7 @@ class Worker:
         TargetError: the target cannot be created.
     """
 
-    def __init__(self, spec: TargetSpec, folder: Path, limit: Limit = lambda: policy.MESSAGE_LIMIT_S) -> None:
+    def __init__(self, spec: TargetSpec, folder: Path, limit: Limit = usual_limit) -> None:
         self._spec = spec
         self._folder = folder
         self._limit = limit
@@ -379,3 +386,7 @@ class Lab:
     start: StartWorker = Worker
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+
+HERE = Lab()
+"""This machine."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from inlay.data import Workload, input_specs
 from inlay.errors import CompileFailed, ModelError, UsageError
-from inlay.measure.client import Worker, joined
+from inlay.measure.client import HERE, Lab, Worker, joined, usual_limit
 from inlay.measure.stats import LEVEL, speedup
-from inlay.model.load import ModelFile
+from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval
 
@@ -31,12 +31,16 @@ class BenchRow:
     unit: str = "ms"
 
 
-def refuse_other_inputs(files: Sequence[ModelFile]) -> None:
-    """Raise UsageError where models do not take the same inputs as the first."""
+def load_all(models: Sequence[ModelSource]) -> list[ModelFile]:
+    """Models to compare. Raises UsageError where they are fewer than two, or do not take the same inputs."""
+    if len(models) < 2:
+        raise UsageError("bench compares models: give two or more")
+    files = [load(model) for model in models]
     first, *others = [[s.name for s in input_specs(file.model)] for file in files]
     for file, names in zip(files[1:], others, strict=True):
         if names != first:
             raise UsageError(f"{file.path} takes the inputs {names}, {files[0].path} takes {first}")
+    return files
 
 
 def compare(
@@ -46,6 +50,7 @@ def compare(
     blocks: int,
     processes: int,
     rng: np.random.Generator,
+    lab: Lab = HERE,
 ) -> list[BenchRow]:
     """Time models that take the same inputs.
 
@@ -56,6 +61,7 @@ def compare(
         blocks: interleaved ones in each process.
         processes: fresh ones.
         rng: seeds the order within blocks.
+        lab: where they are timed; this machine by default.
 
     Raises:
         InlayError: a model cannot be built or run.
@@ -65,7 +71,7 @@ def compare(
     with tempfile.TemporaryDirectory() as folder:
         feed = workload.save(Path(folder) / "latency")
         for _ in range(processes):
-            with Worker(spec, Path(folder)) as worker:
+            with lab.start(spec, Path(folder), usual_limit) as worker:
                 worker.must_time()
                 _loadable(worker, artifacts)
                 found = worker.time(artifacts, feed, blocks, _SLOT_NS, int(rng.integers(2**31)))

@@ -59,7 +59,8 @@ def write_costs(fingerprint: Fingerprint, table: CostTable, folder: Path | None 
 def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = None) -> MachineCosts:
     """The table of this processor: measured here, or the one that ships for processors with the same instructions.
 
-    A target may have a method ``shipped_costs()``: the path of such a table, or None.
+    A target may have a method ``shipped_costs()``: the path of such a table, or None. It is of the machine where the
+    command runs, so that it counts for no device of another.
     """
     path, warning = path_of(fingerprint, folder), ""
     if path.exists():
@@ -71,7 +72,7 @@ def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = N
         except (OSError, ValueError, RecursionError) as error:
             warning = f"{path} is left alone: {error}; inlay calibrate-machine writes it anew"
     shipped = getattr(target, "shipped_costs", lambda: None)()
-    if shipped is not None:
+    if shipped is not None and target.fingerprint() == fingerprint:
         table, facts = _load(shipped)
         return MachineCosts(
             table,

@@ -15,7 +15,7 @@ from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import UsageError
-from inlay.measure.client import Worker
+from inlay.measure.client import HERE, Lab, Worker, usual_limit
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
@@ -27,6 +27,7 @@ from inlay.run.machine_costs import read_costs
 from inlay.run.one_shot import Chosen, OneShot, in_reference
 from inlay.run.outputs import publish
 from inlay.run.robustness import Robustness, variations_of
+from inlay.run.tuned_for import elsewhere
 from inlay.search.baselines import FULL_INT8
 from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
@@ -53,7 +54,7 @@ class Quantized:
         decisions: precision, deciding rule and reason of every node.
         leftovers: quantized operators of the given model that could not be taken apart.
         by_costs: how the placement was chosen, where no recipe said it.
-        warning: what is wrong with the processor's cost table, where it was left alone.
+        warning: the recipe is tuned for another target or machine, or what is wrong with the processor's cost table.
         frozen: the dynamic dimensions that were fixed, with their sizes, for people.
         robustness: what variations of the samples lose; None where none are made.
         samples: how many were given.
@@ -100,6 +101,7 @@ def quantize(
     augment: str = "auto",
     seed: int = 0,
     max_opset: int | None = None,
+    lab: Lab = HERE,
 ) -> Quantized:
     """Quantize ``file`` and write it to ``out``.
 
@@ -117,6 +119,7 @@ def quantize(
         augment: how samples are varied, as in :func:`~inlay.data.stress_set`.
         seed: of the variations.
         max_opset: the newest opset that the file may have.
+        lab: where the target runs; this machine by default.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -124,8 +127,8 @@ def quantize(
     """
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {out.parent}")
-    deadline = NEVER.within(INSTANT_S)
-    with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
+    with tempfile.TemporaryDirectory() as folder, lab.start(spec, Path(folder), usual_limit) as worker:
+        deadline = NEVER.within(INSTANT_S)  # a device may have been waited for until now
         work, made = Path(folder), create(spec)
         target = Capabilities.of(made, quant_type, max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
@@ -167,7 +170,7 @@ def quantize(
         tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions),
         () if prepared.extraction is None else prepared.extraction.leftovers,
         how,
-        "" if known is None else known.warning,
+        elsewhere(rules, lambda: worker.fingerprint) or ("" if known is None else known.warning),
         prepared.normalized.model.metadata_props.get(METADATA, ""),
         loss,
         len(samples),

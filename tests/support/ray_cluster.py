@@ -1,0 +1,83 @@
+"""A cluster of one process with the few names of Ray that a run uses. It loses actors on demand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from inlay.farm import lab
+from inlay.farm.device import Device
+
+
+class Lost(Exception):
+    """What Ray raises for a dead actor here."""
+
+
+class Cluster:
+    """The few names of Ray that a device uses.
+
+    Args:
+        fails: whether the actor dies before it answers, by the method that is called.
+        resources: what the nodes announce.
+    """
+
+    def __init__(
+        self, fails: Callable[[str], bool] = lambda method: False, resources: Mapping[str, float] | None = None
+    ) -> None:
+        task = type("Task", (Exception,), {})
+        self.exceptions = SimpleNamespace(GetTimeoutError=TimeoutError, RayTaskError=task, RayError=Lost)
+        self.fails, self.actors, self.asked = fails, list[Device](), list[str]()
+        self.away, self.waited = False, list[float]()
+        self.resources = dict(resources or {})
+
+    def remote(self, kind: type[Device]) -> Any:
+        """As Ray's."""
+
+        def make(root: str | None) -> Any:
+            self.actors.append(kind(root))
+            return _Actor(self, self.actors[-1])
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+
+    def get(self, call: Callable[[], Any], timeout: float) -> Any:
+        """As Ray's; nobody answers while the cluster's nodes are ``away``."""
+        self.waited.append(timeout)
+        if self.away:
+            raise TimeoutError
+        return call()
+
+    def kill(self, actor: Any) -> None:
+        """As Ray's."""
+        actor.device.close()
+
+    def cluster_resources(self) -> Mapping[str, float]:
+        """As Ray's."""
+        return self.resources
+
+    def join(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have this cluster answer at every address from now on."""
+
+        @contextlib.contextmanager
+        def joined(address: str, resources: Mapping[str, float]) -> Iterator[Cluster]:
+            yield self
+
+        monkeypatch.setattr(lab, "cluster", joined)
+        monkeypatch.setattr(lab, "ray_library", lambda: self)
+
+
+class _Actor:
+    def __init__(self, cluster: Cluster, device: Device) -> None:
+        self.cluster, self.device = cluster, device
+
+    def __getattr__(self, method: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self.cluster.asked.append(method)
+            if self.cluster.fails(method):
+                raise Lost("the actor died")
+            return getattr(self.device, method)(*arguments)
+
+        return SimpleNamespace(remote=lambda *arguments: lambda: call(*arguments))
