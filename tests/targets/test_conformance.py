@@ -58,7 +58,7 @@ class TestOrtCpuTwoThreads(TestOrtCpu):
 class TestOpenVinoCpu(TargetTestCase):
     def target(self) -> Target:
         pytest.importorskip("openvino", reason="the extra openvino is not installed")
-        return OpenVinoCpuTarget()
+        return OpenVinoCpuTarget(precision="f32")
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         models = float_rewrite_models()
@@ -66,6 +66,16 @@ class TestOpenVinoCpu(TargetTestCase):
             name: models[name]
             for name in ("halves", "patches", "few outputs", "stacked values", "short rows of scores")
         }
+
+
+class TestOpenVinoCpuDefault(TestOpenVinoCpu):
+    """Where the processor has bfloat16, floats have its eight bits."""
+
+    float_sqnr_db = 30.0
+
+    def target(self) -> Target:
+        pytest.importorskip("openvino", reason="the extra openvino is not installed")
+        return OpenVinoCpuTarget()
 
 
 class TestOpenVinoCpuStreams(TestOpenVinoCpu):

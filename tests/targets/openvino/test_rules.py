@@ -159,9 +159,14 @@ def model(case: Case) -> onnx.ModelProto:
     return b.model()
 
 
+def compiled_in_float32(proto: onnx.ModelProto) -> Any:
+    """Compiled so that float means float32, also on processors where the runtime would take bfloat16."""
+    options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    return core().compile_model(core().read_model(proto.SerializeToString()), "CPU", options)
+
+
 def executed(proto: onnx.ModelProto) -> tuple[list[Kernel], Attribution]:
-    compiled = core().compile_model(core().read_model(proto.SerializeToString()), "CPU", {"INFERENCE_NUM_THREADS": 1})
-    return executed_graph(compiled), Attribution(proto)
+    return executed_graph(compiled_in_float32(proto)), Attribution(proto)
 
 
 def kernel_of(proto: onnx.ModelProto, node: str) -> Kernel:
@@ -206,9 +211,7 @@ def test_the_noise_of_a_form_is_that_of_its_kernel(form: str, length: int, tmp_p
     probe.use([dict(feed) for feed in space.feeds])
     outputs = []
     for proto in (space.emit(Placement()), space.emit(placement)):
-        compiled = core().compile_model(
-            core().read_model(proto.SerializeToString()), "CPU", {"INFERENCE_NUM_THREADS": 1}
-        )
+        compiled = compiled_in_float32(proto)
         outputs.append(np.stack([compiled(feed)[compiled.outputs[0]].astype(np.float64) for feed in space.feeds]))
     noise = float(np.square(outputs[1] - outputs[0]).sum() / np.square(outputs[0]).sum())
     assert probe.noise(placement)[0] == pytest.approx(noise, rel=0.05)

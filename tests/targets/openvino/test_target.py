@@ -84,7 +84,7 @@ def test_every_option_is_part_of_the_fingerprint() -> None:
 @pytest.mark.usefixtures("installed")
 def test_dynamic_sizes_are_those_of_the_inputs(tmp_path: Path) -> None:
     proto = dynamic_model()
-    with compiled(proto, tmp_path) as executable:
+    with compiled(proto, tmp_path, precision="f32") as executable:
         for sizes in ((1, 8, 8), (2, 8, 8), (1, 6, 10), (1, 5, 5), (3, 4, 4), (1, 8, 8)):
             feed = random_feed(proto, bind=dict(zip("nhw", sizes, strict=True)))
             (want,), (got,) = run_reference(proto, feed).values(), executable.run(feed).values()
@@ -112,7 +112,7 @@ def test_outputs_have_the_names_of_the_model_where_values_coincide(tmp_path: Pat
     b.output(b.node("second", "Identity", [x]))
     b.output(b.node("third", "Relu", [x]))
     proto = b.model()
-    with compiled(proto, tmp_path) as executable:
+    with compiled(proto, tmp_path, precision="f32") as executable:
         feed = random_feed(proto)
         want, got = run_reference(proto, feed), executable.run(feed)
         assert list(got) == list(want)
@@ -143,7 +143,7 @@ def test_a_profile_says_what_each_kernel_is_there_for(tmp_path: Path) -> None:
     chosen = frozenset(u.name for u in space.prepared.selectable) - {"last"}
     emitted = space.emit(space.prepared.label(chosen))
     feed = space.feeds[0]
-    with compiled(emitted, tmp_path) as executable:
+    with compiled(emitted, tmp_path, precision="f32") as executable:
         kernels = executable.profile(feed, 3)
     values = {v for n in space.graph.nodes for v in (*n.inputs, *n.outputs)}
     assert [k.name for k in kernels if not k.attributed] == []
@@ -177,7 +177,7 @@ def test_the_runtimes_own_format_is_read_too(tmp_path: Path) -> None:
     openvino = runtime.openvino()
     openvino.save_model(runtime.core().read_model(tmp_path / "model.onnx"), tmp_path / "ir.xml", compress_to_fp16=False)
     feed = random_feed(proto)
-    executable = OpenVinoCpuTarget().compile(Artifact(tmp_path / "ir.xml", "digest"))
+    executable = OpenVinoCpuTarget(precision="f32").compile(Artifact(tmp_path / "ir.xml", "digest"))
     try:
         assert executable.profile(feed, 2)
         for name, want in run_reference(proto, feed).items():
