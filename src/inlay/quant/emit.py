@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from inlay.errors import ModelError, TargetError
 from inlay.model.graph import Graph
+from inlay.model.metadata import cloned
 from inlay.model.passes.names import free_name
 from inlay.model.passes.opset import LEAST_IR, raise_opset
 from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, packed, tensor_proto
@@ -121,7 +122,7 @@ class Emitter:
     def _raise(self, qtype: QType) -> onnx.ModelProto:
         what = "blocks of weights need" if qtype.block else f"{qtype.value} needs"
         try:
-            model, changed = raise_opset(self._model, qtype.opset)
+            model, changed = raise_opset(cloned(self._model), qtype.opset)
         except TargetError as error:
             raise ModelError(f"{what} opset {qtype.opset}: {error}") from error
         base = externalize_weights(model, self._store) if changed else self.base

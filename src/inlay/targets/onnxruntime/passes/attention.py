@@ -46,9 +46,11 @@ def gather_attention(model: ir.Model, observe: Observe | None = None) -> tuple[i
     """
     if not any(find_blocks(model)):
         return model, 0
-    model = lift_constants(fix_names(raise_opset(model, ATTENTION_OPSET)[0])[0])[0]
+    given, (model, _) = model, raise_opset(model, ATTENTION_OPSET)
+    inferred = model is given
+    model = lift_constants(fix_names(model)[0])[0]
     model.ir_version = max(model.ir_version, ATTENTION_IR)
-    blocks = find_blocks(model)
+    blocks = find_blocks(model, inferred)
     writer = _Writer(model.graph)
     masks = [writer.mask(block) for block in blocks]
     observed = observe(model, [m.name for m in masks if m is not None and m.name]) if observe and any(masks) else {}

@@ -64,10 +64,10 @@ class Block:
     is_merged: bool
 
 
-def find_blocks(model: ir.Model) -> list[Block]:
-    """Every attention that one operator can stand for; shapes are inferred, and nothing else is changed."""
+def find_blocks(model: ir.Model, inferred: bool = False) -> list[Block]:
+    """Every attention that one operator can stand for; shapes are ``inferred``, or it is done here."""
     found = [n for n in model.graph if is_standard(n, "Softmax")]
-    if found:
+    if found and not inferred:
         infer_shapes(model, strict=False)
     return [block for node in found if (block := _block(node)) is not None]
 
