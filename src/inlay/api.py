@@ -129,7 +129,7 @@ def tune(
     refuse_overwriting(outputs_of(Path(out), {} if alone else specs), given)
     if not isinstance(model, (str, Path)):  # later commands on this folder read the given model, too
         asked = replace(asked, file=kept(asked.file, Path(out) / "given.onnx"))
-    with measuring(ray, specs.values()) as lab:
+    with measuring(ray, specs.values(), asked.progress.stage) as lab:
         asked = replace(asked, before_s=time.monotonic() - begun, lab=lab)
         if not alone:
             found = tune_across(asked, specs, others)
@@ -190,6 +190,7 @@ def bench(
     batch: Annotated[Batch, options.BATCH] = None,
     ray: Annotated[str | None, options.RAY] = None,
     seed: Annotated[int, options.SEED] = 0,
+    progress: Annotated[Progress | None, options.PROGRESS] = None,
 ) -> list[BenchRow]:
     """Compare the latency of models that take the same inputs: interleaved, paired, with 95 % intervals.
 
@@ -201,7 +202,7 @@ def bench(
     rng = np.random.default_rng(seed)
     workload = Given.of(files[0], data, bind, images).workload(rng, shapes, batch)
     spec = target_of(target, target_options, threads)
-    with measuring(ray, [spec]) as lab:
+    with measuring(ray, [spec], (progress or Logged()).stage) as lab:
         return compare(files, spec, workload, blocks, processes, rng, lab)
 
 
@@ -225,6 +226,7 @@ def quantize(
     augment: Annotated[str, options.AUGMENT] = TuneConfig.augment,
     ray: Annotated[str | None, options.RAY] = None,
     seed: Annotated[int, options.SEED] = 0,
+    progress: Annotated[Progress | None, options.PROGRESS] = None,
 ) -> Quantized:
     """Quantize in one shot, without a search: by the processor's cost table within an accuracy bound, or by a recipe.
 
@@ -239,7 +241,7 @@ def quantize(
     refuse_overwriting([Path(out), Path(f"{out}.data")], [*given.file.files, *files_in(data, recipe)])
     common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
     wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed, max_opset)
-    with measuring(ray, [spec]) as lab:
+    with measuring(ray, [spec], (progress or Logged()).stage) as lab:
         return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish, lab)
 
 

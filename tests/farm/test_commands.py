@@ -105,6 +105,20 @@ def test_a_lost_device_is_tried_again(cluster: Cluster, model: Path, tmp_path: P
     assert far.sha256 == near.sha256
 
 
+@pytest.mark.parametrize("command", ["quantize", "bench", "tune"])
+def test_every_command_says_what_it_waits_for(
+    cluster: Cluster, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    cluster.late = True
+    more = {"quantize": ["-o", str(tmp_path / "q.onnx")], "bench": [str(model)]}
+    more["tune"] = ["-o", str(tmp_path / "run"), "--no-bound", "--budget", "none", "--max-measurements", "1"]
+    words = [command, str(model), *more[command], "--target", "null", "--ray", ADDRESS]
+    assert commands.run(lambda: commands.app(words, standalone_mode=False)) == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "device inlay:null:" in line]
+    assert [" wait for device " in line for line in said] == [True, False]
+    assert "answers after" in said[1]
+
+
 def test_without_a_device_nothing_is_written(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     cluster.away = True
     with pytest.raises(NoDevice, match="give the same command when a node announces it"):

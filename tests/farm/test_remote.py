@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,6 +57,41 @@ def joined(tmp_path: Path) -> Iterator[Callable[[Cluster], RemoteWorker]]:
 
 
 Join = Callable[[Cluster], RemoteWorker]
+
+
+def _moment(line: str, *, device: str) -> float:
+    """Seconds from now until the time of day that a line on a device says, within a day."""
+    found = re.fullmatch(rf"wait for device {device} until (\d\d):(\d\d):(\d\d) at most: .*", line)
+    assert found is not None, line
+    now = datetime.datetime.now()
+    then = now.replace(hour=int(found[1]), minute=int(found[2]), second=int(found[3]), microsecond=0)
+    return (then - now).total_seconds() % 86_400
+
+
+def test_a_wait_is_told_with_its_device_and_its_end(stored: tuple[Artifact, Path], tmp_path: Path) -> None:
+    """Once, and then that it is over; nothing of one that nobody would notice."""
+    artifact, feed = stored
+    cluster, lines = Cluster(), list[str]()
+    name = resource_of(SPEC)
+    device = RemoteDevice(cluster, name, str(tmp_path), lines.append)
+    with RemoteWorker(SPEC, tmp_path, lambda: 100.0, device=device, expected=name.rpartition(":")[2]) as worker:
+        worker.load(artifact)
+        assert not lines
+        device.drop_actor()
+        cluster.late = True
+        worker.run(artifact, [feed])
+        worker.run(artifact, [feed])
+        first, over = lines
+        assert _moment(first, device=name) == pytest.approx(policy.RETURN_LIMITS * 100.0, abs=3.0)
+        assert re.fullmatch(rf"device {name} answers after \d+ s", over)
+        device.drop_actor()
+        cluster.away = True
+        with pytest.raises(NoDevice):
+            worker.run(artifact, [feed])
+        assert len(lines) == 3
+        cluster.away = cluster.late = False
+    device.close()
+    assert set(cluster.looked) == {policy.UNSEEN_S}
 
 
 def test_a_device_answers_as_a_worker_does(stored: tuple[Artifact, Path], joined: Join, tmp_path: Path) -> None:
@@ -148,7 +185,7 @@ def test_a_device_that_is_away_ends_the_run_and_blames_no_model(
     cluster = Cluster(lambda method: method == "ask" and cluster.away)
     worker = joined(cluster)
     with worker:
-        assert cluster.waited[0] == policy.DEVICE_WAIT_S
+        assert cluster.waited[0] == pytest.approx(policy.DEVICE_WAIT_S, abs=1.0)
         worker.load(artifact)
         worker._limit = lambda: limit_s
         worker._device.drop_actor()
@@ -156,7 +193,7 @@ def test_a_device_that_is_away_ends_the_run_and_blames_no_model(
         with pytest.raises(NoDevice, match="goes on with what was measured") as gone:
             worker.run(artifact, [feed])
         assert not isinstance(gone.value, TargetError)
-        assert cluster.waited[before:] == [wait_s]
+        assert cluster.waited[before:] == pytest.approx([wait_s], abs=1.0)
         cluster.away = False
         assert worker.run(artifact, [feed])
 
@@ -201,9 +238,9 @@ def test_without_ray_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'inlay\[ray\]'"):
         ray_library()
-    with pytest.raises(UsageError, match=r"pip install 'inlay\[ray\]'"), measuring("local", [SPEC]):
+    with pytest.raises(UsageError, match=r"pip install 'inlay\[ray\]'"), measuring("local", [SPEC], print):
         pass
-    with measuring(None, [SPEC]) as lab:
+    with measuring(None, [SPEC], print) as lab:
         assert lab.start is Worker
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +31,8 @@ class Cluster:
         task = type("Task", (Exception,), {})
         self.exceptions = SimpleNamespace(GetTimeoutError=TimeoutError, RayTaskError=task, RayError=Lost)
         self.fails, self.actors, self.asked = fails, list[Device](), list[str]()
-        self.away, self.waited = False, list[float]()
+        self.away, self.late = False, False
+        self.looked, self.waited = list[float](), list[float]()
         self.resources = dict(resources or {})
 
     def remote(self, kind: type[Device]) -> Any:
@@ -49,6 +50,11 @@ class Cluster:
         if self.away:
             raise TimeoutError
         return call()
+
+    def wait(self, calls: Sequence[Callable[[], Any]], timeout: float) -> tuple[list[Any], list[Any]]:
+        """As Ray's: those that answer soon, and the others. Nobody does while the nodes are ``late`` or ``away``."""
+        self.looked.append(timeout)
+        return ([], [*calls]) if self.late or self.away else ([*calls], [])
 
     def kill(self, actor: Any) -> None:
         """As Ray's."""

@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,11 +103,9 @@ def fleet(
 
     The same command on the same OUT continues where it was stopped; a run that fails stops no other.
     """
-    progress = _progress(quiet)
-    try:
-        result = run_fleet(**options, progress=progress, before_s=time.monotonic() - _BEGUN.get(time.monotonic()))
-    finally:
-        progress.close()
+    before_s = time.monotonic() - _BEGUN.get(time.monotonic())
+    with closing(_progress(quiet)) as progress:
+        result = run_fleet(**options, progress=progress, before_s=before_s)
     answer(as_json, result, lambda: render_fleet.verdict(result))
     if result.interrupted or result.failed:
         raise typer.Exit(130 if result.interrupted else 1)
@@ -116,7 +115,8 @@ def fleet(
 @options_of(api.bench)
 def bench(*, as_json: Annotated[bool, JSON] = False, **options: Any) -> None:
     """Compare the latency of models: interleaved, paired, with 95 % intervals."""
-    rows = api.bench(**options)
+    with closing(_progress(as_json)) as progress:
+        rows = api.bench(**options, progress=progress)
     answer(as_json, {"models": rows}, lambda: [render.bench_table(rows)])
 
 
@@ -131,7 +131,8 @@ def quantize(
     **options: Any,
 ) -> None:
     """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
-    done = api.quantize(**options)
+    with closing(_progress(as_json)) as progress:
+        done = api.quantize(**options, progress=progress)
     listed = [render.decisions(done.decisions)] if explain else []
     answer(as_json, render.quantized_json(done), lambda: [*listed, *render.quantized(done)])
 
@@ -145,11 +146,8 @@ def calibrate_machine(
     **options: Any,
 ) -> None:
     """Measure what this processor's kernels cost, once, for `quantize` and `tune`, on a machine that is quiet."""
-    progress = _progress(quiet)
-    try:
+    with closing(_progress(quiet)) as progress:
         done = api.calibrate_machine(**options, progress=progress)
-    finally:
-        progress.close()
     answer(as_json, done, lambda: render.calibrated(done, quiet))
 
 
@@ -216,11 +214,8 @@ def explain(
     **options: Any,
 ) -> None:
     """Say why operators of a float or Q/DQ model do not run in INT8, and what misplaced Q/DQ nodes cost."""
-    progress = _progress(as_json)
-    try:
+    with closing(_progress(as_json)) as progress:
         found = api.explain(**options, progress=progress)
-    finally:
-        progress.close()
     answer(as_json, found, lambda: explained.lines(found, every))
 
 

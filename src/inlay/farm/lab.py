@@ -10,7 +10,7 @@ from typing import Any
 
 from inlay.errors import TargetError, UsageError
 from inlay.farm.cluster import LOCAL, cluster, ray_library
-from inlay.farm.remote import RemoteDevice, RemoteWorker
+from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.measure.client import HERE, Lab, Limit, Worker
 from inlay.targets.base import TargetSpec
 
@@ -28,13 +28,14 @@ def resource_of(spec: TargetSpec) -> str:
 
 
 @contextlib.contextmanager
-def measuring(ray: str | None, specs: Iterable[TargetSpec]) -> Iterator[Lab]:
+def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Iterator[Lab]:
     """The lab of a run; its devices are let go at the end.
 
     Args:
         ray: None for this machine without Ray; :data:`~inlay.farm.cluster.LOCAL` for this machine through Ray; ``auto``
             or an address for a cluster, with ``#`` and the digest of a fingerprint where one of several is meant.
         specs: the targets that will be asked for.
+        tell: hears that a device is waited for.
 
     Raises:
         UsageError: Ray is not installed.
@@ -49,7 +50,7 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec]) -> Iterator[Lab]:
     ray_library()  # before anything takes time
     own = {resource_of(spec): 1.0 for spec in specs} if address == LOCAL else {}
     with tempfile.TemporaryDirectory() as folder, cluster(address, own) as library:
-        farm = _Farm(library, wanted, folder if own else None)
+        farm = _Farm(library, wanted, folder if own else None, tell)
         try:
             yield Lab(farm.start)
         finally:
@@ -63,16 +64,17 @@ class _Farm:
         ray: the connected module.
         wanted: digest of a fingerprint, or its first digits.
         root: where actors make their folders, if not in their system's usual place.
+        tell: hears that a device is waited for.
     """
 
-    def __init__(self, ray: Any, wanted: str, root: str | None) -> None:
-        self._ray, self._wanted, self._root = ray, wanted, root
+    def __init__(self, ray: Any, wanted: str, root: str | None, tell: Tell) -> None:
+        self._ray, self._wanted, self._root, self._tell = ray, wanted, root, tell
         self._devices: dict[str, RemoteDevice] = {}
 
     def start(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker on the device for a target; further ones for it are on the same device."""
         name = self._held(spec) or chosen(spec.name, self._wanted, self._ray.cluster_resources())
-        device = self._devices.setdefault(name, RemoteDevice(self._ray, name, self._root))
+        device = self._devices.setdefault(name, RemoteDevice(self._ray, name, self._root, self._tell))
         return RemoteWorker(spec, folder, limit, device=device, expected=name.rpartition(":")[2])
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from inlay.targets.base import Artifact, Fingerprint, TargetSpec
 from inlay.version import __version__
 
 T = TypeVar("T")
+Tell = Callable[[str], None]
+"""Hears, in one line, what a command waits for."""
 
 
 _GOES_ON = "give the same command when a node announces it: a tune goes on with what was measured"
@@ -35,14 +37,15 @@ class RemoteDevice:
         ray: the connected module.
         resource: the name under which a node announces the device (:func:`~inlay.farm.lab.resource_of`), exactly once.
         root: where the actor makes its folder, if not in its system's usual place.
+        tell: hears that the device is waited for, and that it answers.
 
     Attributes:
         resource: as above.
         generation: number of actors so far; what one knew, the next one does not.
     """
 
-    def __init__(self, ray: Any, resource: str, root: str | None = None) -> None:
-        self._ray, self.resource, self._root = ray, resource, root
+    def __init__(self, ray: Any, resource: str, root: str | None = None, tell: Tell = lambda line: None) -> None:
+        self._ray, self.resource, self._root, self._tell = ray, resource, root, tell
         self._actor: Any = None
         self._known: set[tuple[str, int, int]] = set()
         self._feeds: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
@@ -59,7 +62,8 @@ class RemoteDevice:
             NoDevice: no node has the device free, or it was taken out.
         """
         self._hold(limit_s)
-        answer = self._get(method, arguments, limit_s + policy.ANSWER_GRACE_S)
+        with self._losses_named(limit_s + policy.ANSWER_GRACE_S) as left_s:
+            answer = self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=left_s())
         if method == "ask":  # a device that is lost at its first work each time is no use, however well it starts
             self._losses = 0
         return answer
@@ -126,7 +130,7 @@ class RemoteDevice:
         if self._was_held:
             wait_s = max(wait_s, policy.RETURN_LIMITS * limit_s)
         try:
-            hello = self._get("hello", (), wait_s)
+            hello = self._hello(wait_s)
         except TimedOut:
             raise NoDevice(
                 f"device {self.resource} was not free within {wait_s:.0f} s: another run holds it, or no node "
@@ -137,10 +141,30 @@ class RemoteDevice:
             raise NoDevice(f"device {self.resource} has Inlay {hello['version']}: install {__version__} on its node")
         self._was_held = True
 
-    def _get(self, method: str, arguments: Sequence[Any], limit_s: float) -> Any:
-        errors = self._ray.exceptions
+    def _hello(self, wait_s: float) -> Answer:
+        """The actor's first answer. A wait that people would notice is told, with its end on the clock on the wall."""
+        with self._losses_named(wait_s) as left_s:
+            hello = self._actor.hello.remote()
+            soon, _ = self._ray.wait([hello], timeout=min(policy.UNSEEN_S, wait_s))
+            if not soon:
+                until = time.strftime("%H:%M:%S", time.localtime(time.time() + left_s()))
+                why = "its node is away, or another run holds it" if self._was_held else "another run may hold it"
+                self._tell(f"wait for device {self.resource} until {until} at most: {why}")
+            answer: Answer = self._ray.get(hello, timeout=left_s())
+        if not soon:
+            self._tell(f"device {self.resource} answers after {wait_s - left_s():.0f} s")
+        return answer
+
+    @contextlib.contextmanager
+    def _losses_named(self, limit_s: float) -> Iterator[Callable[[], float]]:
+        """Ray's errors as this module's, with the actor dropped where it can give no other answer.
+
+        Yields:
+            How many of the ``limit_s`` seconds are left.
+        """
+        errors, until = self._ray.exceptions, time.monotonic() + limit_s
         try:
-            return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=limit_s)
+            yield lambda: max(0.0, until - time.monotonic())
         except errors.GetTimeoutError:
             self.drop_actor()
             raise TimedOut(
