@@ -20,8 +20,9 @@ from inlay.across.result import GIVEN, ONE, AcrossResult, Cell, regret
 from inlay.across.tune import tune_across
 from inlay.data import Samples
 from inlay.errors import CompileFailed, JournalError, TargetError, UsageError
-from inlay.measure.client import Lab, Limit, Worker
+from inlay.measure.client import Limit, Worker
 from inlay.measure.in_process import Clock, InProcessWorker
+from inlay.measure.lab import Lab
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from inlay.errors import RunFailed, TargetError
+from inlay.errors import NoDevice, RunFailed, TargetError
 from inlay.measure.client import Timing, Worker
+from inlay.measure.lab import StartWorker
 from inlay.prepare.config import TuneConfig
 from inlay.run.contenders import Entry
 from inlay.run.evaluate import Candidate
 from inlay.run.fresh_readings import FreshReadings
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Failed, Proposal, Trial
 from inlay.types import Placement
 
@@ -91,3 +95,100 @@ def test_preempted_blocks_count_only_where_there_are_no_others(preempted: float,
     hit = float(np.mean(given.ns > other.ns))
     assert hit == pytest.approx(float(np.mean(readings.preempted)))
     assert hit <= 0.6 * preempted or is_busy
+
+
+class Device:
+    """Starts processes whose readings follow from their seeds alone, with 3 % of noise.
+
+    Args:
+        fails_after: processes after which no more can be started here.
+        slow: factor on the models behind the first.
+        meeting: where processes of several devices wait for one another, to show that they run at the same time.
+    """
+
+    deterministic = False
+
+    def __init__(self, fails_after: int = 1000, slow: float = 1.0, meeting: threading.Barrier | None = None) -> None:
+        self.left, self.slow, self.meeting = fails_after, slow, meeting
+        self.seeds = list[int]()
+
+    def __call__(self, *_: Any) -> Worker:
+        self.left -= 1
+        if self.left < 0:
+            raise NoDevice("it is away")
+        return cast(Worker, self)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def time(
+        self, files: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int, left_s: object
+    ) -> Timing:
+        self.seeds.append(seed)
+        if self.meeting is not None:
+            self.meeting.wait(timeout=60.0)
+        for file in files:
+            if file.digest.startswith("bad"):
+                error = RunFailed("died")
+                error.culprit = file.digest
+                raise error
+        ns = 1e6 * np.exp(np.random.default_rng(seed).normal(0.0, 0.03, (blocks, len(files))))
+        ns[:, 1:] *= self.slow
+        return Timing(ns, np.zeros(blocks), np.zeros_like(ns), np.zeros_like(ns))
+
+
+def on(*devices: Device) -> FreshReadings:
+    """Measures on the first device, and on the others beside it."""
+
+    def equal(spec: TargetSpec, most: int) -> AbstractContextManager[Sequence[StartWorker]]:
+        return nullcontext(devices[1:][:most])
+
+    first, config = devices[0], TuneConfig()
+    return FreshReadings(first, lambda: 1.0, Path("feed"), config, Path(), np.random.default_rng(3), equal=equal)
+
+
+NAMES = "given", "bad 1", "good", "bad 2", "other"
+
+
+def read(readings: FreshReadings, processes: int) -> list[tuple[str, bytes]]:
+    """Two rounds, as a confirmation makes them."""
+    first = readings.of(entries(*NAMES), processes, BLOCKS)
+    second = readings.of(first, processes + 1, BLOCKS)
+    return [(e.key, e.ns.tobytes()) for e in (*first, *second)]
+
+
+@pytest.mark.parametrize("processes", [1, 4, 5])
+@pytest.mark.parametrize("others", [[Device()], [Device(), Device()], [Device(0)], [Device(3), Device(1)]])
+def test_equal_devices_change_no_reading(others: list[Device], processes: int) -> None:
+    """Nor does one that goes away: what it should have measured is measured on the first, with the same seed."""
+    alone, together = on(Device()), on(Device(), *(Device(o.left) for o in others))
+    assert read(together, processes) == read(alone, processes)
+    assert together.given_up == alone.given_up == {"bad 1": "died", "bad 2": "died"}
+    assert together.preempted == alone.preempted
+    assert together.rng.random() == alone.rng.random()
+
+
+def test_equal_devices_measure_at_the_same_time() -> None:
+    meeting = threading.Barrier(3)
+    devices = [Device(meeting=meeting) for _ in range(3)]
+    given, _ = on(*devices).of(entries("given", "good"), 6, BLOCKS)
+    assert [len(d.seeds) for d in devices] == [2, 2, 2]
+    assert len(given.ns) == 6 * BLOCKS
+
+
+def test_no_device_is_held_for_a_single_process() -> None:
+    devices = [Device(), Device()]
+    on(*devices).of(entries("given", "good"), 1, BLOCKS)
+    assert [len(d.seeds) for d in devices] == [1, 0]
+
+
+@pytest.mark.parametrize("slow", [1.0, 1.3])
+def test_equal_devices_that_disagree_are_told(slow: float) -> None:
+    readings = on(Device(), Device(slow=slow))
+    readings.of(entries("given", "good"), 4, BLOCKS)
+    assert set(readings.disagreed) == ({"good"} if slow > 1.0 else set())
+    for how in readings.disagreed.values():
+        assert re.fullmatch(r"(0\.9\d|1\.0\d)x \[.*\], 0\.7\dx \[.*\]", how)

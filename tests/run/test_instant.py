@@ -15,7 +15,8 @@ import pytest
 from inlay import api
 from inlay.errors import Crashed, UsageError
 from inlay.farm import lab
-from inlay.measure.client import Lab, Timing, Worker
+from inlay.measure.client import Timing, Worker
+from inlay.measure.lab import Lab
 from inlay.run import calibrate_machine as calibration
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.run.quantize import Quantized

@@ -16,8 +16,8 @@ import onnx
 
 from inlay.data import Samples
 from inlay.errors import InlayError
-from inlay.measure.client import Lab
 from inlay.measure.in_process import Clock, simulated
+from inlay.measure.lab import Lab
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.quant.accuracy import Bound

@@ -31,18 +31,25 @@ class Cluster:
         task = type("Task", (Exception,), {})
         self.exceptions = SimpleNamespace(GetTimeoutError=TimeoutError, RayTaskError=task, RayError=Lost)
         self.fails, self.actors, self.asked = fails, list[Device](), list[str]()
+        self.sound = 1_000_000  # actors, after which each dies at its first work
         self.away, self.late = False, False
         self.looked, self.waited = list[float](), list[float]()
-        self.resources = dict(resources or {})
+        self.resources, self.held = dict(resources or {}), list[str]()
 
     def remote(self, kind: type[Device]) -> Any:
         """As Ray's."""
 
-        def make(root: str | None) -> Any:
-            self.actors.append(kind(root))
-            return _Actor(self, self.actors[-1])
+        def options(num_cpus: int, resources: Mapping[str, float], max_restarts: int) -> Any:
+            (name,) = resources
 
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+            def make(root: str | None) -> Any:
+                self.actors.append(kind(root))
+                self.held.append(name)
+                return _Actor(self, self.actors[-1], name)
+
+            return SimpleNamespace(remote=make)
+
+        return SimpleNamespace(options=options)
 
     def get(self, call: Callable[[], Any], timeout: float) -> Any:
         """As Ray's; nobody answers while the cluster's nodes are ``away``."""
@@ -58,11 +65,16 @@ class Cluster:
 
     def kill(self, actor: Any) -> None:
         """As Ray's."""
+        self.held.remove(actor.resource)
         actor.device.close()
 
     def cluster_resources(self) -> Mapping[str, float]:
         """As Ray's."""
         return self.resources
+
+    def available_resources(self) -> Mapping[str, float]:
+        """As Ray's: what no living actor holds."""
+        return {name: count - self.held.count(name) for name, count in self.resources.items()}
 
     def join(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have this cluster answer at every address from now on."""
@@ -76,13 +88,14 @@ class Cluster:
 
 
 class _Actor:
-    def __init__(self, cluster: Cluster, device: Device) -> None:
-        self.cluster, self.device = cluster, device
+    def __init__(self, cluster: Cluster, device: Device, resource: str) -> None:
+        self.cluster, self.device, self.resource = cluster, device, resource
 
     def __getattr__(self, method: str) -> Any:
         def call(*arguments: Any) -> Any:
             self.cluster.asked.append(method)
-            if self.cluster.fails(method):
+            frail = method == "ask" and self.device not in self.cluster.actors[: self.cluster.sound]
+            if frail or self.cluster.fails(method):
                 raise Lost("the actor died")
             return getattr(self.device, method)(*arguments)
 

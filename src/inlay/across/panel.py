@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import Late, TargetError
-from inlay.measure.client import Lab, Limit, Timing, Worker, joined
+from inlay.measure.client import Limit, Timing, Worker, joined
+from inlay.measure.lab import Lab
 from inlay.measure.stats import LEVEL, speedup
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError, UsageError
+from inlay.farm import policy
 from inlay.farm.cluster import LOCAL, cluster, ray_library
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
-from inlay.measure.client import HERE, Lab, Limit, Worker
+from inlay.measure.client import Limit, Worker
+from inlay.measure.lab import HERE, Lab, StartWorker
 from inlay.targets.base import TargetSpec
 
 _PREFIX = "inlay"
@@ -52,7 +55,7 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Itera
     with tempfile.TemporaryDirectory() as folder, cluster(address, own) as library:
         farm = _Farm(library, wanted, folder if own else None, tell)
         try:
-            yield Lab(farm.start)
+            yield Lab(farm.start, equal=farm.equal)
         finally:
             farm.close()
 
@@ -75,7 +78,21 @@ class _Farm:
         """A worker on the device for a target; further ones for it are on the same device."""
         name = self._held(spec) or chosen(spec.name, self._wanted, self._ray.cluster_resources())
         device = self._devices.setdefault(name, RemoteDevice(self._ray, name, self._root, self._tell))
-        return RemoteWorker(spec, folder, limit, device=device, expected=name.rpartition(":")[2])
+        return _worker(device, spec, folder, limit)
+
+    @contextlib.contextmanager
+    def equal(self, spec: TargetSpec, most: int) -> Iterator[Sequence[StartWorker]]:
+        """Further devices with the name of the target's, as far as they are free now; let go at the end."""
+        name = self._held(spec)
+        free = int(self._ray.available_resources().get(name, 0)) if most else 0
+        devices = [
+            RemoteDevice(self._ray, name, self._root, wait_s=policy.EQUAL_WAIT_S) for _ in range(min(most, free))
+        ]
+        try:
+            yield [partial(_worker, device) for device in devices]
+        finally:
+            for device in devices:
+                device.close()
 
     def close(self) -> None:
         """Let all devices go."""
@@ -85,6 +102,10 @@ class _Farm:
     def _held(self, spec: TargetSpec) -> str:
         """The device that was chosen for the target first: a node that is away now may come back."""
         return next((name for name in self._devices if name.startswith(f"{_PREFIX}:{spec.name}:")), "")
+
+
+def _worker(device: RemoteDevice, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+    return RemoteWorker(spec, folder, limit, device=device, expected=device.resource.rpartition(":")[2])
 
 
 def chosen(target: str, wanted: str, resources: Mapping[str, float]) -> str:

@@ -13,6 +13,7 @@ LOSSES_IN_A_ROW = 6
 
 DEVICE_WAIT_S = 120.0  # for an actor: a node that comes back, another run that ends, Python that loads its libraries
 UNSEEN_S = 5.0  # of it that nothing is said of: an actor takes as long to start where its node is idle
+EQUAL_WAIT_S = 20.0  # for the actor of an equal device that was free a moment ago: one does without it
 RETURN_LIMITS = 2.0  # limits of a message, for one that was lost: a machine starts again; at most what is left
 ANSWER_GRACE_S = 30.0  # beyond a message's own limit, which the device enforces: then its actor is ended
 END_LIMIT_S = 5.0  # for an orderly end; then the actor is killed, and its workers with it

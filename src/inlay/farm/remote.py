@@ -38,14 +38,23 @@ class RemoteDevice:
         resource: the name under which a node announces the device (:func:`~inlay.farm.lab.resource_of`), exactly once.
         root: where the actor makes its folder, if not in its system's usual place.
         tell: hears that the device is waited for, and that it answers.
+        wait_s: seconds that it is waited for at first.
 
     Attributes:
         resource: as above.
         generation: number of actors so far; what one knew, the next one does not.
     """
 
-    def __init__(self, ray: Any, resource: str, root: str | None = None, tell: Tell = lambda line: None) -> None:
-        self._ray, self.resource, self._root, self._tell = ray, resource, root, tell
+    def __init__(
+        self,
+        ray: Any,
+        resource: str,
+        root: str | None = None,
+        tell: Tell = lambda line: None,
+        wait_s: float = policy.DEVICE_WAIT_S,
+    ) -> None:
+        self._ray, self.resource, self._root, self._tell, self._wait_s = ray, resource, root, tell, wait_s
+        self._closed = False
         self._actor: Any = None
         self._known: set[tuple[str, int, int]] = set()
         self._feeds: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
@@ -103,13 +112,16 @@ class RemoteDevice:
                 self._ray.kill(actor)
 
     def close(self) -> None:
-        """End the actor in order, so that nothing of it stays on its machine."""
+        """End the actor in order, so that nothing of it stays on its machine; there will be no other."""
+        self._closed = True
         if self._actor is not None:
             with contextlib.suppress(Exception):
                 self._ray.get(self._actor.close.remote(), timeout=policy.END_LIMIT_S)
             self.drop_actor()
 
     def _check_in(self) -> None:
+        if self._closed:
+            raise NoDevice(f"device {self.resource} was let go")
         if self._losses >= policy.LOSSES_IN_A_ROW:
             times = f"{self._losses} times in a row"
             raise NoDevice(f"device {self.resource} was lost {times} and is taken out; {_GOES_ON}")
@@ -126,7 +138,7 @@ class RemoteDevice:
         kind = self._ray.remote(Device).options(num_cpus=0, resources={self.resource: 1.0}, max_restarts=0)
         self._actor = kind.remote(self._root)
         self.generation += 1
-        wait_s = policy.DEVICE_WAIT_S
+        wait_s = self._wait_s
         if self._was_held:
             wait_s = max(wait_s, policy.RETURN_LIMITS * limit_s)
         try:

@@ -367,26 +367,3 @@ class Worker:
     def _at_work(self) -> str:
         """Digest of the model that the runtime was at work on last; empty where it was none."""
         return os.pread(self._marker.fileno(), policy.MARKER_BYTES, 0).decode(errors="replace").strip()
-
-
-StartWorker = Callable[[TargetSpec, Path, Limit], Worker]
-"""Starts a worker for a target, with a folder for scratch files and a time limit."""
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Where a run measures, and by which clock: processes on this machine, or a simulation.
-
-    Attributes:
-        start: starts a worker.
-        clock: returns seconds.
-        sleep: waits for a number of seconds of that clock.
-    """
-
-    start: StartWorker = Worker
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-HERE = Lab()
-"""This machine."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError
-from inlay.measure.client import Lab, Limit, Worker, checked
+from inlay.measure.client import Limit, Worker, checked
+from inlay.measure.lab import Lab
 from inlay.measure.worker import Service
 from inlay.targets.base import Target, TargetSpec
 

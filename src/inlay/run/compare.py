@@ -11,7 +11,8 @@ import numpy as np
 
 from inlay.data import Workload, input_specs
 from inlay.errors import CompileFailed, ModelError, UsageError
-from inlay.measure.client import HERE, Lab, Worker, joined, usual_limit
+from inlay.measure.client import Worker, joined, usual_limit
+from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import LEVEL, speedup
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec

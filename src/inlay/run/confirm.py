@@ -23,7 +23,8 @@ import numpy as np
 
 from inlay.data import Samples, Workload
 from inlay.errors import TargetError
-from inlay.measure.client import Limit, StartWorker, Worker
+from inlay.measure.client import Limit, Worker
+from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.policy import REPORTED_LEVEL
 from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256
@@ -160,6 +161,7 @@ class Confirmation:
         baseline: the given model.
         worker: computes outputs.
         start: starts the fresh processes that measure.
+        equal: holds further devices that measure as this one does.
         limit: seconds that one call of the runtime may take.
         feed: file of the inputs that latency is measured on.
         workload: what is in there.
@@ -176,6 +178,7 @@ class Confirmation:
     baseline: Artifact
     worker: Worker
     start: StartWorker
+    equal: EqualDevices
     limit: Limit
     feed: Path
     workload: Workload
@@ -197,7 +200,9 @@ class Confirmation:
         verifier = _Verifier(self)
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = self.plan.confirmation(self.costs(), self.config, len(most))
-        fresh = FreshReadings(self.start, self.limit, self.feed, self.config, self.folder, self.rng, self.plan.deadline)
+        equal = no_others if self.worker.deterministic else self.equal  # there, one reading is enough
+        timed = (self.limit, self.feed, self.config, self.folder, self.rng, self.plan.deadline, equal)
+        fresh = FreshReadings(self.start, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         contenders = [Entry(c, self._final(c), np.empty(0)) for c in chosen]
         try:
@@ -216,6 +221,7 @@ class Confirmation:
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in contenders}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
+        troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
         if fresh.is_busy:
             troubles.append(
                 "the machine was busy: other processes took a part of many readings; what they took for certain is "

@@ -1,18 +1,26 @@
-"""Readings of contenders in fresh processes: who fails there is given up, and the others are measured all the same."""
+"""Readings of contenders in fresh processes: who fails there is given up, and the others are measured all the same.
+
+Processes on equal devices measure at the same time. Each has all contenders in its blocks, so that figures are paired
+on one device. Seeds are given out in the order of asking, and readings are taken in it, whichever device was quicker:
+with one device or many, equal seeds give equal results on a target that repeats.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from inlay.deadline import Deadline
-from inlay.errors import Late, TargetError
-from inlay.measure.client import Limit, StartWorker, Timing, joined
-from inlay.measure.stats import MIN_PAIRS
+from inlay.errors import InlayError, Late, TargetError
+from inlay.measure.client import Limit, Timing, joined
+from inlay.measure.lab import EqualDevices, StartWorker, no_others
+from inlay.measure.stats import LEVEL, MIN_PAIRS, speedup
 from inlay.prepare.config import TuneConfig
 from inlay.run.contenders import Entry
 
@@ -20,6 +28,15 @@ _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
 _BUSY = 0.2
 """Share of blocks with preempted readings above which the faster half of the others may not outweigh them."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """What one process measured, on which of the devices, and whether it measures the same each time."""
+
+    timing: Timing
+    place: int
+    deterministic: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +51,9 @@ class FreshReadings:
         folder: for scratch files.
         rng: seeds the order of models within blocks.
         deadline: of the measuring.
+        equal: holds further devices that measure as ``start``'s does.
         given_up: contenders that failed twice in a row, by key, with the reason.
+        disagreed: contenders whose speed-ups on equal devices have intervals apart from each other, by key, with them.
         preempted: for each block that counts, whether other processes took a part of a reading.
     """
 
@@ -45,8 +64,11 @@ class FreshReadings:
     folder: Path
     rng: np.random.Generator
     deadline: Deadline = field(default_factory=Deadline)
+    equal: EqualDevices = no_others
     given_up: dict[str, str] = field(default_factory=dict)
+    disagreed: dict[str, str] = field(default_factory=dict)
     preempted: list[bool] = field(default_factory=list)
+    _seeds: deque[int] = field(default_factory=deque)  # drawn for processes that were not needed after all
 
     @property
     def is_busy(self) -> bool:
@@ -65,43 +87,92 @@ class FreshReadings:
             TargetError: no process could be started, or the given model gave too few readings to compare with.
             Late: there was no time left for any.
         """
-        kept, readings = list(entries), list[Timing]()
+        kept, readings = list(entries), list[_Reading]()
         if not processes:
             return kept
         enough = min(MIN_PAIRS, processes * blocks)
         took_s = 0.0
-        while len(readings) < processes and not (readings and not self.deadline.fits(took_s)):
-            begun = self.deadline.clock()
-            try:
-                found, deterministic = self._one_process(kept, blocks)
-            except TargetError as error:
-                blamed = next((i for i, e in enumerate(kept) if i and e.file.digest == error.culprit), None)
-                if blamed is not None:
-                    self.given_up[kept.pop(blamed).key] = str(error)
-                    readings = [r.without(blamed) for r in readings]
-                    continue
-                if sum(len(r.ns) for r in readings) >= enough:
+        with self.equal(self.config.target, processes - 1) as others:
+            places = dict(enumerate([self.start, *others]))
+            while len(readings) < processes and not (readings and not self.deadline.fits(took_s)):
+                begun = self.deadline.clock()
+                try:
+                    found = self._at_once(kept, blocks, places, processes - len(readings))
+                except TargetError as error:
+                    blamed = next((i for i, e in enumerate(kept) if i and e.file.digest == error.culprit), None)
+                    if blamed is not None:
+                        self.given_up[kept.pop(blamed).key] = str(error)
+                        readings = [replace(r, timing=r.timing.without(blamed)) for r in readings]
+                        continue
+                    if sum(len(r.timing.ns) for r in readings) >= enough:
+                        break
+                    raise
+                readings += found
+                took_s = self.deadline.clock() - begun
+                if found[0].deterministic:
                     break
-                raise
-            readings.append(found)
-            took_s = self.deadline.clock() - begun
-            if deterministic:
-                break
-        whole = joined(readings)
+        self.preempted.extend(bool(p) for r in readings for p in r.timing.preempted)
+        self._compare_places(kept, readings)
+        whole = joined([r.timing for r in readings])
         each = [None if whole.by_feed is None else whole.by_feed[:, i] for i in range(len(kept))]
         return [e.with_readings(whole.ns[:, i], whole.taken[:, i], each[i]) for i, e in enumerate(kept)]
 
-    def _one_process(self, entries: Sequence[Entry], most: int) -> tuple[Timing, bool]:
-        """Readings of one process, and if they have no noise.
+    def _at_once(
+        self, entries: Sequence[Entry], blocks: int, places: dict[int, StartWorker], most: int
+    ) -> list[_Reading]:
+        """Readings of one process on each device, in the order of their seeds, up to the first that is missing.
+
+        What fails on an equal device is measured on the first one instead, whose word on a contender counts, and the
+        device is left out from then on.
+        """
+        numbers = list(places)[:most]
+        self._seeds.extend(int(self.rng.integers(2**31)) for _ in range(len(numbers) - len(self._seeds)))
+        seeds = [self._seeds.popleft() for _ in numbers]
+        pool = ThreadPoolExecutor(max(1, len(numbers) - 1))
+        try:
+            beside = [
+                pool.submit(self._one_process, n, places[n], entries, blocks, seed)
+                for n, seed in zip(numbers[1:], seeds[1:], strict=True)
+            ]
+            try:
+                found = [self._one_process(0, places[0], entries, blocks, seeds[0])]
+            except TargetError:
+                wait(beside)  # the next processes must not run beside them
+                self._seeds.extendleft(reversed(seeds[1:]))
+                raise
+            for at, each in enumerate(beside, 1):
+                try:
+                    found.append(each.result())
+                except InlayError:
+                    wait(beside)
+                    del places[numbers[at]]
+                    self._seeds.extendleft(reversed(seeds[at:]))
+                    break
+            return found
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # where it is interrupted, devices are let go first
+
+    def _compare_places(self, entries: Sequence[Entry], readings: Sequence[_Reading]) -> None:
+        """Note whose speed-up depends on which of several equal devices measured it."""
+        of_place: dict[int, list[Timing]] = {}
+        for reading in readings:
+            of_place.setdefault(reading.place, []).append(reading.timing)
+        each = [joined(timings) for timings in of_place.values()]
+        for i, entry in enumerate(entries):
+            gains = [speedup(t.ns[:, 0], t.ns[:, i], LEVEL, t.taken[:, 0], t.taken[:, i]) for t in each if i]
+            if gains and max(g.low for g in gains) > min(g.high for g in gains):
+                self.disagreed[entry.key] = ", ".join(f"{g.value:.2f}x [{g.low:.2f}, {g.high:.2f}]" for g in gains)
+
+    def _one_process(self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int) -> _Reading:
+        """Readings of one process on a device.
 
         Blocks in which a model was preempted are measured once more, where there is time; only where too few others
         remain do they count. Where the time ends, no further block is begun.
         """
         if not self.deadline.left:
             raise Late("the budget was spent before contenders could be measured in fresh processes")
-        with self.start(self.config.target, self.folder, self.limit) as fresh:
+        with start(self.config.target, self.folder, self.limit) as fresh:
             blocks = 1 if fresh.deterministic else most
-            seed = int(self.rng.integers(2**31))
             files, slot_ns = [e.file for e in entries], self.config.protocol.slot_ns
             begun = self.deadline.clock()
 
@@ -114,5 +185,4 @@ class FreshReadings:
                 with contextlib.suppress(TargetError):  # the first blocks count all the same
                     more = fresh.time(files, self.feed, int(found.preempted.sum()), slot_ns, seed + 1, left_s)
                     found = joined([found, more]).least_preempted(blocks)
-            self.preempted.extend(map(bool, found.preempted))
-            return found, fresh.deterministic
+            return _Reading(found, place, fresh.deterministic)

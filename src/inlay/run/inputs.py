@@ -25,7 +25,7 @@ from inlay.data import (
 )
 from inlay.errors import UsageError
 from inlay.files import refuse_overwriting
-from inlay.measure.client import Lab
+from inlay.measure.lab import Lab
 from inlay.model.load import ModelFile
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.qdq_import import read_baseline

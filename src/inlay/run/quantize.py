@@ -15,7 +15,8 @@ from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import UsageError
-from inlay.measure.client import HERE, Lab, Worker, usual_limit
+from inlay.measure.client import Worker, usual_limit
+from inlay.measure.lab import HERE, Lab
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for

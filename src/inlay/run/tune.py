@@ -260,6 +260,7 @@ def _confirm(
         given.file,
         worker,
         session.start_worker,
+        session.lab.equal,
         session.limit_s,
         search.feed,
         inputs.workload,
