@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,21 @@ session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionPr
 outputs = session.run(None, feed)  # feed: an array for each input, by name
 """
 """What :func:`_options` sets besides messages."""
+
+
+def nearest_costs(has: Sequence[str], names: Iterable[str]) -> str | None:
+    """The table of most instructions of which the processor has all; None where each needs one that it lacks.
+
+    With more instructions kernels may be faster than the table says, and integer ones more so. That is a better guess
+    than none, and profiles of what is built correct it; a table of kernels that cannot run here is a worse one.
+
+    Args:
+        has: architecture and ISA flags of the processor.
+        names: of tables, which are the same joined by ``-``.
+    """
+    split = [(name, name.split("-")) for name in sorted(names)]
+    usable = [(len(flags), name) for name, flags in split if flags[0] == has[0] and set(flags) <= set(has)]
+    return max(usable)[1] if usable else None
 
 
 class OrtCpuTarget:
@@ -110,10 +126,10 @@ class OrtCpuTarget:
         return preconditions_for()
 
     def shipped_costs(self) -> Path | None:
-        """The table that was measured on a processor with the same instructions, with one thread."""
+        """The table of the processor that is the most like this one, with one thread: see :func:`nearest_costs`."""
         facts = self.fingerprint().facts
-        path = _COSTS / f"{'-'.join([facts['machine'], *facts['isa'].split()])}.json"
-        return path if self.threads == 1 and path.is_file() else None
+        name = nearest_costs([facts["machine"], *facts["isa"].split()], [p.stem for p in _COSTS.glob("*.json")])
+        return _COSTS / f"{name}.json" if self.threads == 1 and name is not None else None
 
     def run_with(self) -> str:
         """The lines that run a model with the options that it is measured with."""
