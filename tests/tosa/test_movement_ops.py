@@ -94,7 +94,10 @@ def test_movement(kind: str, data: st.DataObject, seed: int, xq: ScaleZero) -> N
                 n.output(n.qdq(other, *xq))
         case "Gather":
             axis = draw(st.integers(0, 3))
-            y = n.op(kind, [q, n.const(np.int64(draw(st.integers(0, shape[axis] - 1))))], axis=axis)
+            first, last = (draw(st.integers(0, shape[axis] - 1)) for _ in range(2))
+            step = draw(st.integers(1, 3)) * (1 if last >= first else -1)
+            listed = np.arange(first, last + np.sign(step), step, dtype=np.int64)
+            y = n.op(kind, [q, n.const(draw(st.sampled_from([listed, listed[:1].reshape(())])))], axis=axis)
         case "SpaceToDepth":
             size = draw(st.integers(1, 3))
             y = n.op(kind, [n.op("Tile", [q, n.i64(1, 1, size, size)])], blocksize=size)

@@ -35,7 +35,7 @@ _HEADROOM = 16.0
 A summand sixteen times as large as the largest sum would have to be cancelled by another one; a step of 16 bits is then
 an eighth of one of 8 bits. Relu, Clip and movements add nothing to that, so only sums rely on it."""
 
-_SUMS = frozenset({"Add", "Sub"})
+_SUMS = frozenset({"Add", "Sub", "Sum"})
 
 
 class Context:

@@ -23,6 +23,7 @@ from inlay.model.passes.constants import drop_initializer_inputs, fold_constants
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant, is_standard
 from inlay.model.reference import ConstantEvaluator
+from inlay.tosa.blocks import undo_blocks
 from inlay.tosa.ir import Array
 
 _FOLDING_ROUNDS = 8
@@ -82,7 +83,7 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
         for step in (drop_initializer_inputs, lift_constants, fix_names):
             work, _ = step(work)
         _bind(work.graph, bind or {})
-        work = _folded(work)
+        work, _ = undo_blocks(_folded(work))
         graph = build_graph(work)
         _require_sizes(graph)
     except TargetError as error:

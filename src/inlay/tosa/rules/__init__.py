@@ -53,6 +53,7 @@ RULES: Mapping[str, Rule] = {
     "MatMul": gemm.matmul,
     "Add": arithmetic.add,
     "Sub": arithmetic.add,
+    "Sum": arithmetic.add,
     "Mul": arithmetic.mul,
     "Div": arithmetic.mul,
     "Min": arithmetic.min_max,
@@ -76,6 +77,7 @@ RULES: Mapping[str, Rule] = {
     "Softmax": softmax.softmax,
     "LogSoftmax": softmax.log_softmax,
     **dict.fromkeys(table.UNARY, table.table),
+    "PRelu": arithmetic.prelu,
 }
 
 FLOAT_RULES: Mapping[str, Rule] = {**_DATA_MOVEMENT, **floats.RULES}

@@ -1,12 +1,13 @@
-"""Add, Sub, Mul, Div by a constant, Min and Max, and Where."""
+"""Add, Sub, Sum, Mul, Div by a constant, PRelu, Min and Max, and Where."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from inlay.quant.qparams import quantize
+from inlay.quant.qparams import dequantize, quantize
 from inlay.tosa import ir
 from inlay.tosa.ir import Array, Executor
 from inlay.tosa.quantized import QuantizedTensor, Unsupported
@@ -16,7 +17,7 @@ from inlay.tosa.rules.table import tabulate
 from inlay.types import QParams, QType
 
 _SUM_BITS = 20
-"""Both operands of a sum become int32 with this many bits below twice the larger scale (FIELD §3)."""
+"""The operands of a sum become int32 with this many bits below twice the larger scale (FIELD §3)."""
 
 _CONSTANT_BITS = 15
 """Bits of a float factor as an integer: with the 9 bits of the other operand the product stays far inside int32."""
@@ -114,18 +115,22 @@ def _operands(here: NodeContext) -> list[_Operand]:
 
 
 def add(here: NodeContext) -> None:
-    """Add and Sub: both operands in int32 at one fine scale, one RESCALE."""
-    a, b = _operands(here)
-    to = here.qparams_within(a.bound + b.bound)
-    if _with_constant(here, a, b, to):
+    """Add, Sub and Sum: all operands in int32 at one fine scale, one RESCALE."""
+    operands = _operands(here)
+    if len(operands) == 1:
+        raise Unsupported("it adds nothing")
+    to = here.qparams_within(sum(o.bound for o in operands))
+    if len(operands) == 2 and (_of_one_value(here, operands, to) or _with_constant(here, operands, to)):
         return
-    unit = 2 * max(a.scale, b.scale) / (1 << _SUM_BITS)
-    if a.activation is not None and b.activation is not None and a.activation.scale == b.activation.scale:
+    unit = len(operands) * max(o.scale for o in operands) / (1 << _SUM_BITS)
+    steps = {None if o.activation is None else o.activation.scale for o in operands}
+    if len(steps) == 1 and None not in steps:
         # The sum of equal steps is exact as it is; Ethos-U55 splits two equal factors above 1 into five operators
         # (at [1,8,8,8] 6720 cycles for 768, *run*).
-        unit = a.activation.scale
-    first, second = (o.as_int32(here, unit, len(here.out_shape)) for o in (a, b))
-    total = here.binary(here.node.op_type.lower(), first, second, "acc")
+        unit = operands[0].factor_unit  # the activation's scale
+    total, *others = (o.as_int32(here, unit, len(here.out_shape)) for o in operands)
+    for other in others:
+        total = here.binary("sub" if here.node.op_type == "Sub" else "add", total, other, "acc")
     here.set_rescaled(total, unit, to, here.out)
 
 
@@ -141,18 +146,74 @@ def mul(here: NodeContext) -> None:
             raise Unsupported("it divides by zero")
         b = _Operand(None, 1 / b.constant)
     to = here.qparams_within(a.bound * b.bound)
-    if _with_constant(here, a, b, to):
+    if _of_one_value(here, [a, b], to) or _with_constant(here, [a, b], to):
         return
     first, second = (o.as_int32(here, o.factor_unit, len(here.out_shape)) for o in (a, b))
     here.set_rescaled(here.binary("mul", first, second, "acc"), a.factor_unit * b.factor_unit, to, here.out)
 
 
-def _with_constant(here: NodeContext, a: _Operand, b: _Operand, to: QParams) -> bool:
+def prelu(here: NodeContext) -> None:
+    """PRelu by constant slopes: a TABLE for one slope, else ``max(x, 0) + slope·min(x, 0)`` in int32, one RESCALE."""
+    slope = _operand(here, here.node.inputs[1]).constant
+    if slope is None or not np.isfinite(slope).all():
+        raise Unsupported("its slopes are not constant finite numbers")
+    if slope.size == 1:
+        tabulate(here, 0)
+        return
+    x, largest = here.quantized_input(wide=True), max(1.0, float(np.abs(slope).max()))
+    to = here.qparams_within(x.bound * largest)
+    unit, rank = largest / ((1 << _CONSTANT_BITS) - 1), len(here.out_shape)
+    value = here.to_int32(here.aligned(x.tensor, rank), x.zp)
+    above, below = (
+        here.binary("mul", here.binary(half, value, _int32_constant(here, np.zeros(1), rank)), factor)
+        for half, factor in (
+            ("max", _int32_constant(here, np.full(1, np.rint(1 / unit)), rank)),
+            ("min", _int32_constant(here, np.rint(slope / unit), rank)),
+        )
+    )  # one of them is zero, so the sum is no larger than either
+    here.set_rescaled(here.binary("add", above, below, "acc"), x.scale * unit, to, here.out)
+
+
+def _of_one_value(here: NodeContext, operands: Sequence[_Operand], to: QParams) -> bool:
+    """A gate ``x·f(x)``, a sum ``x + f(x)``: both operands are functions of one int8 value, and so is the result.
+
+    Where every function on the way is a TABLE, so is the whole: rounded in the same places as the model rounds. Returns
+    whether it is.
+    """
+    a, b = operands
+    if a.activation is None or b.activation is None or to.qtype is not QType.INT8:
+        return False
+    (root, first), (other, second) = (_function_of(here, o.activation.tensor) for o in (a, b) if o.activation)
+    shapes = {here.shape(t) for t in (root, a.activation.tensor, b.activation.tensor)}
+    if root != other or shapes != {here.out_shape} or here.tensor(root).dtype != "int8":
+        return False
+    reals = dequantize(first, a.activation.known_qparams), dequantize(second, b.activation.known_qparams)
+    results = _EXACT[here.node.op_type](*reals)
+    values = tuple(int(v) for v in quantize(results, to))
+    here.set_output(here.add(ir.Table, root, "", "int8", qparams=to, values=values), to)
+    return True
+
+
+_EXACT = {"Add": np.add, "Sum": np.add, "Sub": np.subtract, "Mul": np.multiply}
+
+
+def _function_of(here: NodeContext, tensor: str) -> tuple[str, Array]:
+    """The int8 tensor that TABLEs make ``tensor`` of, and its value for each of the 256 of that one."""
+    values = np.arange(-128, 128, dtype=np.int8)
+    while isinstance(op := here.context.builder.producer(tensor), ir.Table):
+        table = np.asarray(op.values, np.int8)
+        values = table[values.astype(np.int16) + 128]
+        tensor = op.inputs[0]
+    return tensor, values
+
+
+def _with_constant(here: NodeContext, operands: Sequence[_Operand], to: QParams) -> bool:
     """An activation and a constant, where something cheaper than int32 arithmetic computes it; returns whether.
 
     One factor and one offset per channel are a 1×1 depthwise convolution (on Ethos-U55 a sixteenth of the cycles of a
     broadcast int32 operator, *run*); a scalar function of one value is a TABLE.
     """
+    a, b = operands
     slot = 0 if a.activation is not None else 1
     x, constant = (a.activation, b.constant) if slot == 0 else (b.activation, a.constant)
     if constant is None or x is None or x.wide or to.qtype is not QType.INT8:
@@ -169,7 +230,7 @@ def _with_constant(here: NodeContext, a: _Operand, b: _Operand, to: QParams) -> 
         values = np.broadcast_to(constant.reshape(-1), (shape[1],))
         ones = np.ones(shape[1])
         match here.node.op_type:
-            case "Add":
+            case "Add" | "Sum":
                 factor, offset = ones, values
             case "Sub":
                 factor, offset = (ones, -values) if slot == 0 else (-ones, values)
@@ -230,7 +291,7 @@ def min_max(here: NodeContext) -> None:
     """
     operands = _operands(here)
     to = here.qparams_within(max(o.bound for o in operands))
-    if len(operands) == 2 and _with_constant(here, operands[0], operands[1], to):
+    if len(operands) == 2 and _with_constant(here, operands, to):
         return
     result, *others = [o.in_output_steps(here, to, len(here.out_shape)) for o in operands]
     for other in others:

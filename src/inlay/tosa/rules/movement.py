@@ -171,10 +171,13 @@ def gather(here: NodeContext) -> None:
         raise Unsupported("its indices are not a list")
     indices = given.reshape(-1) % shape[axis]
     step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
-    if step < 1 or not np.array_equal(indices, indices[0] + step * np.arange(len(indices))):
-        raise Unsupported("its indices have no common forward step")
-    tensor = here.sliced(x.tensor, {axis: (int(indices[0]), int(indices[-1] - indices[0]) + 1)})
-    tensor = _strided(here, tensor, with_size([1] * len(shape), axis, step))
+    if not step or not np.array_equal(indices, indices[0] + step * np.arange(len(indices))):
+        raise Unsupported("its indices have no common step")
+    first, last = int(indices.min()), int(indices.max())
+    tensor = here.sliced(x.tensor, {axis: (first, last - first + 1)})
+    tensor = _strided(here, tensor, with_size([1] * len(shape), axis, abs(step)))
+    if step < 0:
+        tensor = here.add(ir.Reverse, tensor, axis=axis)
     here.set_moved(x, here.reshape(tensor, here.out_shape))
 
 

@@ -19,7 +19,7 @@ from inlay.tosa.rules._node import NodeContext
 
 UNARY = (
     "LeakyRelu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Erf",
-    "Gelu", "Mish", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Floor", "Ceil", "Round", "Sin", "Cos", "PRelu",
+    "Gelu", "Mish", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Floor", "Ceil", "Round", "Sin", "Cos",
     "Pow", "ThresholdedRelu", "Sign",
 )  # fmt: skip
 """Operators of this rule, provided that every input but the first is a constant scalar."""
