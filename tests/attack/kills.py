@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ ORPHAN_S = 2.0
 _PATIENCE_S = 600.0  # for one run on a busy machine
 _LONGEST_DELAY_S = 0.5
 _VARIES = {"measurements", "compiles", "equal_graphs", "replayed", "builds", "wall_s", "overhead", "failed"}
-_MARK = "INLAY_KILLED_RUN"
+MARK = "INLAY_KILLED_RUN"
+"""In the environment of all processes of a command: the folder that it was started in."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Ground:
 
     def run(self, out: Path, attack: Attack | None = None) -> Ended:
         """Run the command to its end, or to that of the attack."""
-        with _Command(self.folder, ["tune", *self.options, "-o", str(out)]) as command:
+        with Command(self.folder, ["tune", *self.options, "-o", str(out)]) as command:
             if attack is not None:
                 command.await_stage(attack.stage, out)
                 time.sleep(attack.delay_s)
@@ -131,7 +132,7 @@ class Ground:
         """What one attack broke; nothing where every promise held."""
         out = self.folder / f"attack-{attack.number}"
         disturbed = self.run(out, attack)
-        found = [] if _wait_for_none(self.folder) else ["a process outlived the command"]
+        found = [] if wait_for_none(self.folder) else ["a process outlived the command"]
         before = trials(out)
         judged = sum(" dB" in line or "exact" in line for line in disturbed.said if "x [" in line)
         recorded = sum(len(rows) for rows in before.values())
@@ -146,7 +147,7 @@ class Ground:
             found += [
                 f"{n} differs from the undisturbed run's" for n, v in outputs(out).items() if self.outputs[n] != v
             ]
-        found += [] if _wait_for_none(self.folder) else ["a process outlived the resumed command"]
+        found += [] if wait_for_none(self.folder) else ["a process outlived the resumed command"]
         left = sorted(_files(out) ^ _files(self.whole))
         left += [f"temp/{p.name}" for p in (self.folder / "temp").iterdir() if p.name not in self.temporary]
         found += [f"left behind or missing: {', '.join(left)}"] if left else []
@@ -155,7 +156,7 @@ class Ground:
         return found
 
 
-class _Command:
+class Command:
     """The command in a fork of this process, which has everything imported: it starts in no time."""
 
     def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
@@ -171,7 +172,7 @@ class _Command:
         self._reader.start()
         self._code: int | None = None
 
-    def __enter__(self) -> _Command:
+    def __enter__(self) -> Command:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -190,7 +191,7 @@ class _Command:
 
     def send(self, number: signal.Signals, victim: str) -> None:
         """Send a signal; a process that ended already does not mind."""
-        workers = [p for p in _processes(self._folder) if p != self.pid]
+        workers = [p for p in processes(self._folder) if p != self.pid]
         chosen = {"command": [self.pid], "worker": workers, "both": [*workers, self.pid]}[victim]
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):
@@ -222,7 +223,7 @@ def _become(arguments: Sequence[str], folder: Path, stderr: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(stderr, 2)
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
-    os.environ.update({_MARK: str(folder), "TMPDIR": str(folder / "temp")})
+    os.environ.update({MARK: str(folder), "TMPDIR": str(folder / "temp")})
     tempfile.tempdir = None
     sys.argv = ["inlay", *arguments]
     code = 1
@@ -266,9 +267,9 @@ def _files(out: Path) -> set[str]:
     return {str(path.relative_to(out)) for path in out.rglob("*")}
 
 
-def _processes(folder: Path) -> Iterator[int]:
+def processes(folder: Path) -> Iterator[int]:
     """Every process of a command that was started in ``folder``, its workers included."""
-    mark = f"{_MARK}={folder}".encode()
+    mark = f"{MARK}={folder}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -276,9 +277,10 @@ def _processes(folder: Path) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def _wait_for_none(folder: Path) -> bool:
+def wait_for_none(folder: Path, but: Collection[int] = ()) -> bool:
+    """Whether no process of ``folder`` is left after a moment, those ``but`` aside."""
     end = time.monotonic() + ORPHAN_S
-    while any(True for _ in _processes(folder)):
+    while any(pid not in but for pid in processes(folder)):
         if time.monotonic() > end:
             return False
         time.sleep(0.02)
