@@ -83,6 +83,10 @@ class RunFailed(TargetError):
     stage = "run"
 
 
+class Ended(RunFailed):
+    """The runtime's process died while it was at work on the model."""
+
+
 class Crashed(TargetError):
     """Native code ended its process, or ran out of memory."""
 

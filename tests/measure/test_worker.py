@@ -16,7 +16,8 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut
+from inlay.errors import BadReading, CompileFailed, Ended, RunFailed, TargetError, TimedOut
+from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.worker import PROTOCOL, Service
 from inlay.model.load import file_sha256
@@ -177,6 +178,17 @@ def test_a_crash_is_a_value_and_the_worker_recovers(
     with pytest.raises(RunFailed, match=r"died in time \(signal SIGABRT\)"):
         worker.time([good, artifact("slow-death")], feed, 1, 1000, 0)
     assert worker.time([good], feed, 2, 1000, 0).ns.shape == (2, 1)
+
+
+def test_a_model_that_ends_every_process_is_refused_without_another(
+    worker: Worker, artifact: Callable[..., Artifact], feed: Path
+) -> None:
+    deadly = artifact("segfault")
+    for _ in range(3):
+        with pytest.raises(Ended, match=r"died in load \(signal SIGSEGV\)"):
+            worker.run(deadly, [feed])
+    assert worker.builds == policy.MOST_DEATHS
+    assert worker.run(artifact("good"), [feed])
 
 
 def test_a_hang_is_ended(tmp_path: Path, artifact: Callable[..., Artifact], feed: Path) -> None:

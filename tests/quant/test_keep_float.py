@@ -43,3 +43,13 @@ def test_the_numbers_stay_whatever_the_scale_is(scale: str, size: int) -> None:
     keep_float(model.graph, lambda wish: free_name(wish, names), OPSET)
     assert ("Size" in [n.op_type for n in model.graph.node]) == ((scale, size) != ("given", 1))
     np.testing.assert_array_equal(run_reference(model, feed)["y"], want["y"])
+
+
+@pytest.mark.parametrize("dims", [(), (8,), (2, 4)])
+def test_a_weight_of_no_convolution_is_left_alone(dims: tuple[int, ...]) -> None:
+    model = _conv_between("given")
+    (weight,) = (t for t in model.graph.initializer if t.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(np.ones(dims, np.float32), "w"))
+    before = model.SerializeToString()
+    keep_float(model.graph, lambda wish: wish, OPSET)
+    assert model.SerializeToString() == before

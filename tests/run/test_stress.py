@@ -15,7 +15,7 @@ import pytest
 
 import inlay
 from inlay.data import Samples, StressSet, Variation, load_feed
-from inlay.errors import RunFailed, UsageError
+from inlay.errors import Ended, RunFailed, UsageError
 from inlay.run.robustness import Robustness, StressTest
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
@@ -79,6 +79,20 @@ class _Refusing:
         return [{"y": 2.0 * f["x"]} for f in feeds]
 
 
+class _Dying(_Refusing):
+    """Its process dies of another length: every start of one takes seconds."""
+
+    deaths = 0
+
+    def run(self, given: Artifact, paths: Sequence[Path]) -> list[dict[str, np.ndarray]]:
+        try:
+            return super().run(given, paths)
+        except RunFailed:
+            self.deaths += 1
+            assert self.deaths <= 2, "another one was tried"
+            raise Ended("died") from None
+
+
 def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     arrays = [np.full(n, n, np.float32) for n in (4, 3, 4)]
     stress = StressSet(tuple(Variation(f"way {i}", {"x": a}, 0) for i, a in enumerate(arrays)))
@@ -94,5 +108,7 @@ def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     assert found.varied_db["way 2"] == pytest.approx(20.0, abs=1e-3)
     assert str(found) == "30.0 dB on the samples, 20.0 dB with way 2, the worst of 2 ways to vary them"
     assert str(Robustness(30.0, {"way": 20.0})) == "30.0 dB on the samples, 20.0 dB with way"
+    run = partial(_Dying().run, cast(Artifact, SimpleNamespace()))
+    assert list(StressTest.of(stress, given, tmp_path / "dying", run).names) == ["way 0"]
     nothing = StressTest.of(StressSet(), given, tmp_path / "none", run)
     assert nothing.robustness([], 30.0) is None

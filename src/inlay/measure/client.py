@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from inlay.data import load_feed
-from inlay.errors import BadReading, CompileFailed, RunFailed, TargetError, TimedOut, UsageError
+from inlay.errors import BadReading, CompileFailed, Ended, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure import policy
 from inlay.measure.worker import PROTOCOL, write_marker
 from inlay.model.child import Child, ChildDied
@@ -119,7 +119,8 @@ class Worker:
     """A worker process for one target. Models stay resident until they are dropped or the process dies.
 
     What fails is tried once more in a fresh process, which has neither leaks nor anything else that the failed one had
-    gathered. Errors tell which model the runtime was at work on (:attr:`~inlay.errors.TargetError.culprit`).
+    gathered; a model that ended two processes in a row while it was built is refused from then on. Errors tell which
+    model the runtime was at work on (:attr:`~inlay.errors.TargetError.culprit`).
 
     Args:
         spec: the target.
@@ -145,6 +146,7 @@ class Worker:
         self._child: Child | None = None
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
+        self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last
         self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
         self.took: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=policy.RECENT_MESSAGES))
@@ -183,9 +185,16 @@ class Worker:
 
     def _load(self, artifact: Artifact, identify: bool = False) -> str:
         if artifact.digest not in self._resident or not self._alive:
+            if len(self._deaths[artifact.digest]) >= policy.MOST_DEATHS:
+                raise self._deaths[artifact.digest][-1]
             self.builds += 1
             more = {"identify": True} if identify else {}
-            answer = self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest, **more)
+            try:
+                answer = self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest, **more)
+            except Ended as error:
+                self._deaths[artifact.digest].append(error)
+                raise
+            del self._deaths[artifact.digest]
             self._resident.add(artifact.digest)
             self._graphs[artifact.digest] = str(answer.get("graph", "")) or self._graphs.get(artifact.digest, "")
         return self._graphs.get(artifact.digest, "")
@@ -358,7 +367,7 @@ class Worker:
         except ChildDied as error:
             self._kill()
             words = f": {error.words}" if error.words else ""
-            raise RunFailed(f"the runtime's process died in {do} ({error.how}){words}") from None
+            raise Ended(f"the runtime's process died in {do} ({error.how}){words}") from None
         except TimeoutError:
             self._kill()
             raise TimedOut(f"the runtime did not finish {do} within {limit_s:.0f} s and was ended") from None

@@ -45,8 +45,8 @@ def keep_float(graph: onnx.GraphProto, unique: Callable[[str], str], opset: int 
     unused: set[str] = set()
     for node in graph.node:
         nodes.append(node)
-        weight = constants.get(node.input[_WEIGHT]) if node.op_type in _CHANNELS else None
-        if weight is None or node.domain not in ("", "ai.onnx"):
+        weight = constants.get(node.input[_WEIGHT]) if node.op_type in _CHANNELS and len(node.input) > _WEIGHT else None
+        if weight is None or node.domain not in ("", "ai.onnx") or len(weight.dims) < _LEAST_RANK[node.op_type]:
             continue
         source = producers.get(node.input[_DATA])
         moved = False
@@ -132,6 +132,9 @@ _CHANNELS: dict[str, Callable[[onnx.NodeProto, list[int]], tuple[int, int]]] = {
     "MatMul": lambda node, weight: (-1, weight[-2] if len(weight) > 1 else weight[0]),
 }
 """By operator: axis and number of the channels of its data."""
+
+_LEAST_RANK = {"Conv": 3, "ConvTranspose": 3, "Gemm": 2, "MatMul": 1}
+"""Of a weight: a model may hold operators that no runtime takes, which stay as they are."""
 
 OPERATORS = frozenset(_CHANNELS)
 """Those whose float weights are quantized."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
-from inlay.errors import RunFailed, TargetError
+from inlay.errors import Ended, RunFailed, TargetError
 from inlay.quant.accuracy import Bound, Judge, Outputs
 
 RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
@@ -94,18 +94,22 @@ class StressTest:
 
 
 def _outputs(run: RunFiles, paths: Sequence[Path]) -> Sequence[Outputs | None]:
-    """Outputs for each file; None where the model does not run on it."""
+    """Outputs for each file; None where the model does not run on it.
+
+    Behind one that ends the runtime's process no other is tried: it is started anew each time, which takes seconds.
+    """
     try:
         return run(paths) if paths else []
     except RunFailed:
-        return [_one(run, path) for path in paths]
-
-
-def _one(run: RunFiles, path: Path) -> Outputs | None:
-    try:
-        return run([path])[0]
-    except TargetError:
-        return None
+        found = list[Outputs | None]()
+    for path in paths:
+        try:
+            found += run([path])
+        except Ended:
+            break
+        except TargetError:
+            found.append(None)
+    return found + [None] * (len(paths) - len(found))
 
 
 def variations_of(
