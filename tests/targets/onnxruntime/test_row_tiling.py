@@ -191,6 +191,10 @@ def test_a_conv_of_unknown_height_has_no_bands() -> None:
     assert bands(conv_model()) == 3
     assert bands(conv_model(size=("h", 64))) == 0
     assert bands(conv_model(size=(64, "w"))) == 0
+    lying = conv_model()  # what a model states of its values need not be so
+    for value in lying.graph.value_info:
+        value.type.tensor_type.shape.dim[2].dim_value = 1 << 40
+    assert bands(lying) == 0
 
 
 @pytest.mark.parametrize(("cache", "bands"), [(1 << 19, 11), (1 << 20, 6), (2 << 20, 3), (4 << 20, 0)])

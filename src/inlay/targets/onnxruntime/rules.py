@@ -44,6 +44,10 @@ def _block_conv(graph: Graph, node: Node) -> str | None:
     return f"ConvTranspose runs in 8 bits only as Conv and DepthToSpace: {found}" if isinstance(found, str) else None
 
 
+def _rises(graph: Graph, node: Node) -> str | None:
+    return None if node.attributes.get("alpha", 0.2) > 0 else "HardSigmoid runs in 8 bits only where it rises"
+
+
 def _nearest(graph: Graph, node: Node) -> str | None:
     mode = node.attributes.get("mode", "nearest")
     return None if mode == "nearest" else f"Resize runs in 8 bits only with mode nearest, not {mode}"
@@ -77,6 +81,8 @@ _ROWS: Iterable[OpRule] = (
     _compute("GlobalAveragePool"),
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
+    # written so that the runtime has an integer kernel (`rewrites/saturating_hard_sigmoid.py`)
+    _compute("HardSigmoid", conditions=(_rises,)),
     _compute("Softmax"),
     # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
     # qparams. An integer MaxPool in NCHW processes one element at a time; the vectorized kernel is the NHWC one, which

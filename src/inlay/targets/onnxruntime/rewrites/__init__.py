@@ -14,6 +14,7 @@ from inlay.targets.onnxruntime.rewrites.float8_pairs import Float8Pairs
 from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
+from inlay.targets.onnxruntime.rewrites.saturating_hard_sigmoid import SaturatingHardSigmoid
 from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.targets.onnxruntime.rewrites.transposed_conv import TransposedConv
 from inlay.targets.onnxruntime.rewrites.upright_weight import UprightWeight
@@ -25,6 +26,7 @@ __all__ = [
     "FloatWeight",
     "NonzeroZeroPoint",
     "RowTiling",
+    "SaturatingHardSigmoid",
     "SpaceToDepth",
     "TransposedConv",
     "UprightWeight",
@@ -45,6 +47,7 @@ def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, 
     blocked = SpaceToDepth()
     return (
         Float8Pairs(),
+        SaturatingHardSigmoid(),
         FloatWeight(),
         NonzeroZeroPoint(),
         TransposedConv(fused),

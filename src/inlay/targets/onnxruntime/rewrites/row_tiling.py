@@ -23,6 +23,7 @@ from inlay.targets.onnxruntime.rewrites.space_to_depth import SpaceToDepth
 from inlay.types import Port
 
 _ROWS = 2  # axis of the rows
+_MOST_TILES = 256  # each is some nodes; sums of 50 MB and more, or shapes that the model states and does not have
 _SUM_BYTES = 4  # of one int32 sum
 _LEAST_SHARE, _TILE_SHARE = 0.48, 0.19  # of the second-level cache; see RowTiling.source
 
@@ -85,7 +86,7 @@ class RowTiling(Rewrite[tuple[Tile, ...]]):
         (_, height, _), (_, window, _), (outputs, rows, columns) = ([int(d or 0) for d in shape] for shape in sizes)
         sums = _SUM_BYTES * outputs * rows * columns
         count = min(-(-sums // self.tile_sum_bytes), rows)
-        if sums < self.least_sum_bytes or count < 2:
+        if sums < self.least_sum_bytes or not 2 <= count <= _MOST_TILES:
             return None
         step, dilation, above = (
             int(node.attributes.get(name, default)[0])

@@ -1,0 +1,81 @@
+"""HardSigmoid as saturation: the integers of the float kernel within rounding, and the same placement read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from inlay.quant.extract import extract
+from inlay.targets.onnxruntime.rewrites import SaturatingHardSigmoid
+from inlay.testing import Builder, run_reference
+from tests.support.workspace import Workspace
+
+
+def gate(alpha: float = 1 / 6, beta: float = 0.5) -> onnx.ModelProto:
+    """A hard swish between convolutions, with inputs on both sides of the line."""
+    b = Builder()
+    x = b.conv("stem", b.input("x", (1, 3, 12, 12)), 8)
+    wide = b.node("wide", "Mul", [x, b.constant("by", np.float32(4.0))])
+    share = b.node("hard", "HardSigmoid", [wide], alpha=alpha, beta=beta)
+    b.output(b.conv("last", b.node("swish", "Mul", [wide, share]), 4, kernel=1))
+    return b.model()
+
+
+def shares(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """What goes into the function, and what comes out of it as integers."""
+    model = onnx.shape_inference.infer_shapes(model)
+    node = next(n for n in model.graph.node if n.name == "hard")
+    integers = next(
+        n.output[0] for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == node.output[0]
+    )
+    known = {v.name: v for v in model.graph.value_info}
+    for name, kind in ((node.input[0], onnx.TensorProto.FLOAT), (integers, onnx.TensorProto.UINT8)):
+        shown = known.get(name) or onnx.helper.make_tensor_value_info(name, kind, None)
+        shown.type.tensor_type.elem_type = kind
+        model.graph.output.append(shown)
+    found = run_reference(model, feed)
+    return found[node.input[0]], found[integers].astype(int)
+
+
+@pytest.mark.parametrize("alpha", [1 / 6, 0.2, 0.31])
+@pytest.mark.parametrize("beta", [0.5, 0.3])
+def test_the_integers_are_those_of_the_function_within_rounding(alpha: float, beta: float, tmp_path: Path) -> None:
+    space = Workspace(gate(alpha, beta), tmp_path)
+    model = space.emit(space.full())
+    assert "HardSigmoid" not in {n.op_type for n in model.graph.node}
+    x, integers = shares(model, dict(space.feeds[0]))
+    want = 255 * np.clip(alpha * x + beta, 0, 1)
+    assert 0 < np.mean(want == 0) < 0.9, "the line is cut off"
+    assert 0 < np.mean(want == 255) < 0.9
+    assert np.abs(integers - want).max() <= 1.01
+    assert np.abs(integers - want)[(want == 0) | (want == 255)].max() == 0
+
+
+def test_it_is_undone_to_the_same_placement_and_function(tmp_path: Path) -> None:
+    space = Workspace(gate(), tmp_path)
+    found = extract(ir.from_proto(space.emit(space.full())), [SaturatingHardSigmoid()])
+    assert found.placement == space.full()
+    (node,) = [n for n in found.model.graph if n.op_type == "HardSigmoid"]
+    assert node.name == "hard"
+    assert node.attributes["alpha"].as_float() == pytest.approx(1 / 6, rel=1e-7)
+    assert node.attributes["beta"].as_float() == 0.5
+
+
+@pytest.mark.parametrize("read", ["by another", "outside"])
+def test_what_is_read_in_float_stays_in_float(read: str, tmp_path: Path) -> None:
+    model = gate()
+    if read == "outside":
+        model.graph.output.append(onnx.helper.make_tensor_value_info("hard_out", onnx.TensorProto.FLOAT, None))
+    else:
+        node = onnx.helper.make_node("Tanh", ["hard_out"], ["tanh_out"], "tanh")
+        model.graph.node.append(node)
+        model.graph.output.append(onnx.helper.make_tensor_value_info("tanh_out", onnx.TensorProto.FLOAT, None))
+    space = Workspace(model, tmp_path)
+    emitted = space.emit(space.label("hard"))
+    run_reference(emitted, dict(space.feeds[0]))
+    kinds = [n.op_type for n in emitted.graph.node]
+    assert ("LeakyRelu" in kinds) != ("HardSigmoid" in kinds)
