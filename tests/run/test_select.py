@@ -19,6 +19,7 @@ from inlay.cli.render import selected
 from inlay.errors import InlayError, JournalError, UsageError
 from inlay.measure.journal import Journal
 from inlay.model.load import file_sha256
+from inlay.report.exports import export
 from inlay.run.cost_database import CostDatabase
 from inlay.run.facts import MEMORY
 from inlay.run.result import pareto
@@ -148,6 +149,25 @@ def test_an_odd_result(text: str, run: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"no readable result\.json"):
         inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", fastest=True)
     assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["samples.npz", "folder/0.npz"])
+def test_no_command_on_a_run_writes_over_what_it_was_made_from(name: str, run: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    feeds = [{"x": rng.normal(0, 1, (1, 4, 6, 6)).astype(np.float32)} for _ in range(12)]
+    np.savez(tmp_path / "samples.npz", x=np.stack([f["x"] for f in feeds]))
+    (tmp_path / "folder").mkdir()
+    for i, feed in enumerate(feeds):
+        np.savez(tmp_path / "folder" / f"{i}.npz", **feed)
+    data = tmp_path / ("folder" if "/" in name else "samples.npz")
+    inlay.tune(run.parent / "m.onnx", out=tmp_path / "out", target="null", max_measurements=3, cost_db=False, data=data)
+    before = (tmp_path / name).read_bytes()
+    with pytest.raises(UsageError, match="overwrite"):
+        inlay.select(tmp_path / "out", to=tmp_path / name, fastest=True)
+    with pytest.raises(UsageError, match="overwrite"):
+        export(tmp_path / "out", "csv", tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before
+    inlay.select(tmp_path / "out", to=tmp_path / "other.npz", fastest=True)  # the control
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from inlay.files import refuse_overwriting, replacing
 from inlay.report.folder import FinishedRun, read_run
 from inlay.report.kernels import unit_rows
 from inlay.run.evidence import FLOAT, Evidence
+from inlay.run.finished import inputs_of
 from inlay.trial import Failed, Measured
 
 _QUANT_TYPES = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}
@@ -39,7 +40,9 @@ def export(folder: Path, form: str, to: Path | None) -> Path:
     path = folder / name if to is None else to
     kept = [folder / own for own in ("model.onnx", "result.json", "run.sqlite", "recipe.yaml", "report.html")]
     refuse_overwriting([path], kept)
-    content = write(read_run(folder))
+    run = read_run(folder)
+    refuse_overwriting([path], inputs_of(run.result))
+    content = write(run)
     with replacing(path) as fresh:
         fresh.write_bytes(content)
     return path

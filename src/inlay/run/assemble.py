@@ -71,6 +71,7 @@ def assemble(
         data={
             "kind": inputs.samples.kind,
             "samples": len(inputs.samples),
+            "sources": [str(path) for path in inputs.sources],
             "calibration_samples": len(parts.calibration),
             "selection_samples": len(parts.selection),
             "validation_samples": len(parts.verification) if parts.verified else 0,

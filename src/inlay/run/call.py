@@ -145,8 +145,16 @@ def request_of(function: Callable[..., Any], call: Mapping[str, Any], target: Ta
         raise UsageError(f"--strategy {strategy}: give {', '.join(STRATEGIES)}")
     if config.pattern_cache is not None:
         PatternCache.load(config.pattern_cache)  # a cache that cannot be read is an error before any work is done
+    further = [Path(g) for g in (data, labels, recipe, baseline, cache) if isinstance(g, str | Path)]
     return TuneRequest(
-        given.file, Path(call["out"]), samples, config, measure, call["restart"], call["progress"] or Logged()
+        given.file,
+        Path(call["out"]),
+        samples,
+        config,
+        measure,
+        call["restart"],
+        call["progress"] or Logged(),
+        sources=tuple(g.absolute() for g in further if g.exists()),
     )
 
 

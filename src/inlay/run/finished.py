@@ -1,10 +1,12 @@
-"""Candidates of a finished run, written again from its journal without search or calibration."""
+"""A finished run: what it was made from, and its candidates, written again without search or calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from inlay.data import files_of
 from inlay.errors import JournalError
 from inlay.measure.journal import Journal
 from inlay.model.load import ModelFile
@@ -48,3 +50,15 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
             raise JournalError(f"{journal.path} is damaged: {error!r} does not fit {file.path}") from error
 
     return write
+
+
+def inputs_of(result: Mapping[str, Any]) -> list[Path]:
+    """The files that a run was made from, by the content of its ``result.json``; what is damaged is passed over.
+
+    Those of older versions name the model alone.
+    """
+    model, data = result.get("model"), result.get("data")
+    found = [model.get("path")] if isinstance(model, Mapping) else []
+    sources = data.get("sources") if isinstance(data, Mapping) else None
+    found += sources if isinstance(sources, list) else []
+    return [path for source in found if isinstance(source, str) and "\0" not in source for path in files_of(source)]

@@ -60,6 +60,7 @@ class TuneRequest:
         progress: hears what happens.
         lab: where latency is measured, and by which clock; this machine's own by default.
         before_s: seconds of the budget that the command has used up before this.
+        sources: files and folders besides the model that all this was read from: no command on the run overwrites them.
     """
 
     file: ModelFile
@@ -71,6 +72,7 @@ class TuneRequest:
     progress: Progress = field(default_factory=Silent)
     lab: Lab = field(default_factory=Lab)
     before_s: float = 0.0
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,7 @@ class RunInputs:
         workload: what latency is measured on.
         metric: the function behind ``config.bound.metric``, or None.
         out: folder of the results.
+        sources: what all this was read from besides the model.
     """
 
     config: TuneConfig
@@ -96,6 +99,7 @@ class RunInputs:
     workload: Workload
     metric: Metric | None
     out: Path
+    sources: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, asked: TuneRequest, rng: np.random.Generator) -> RunInputs:
@@ -120,7 +124,7 @@ class RunInputs:
         parts = split(samples, rng, others=_MOST_COUNTED if counted else _MOST_SAMPLES)
         every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
         workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes, batches)
-        return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out)
+        return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out, asked.sources)
 
     @property
     def frozen(self) -> dict[str, int]:

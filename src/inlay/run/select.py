@@ -20,7 +20,7 @@ from inlay.model.load import ModelFile, file_sha256, load
 from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, SIZE
-from inlay.run.finished import TOO_OLD, writer_of
+from inlay.run.finished import TOO_OLD, inputs_of, writer_of
 from inlay.trial import Accuracy, Measured
 
 
@@ -121,34 +121,35 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256, baseline = _model(folder)
+    path, sha256, baseline, given = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
-        done = _select(journal, path, sha256, out, wish)
+        done = _select(journal, path, sha256, out, wish, given)
         return replace(done, given_bytes=baseline.get("size_bytes"), given_memory=baseline.get("memory_bytes"))
     finally:
         journal.close()
 
 
-def _model(folder: Path) -> tuple[Path, str, dict[str, Any]]:
-    """The model of the run, its digest then, and what was measured of it."""
+def _model(folder: Path) -> tuple[Path, str, dict[str, Any], list[Path]]:
+    """The model of the run, its digest then, what was measured of it, and every file that the run was made from."""
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf8"))
         model = result["model"]
-        return Path(model["path"]), str(model["sha256"]), dict(result["baseline"])
+        return Path(model["path"]), str(model["sha256"]), dict(result["baseline"]), inputs_of(result)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
 
 
-def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish) -> Selected:
+def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, given: Sequence[Path]) -> Selected:
     file = load(path)
     if file.sha256 != sha256:
         raise UsageError(f"{path} has changed since the run: its digest is not the one in result.json")
     trial, measured = _chosen(journal, wish, file)
     refuse_overwriting(
-        [out, out.with_name(f"{out.name}.data")], [*file.files, journal.path, journal.path.with_name("result.json")]
+        [out, out.with_name(f"{out.name}.data")],
+        [*file.files, *given, journal.path, journal.path.with_name("result.json")],
     )
     placement = journal.placement(trial.candidate)
     if placement is None:
