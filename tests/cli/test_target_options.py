@@ -11,7 +11,7 @@ import inlay
 from inlay import api
 from inlay.errors import UsageError
 from inlay.targets.base import TargetSpec
-from inlay.targets.registry import describe
+from inlay.targets.registry import create, describe
 from inlay.testing import residual_model
 from tests.support.command_line import FAST, RunCommand, failed, nothing_written
 from tests.support.fixtures import SaveModel
@@ -27,6 +27,8 @@ def test_values_are_of_the_kind_that_the_target_takes() -> None:
 def test_threads_are_an_option_like_others() -> None:
     assert describe("ort-cpu", ["threads=2"], threads=1).options == {"threads": 2}
     assert describe("ort-cpu", [], threads=3).options == {"threads": 3}
+    with pytest.raises(UsageError, match=r"threads=1000000: the machine that measures has \d+ cores"):
+        create(describe("ort-cpu", [], threads=1_000_000)).fingerprint()
     with pytest.raises(UsageError, match="--threads 3 contradicts --target-option threads=2"):
         describe("ort-cpu", ["threads=2"], threads=3)
 

@@ -21,7 +21,7 @@ from inlay.measure.journal import Journal
 from inlay.model.load import file_sha256
 from inlay.report.exports import export
 from inlay.run.cost_database import CostDatabase
-from inlay.run.facts import MEMORY
+from inlay.run.facts import BASELINE_NS, MEMORY
 from inlay.run.result import pareto
 from inlay.targets.base import Fingerprint
 from inlay.trial import Measured
@@ -209,6 +209,19 @@ def test_a_damaged_row(table: str, column: str, value: object, run: Path, tmp_pa
     with pytest.raises(InlayError):
         inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", fastest=True)
     assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.parametrize("ns", ["NaN", "0.0", "-5", "1e999"])
+def test_no_time_that_anything_takes_is_read_from_a_journal(ns: str, run: Path, tmp_path: Path) -> None:
+    shutil.copy(run / "run.sqlite", tmp_path / "run.sqlite")
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.sqlite")) as db:
+        assert db.execute("UPDATE facts SET value = ? WHERE key = 'baseline_ns'", (ns,)).rowcount == 1
+        db.commit()
+    with (
+        contextlib.closing(Journal(tmp_path / "run.sqlite", None)) as journal,
+        pytest.raises(JournalError, match="damaged"),
+    ):
+        journal.fact(BASELINE_NS)
 
 
 def test_forecasts_are_reported(run: Path) -> None:

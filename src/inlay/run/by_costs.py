@@ -129,7 +129,7 @@ def choose_by_costs(
     prepared, samples = one_shot.prepared, one_shot.samples
     bound_db = bound_db if one_shot.real else None
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
-    numbers = halves(len(samples))[0][:_JUDGED]
+    numbers = halves(len(samples))[0][: min(_JUDGED, len(one_shot.reference))]
     few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), margin=False)
     calibrating_s = _CALIBRATING * deadline.left
     calibration = CalibrationChoice(_METHODS[0])

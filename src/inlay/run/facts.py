@@ -6,6 +6,7 @@ session; :mod:`inlay.run.select` reads the calibration to write a candidate of a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
@@ -64,7 +65,13 @@ def _kernels_as_json(kernels: list[KernelTime]) -> list[list[Any]]:
     return [list(astuple(k)) for k in kernels]
 
 
-BASELINE_NS = Fact("baseline_ns", float)
+def _nanoseconds(data: float) -> float:
+    if not 0.0 < float(data) < math.inf:
+        raise ValueError(f"{data} ns: no time that anything takes")
+    return float(data)
+
+
+BASELINE_NS = Fact("baseline_ns", _nanoseconds)
 """Median latency of the given model, nanoseconds."""
 SAMPLES: Fact[tuple[int, int]] = Fact("samples", lambda data: (int(data[0]), int(data[1])), list)
 """Samples that candidates are judged on, and the winner."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 from functools import lru_cache
 from pathlib import Path
 
+from inlay.errors import UsageError
+
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU0 = Path("/sys/devices/system/cpu/cpu0")
+_THREADS_PER_CORE = 4
+"""More of them are no wish of anybody's, and a runtime that starts them does not answer for a long time."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
@@ -25,6 +30,13 @@ def cpu_name() -> str:
     """The processor's name for people."""
     found = next((text for name, text in _entries() if name == "model name"), "")
     return found or platform.processor() or "unknown"
+
+
+def refuse_idle_threads(threads: int) -> None:
+    """Raise UsageError for many times as many threads as this machine, which measures, has cores."""
+    cores = os.cpu_count() or threads
+    if threads > _THREADS_PER_CORE * cores:
+        raise UsageError(f"threads={threads}: the machine that measures has {cores} cores; give {cores} or fewer")
 
 
 @lru_cache(maxsize=1)

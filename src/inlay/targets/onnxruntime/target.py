@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
-from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes
+from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes, refuse_idle_threads
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import SessionExecutable, building, infer, settings
@@ -87,7 +87,12 @@ class OrtCpuTarget:
         self.threads = threads
 
     def fingerprint(self) -> Fingerprint:
-        """Runtime version, CPU, the ISA flags that its kernels choose by, and threads."""
+        """Runtime version, CPU, the ISA flags that its kernels choose by, and threads.
+
+        Raises:
+            UsageError: there are far more threads than cores.
+        """
+        refuse_idle_threads(self.threads)
         flags = cpu_flags()
         return Fingerprint(
             self.name,
