@@ -225,7 +225,8 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     elif not done.quantizable:
         yield "  THIS IS THE FLOAT MODEL: the target runs none of its operators in 8 bits."
     elif how.rejected is not None:
-        yield f"  Float is the fastest: the best in low precision had {ratio(how.rejected)}; inlay tune searches on."
+        what = "Float is the fastest" if how.rejected.value <= 1.0 else "No gain over float is certain"
+        yield f"  {what}: the best in low precision had {ratio(how.rejected)}; inlay tune searches on."
     elif not done.ports:
         yield "  Float is expected to be the fastest; nothing was timed. inlay tune measures."
     elif how.timed is not None:

@@ -119,6 +119,8 @@ def _block(channels: int, rows: int) -> onnx.ModelProto:
     net.add("GlobalAveragePool", gated)
     net.add("HardSigmoid", net.conv(channels, channels, act=""))
     net.add("Mul", gated, net.last)
+    plain = net.conv(channels, channels, act="")
+    net.add("Mul", plain, net.add("HardSigmoid", plain))
     wide = net.conv(channels, 2 * channels, 3)
     net.add("Concat", wide, gated, axis=1)
     net.conv(3 * channels, channels, act="LeakyRelu")
