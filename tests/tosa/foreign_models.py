@@ -52,6 +52,11 @@ def _average_pool(b: Builder, x: str) -> str:
     return b.node("pool", "AveragePool", [x], kernel_shape=[2, 2], strides=[2, 2])
 
 
+def _spatial_mean(b: Builder, x: str) -> str:
+    gate = b.node("gate", "Sigmoid", [b.node("mean", "ReduceMean", [x], axes=[2, 3])])
+    return b.node("mul", "Mul", [x, gate])
+
+
 def _hard_swish(b: Builder, x: str) -> str:
     x = b.conv("before", x, 8)
     shifted = b.node("shift", "Add", [x, b.constant("three", np.float32(3.0))])
@@ -135,6 +140,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "spell PRelu out": between_convs(_prelu),
         "turn BatchNormalization into Conv": between_convs(_batch_norm),
         "turn AveragePool into Conv": between_convs(_average_pool),
+        "turn ReduceMean into GlobalAveragePool": between_convs(_spatial_mean),
         "gather HardSigmoid": between_convs(_hard_swish),
         "gather HardSwish": between_convs(_hard_swish),
         "gather attention": attention(),
@@ -154,6 +160,7 @@ def rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "transposed convolution as convolution": upsampling_model(),
         "space to depth": small_model(),
         "off zero": small_model(),
+        "saturating hard sigmoid": between_convs(_hard_swish),
         "row tiling": large_image_model(),
         "dynamic LSTM": recurrent_model(),
         "dynamic product": recurrent_model(),

@@ -15,6 +15,7 @@ from inlay.targets.onnxruntime.passes.gemm import gather_gemm
 from inlay.targets.onnxruntime.passes.lrn import spell_out_lrn
 from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
 from inlay.targets.onnxruntime.passes.skip_normalization import keep_additions_apart
+from inlay.targets.onnxruntime.passes.spatial_mean import mean_to_pool
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
@@ -44,6 +45,12 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         averagepool_to_conv,
         "the 8-bit AveragePool is slow",
         "26 against 411 us for 2x2 over 1x128x56x56",
+    ),
+    FloatRewrite(
+        "turn ReduceMean into GlobalAveragePool",
+        mean_to_pool,
+        "the mean of all pixels has an integer kernel by that name only",
+        "four blocks with gates in 8 bits: 0.72 of the time",
     ),
     FloatRewrite(
         "gather HardSigmoid",

