@@ -64,6 +64,10 @@ def _hard_swish(b: Builder, x: str) -> str:
     return b.node("out", "Div", [b.node("mul", "Mul", [x, clipped]), "six"])
 
 
+def _hard_swish_operator(b: Builder, x: str) -> str:
+    return b.node("act", "HardSwish", [b.conv("before", x, 8)])
+
+
 def _bias(b: Builder, x: str) -> str:
     return b.node("act", "Relu", [b.node("sum", "Add", [x, b.constant("row", b.rng.standard_normal(16))])])
 
@@ -142,6 +146,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "turn AveragePool into Conv": between_convs(_average_pool),
         "turn ReduceMean into GlobalAveragePool": between_convs(_spatial_mean),
         "gather HardSigmoid": between_convs(_hard_swish),
+        "spell HardSwish out": between_convs(_hard_swish_operator),
         "gather HardSwish": between_convs(_hard_swish),
         "gather attention": attention(),
         "gather MatMul and Add into Gemm": _dense(),

@@ -12,6 +12,7 @@ from inlay.targets.onnxruntime.passes.average_pool import averagepool_to_conv
 from inlay.targets.onnxruntime.passes.batch_norm import batchnorm_to_conv
 from inlay.targets.onnxruntime.passes.broadcast_constants import write_out_constants
 from inlay.targets.onnxruntime.passes.gemm import gather_gemm
+from inlay.targets.onnxruntime.passes.hard_swish import spell_out_hardswish
 from inlay.targets.onnxruntime.passes.lrn import spell_out_lrn
 from inlay.targets.onnxruntime.passes.prelu import spell_out_prelu
 from inlay.targets.onnxruntime.passes.skip_normalization import keep_additions_apart
@@ -57,6 +58,12 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         gather_hardsigmoid,
         "HardSigmoid is fused into the Conv before it; the four operators that exporters write are not",
         "optimized graphs of ppocr_cls",
+    ),
+    FloatRewrite(
+        "spell HardSwish out",
+        spell_out_hardswish,
+        "the runtime does the same to it, and its parts have integer kernels",
+        "functions that ONNX Runtime 1.31 inlines",
     ),
     FloatRewrite(
         "gather attention",
