@@ -14,7 +14,7 @@ runs there, nothing can be confirmed: the readings of the search are the evidenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -249,23 +249,13 @@ class Confirmation:
         latency = {key: found.latency for key, found in searched.items() if isinstance(found, Measured)}
         proven = [e for e in contenders if e.key in latency and latency[e.key].speedup.shows_gain()]
         ranked = sorted(proven, key=lambda e: -latency[e.key].speedup.low)
-        champion = next((e for e in self._while_time(ranked) if verifier.keeps(e)), self._given)
+        champion = next((e for e in ranked if verifier.keeps(e)), self._given)
         base, champion = (e.with_readings(np.array([latency[e.key].ns])) for e in (self._given, champion))
         gained = latency[champion.key].speedup
         over_float = next((ratio_of(gained, latency[e.key].speedup) for e in contenders if e.is_float), gained)
         best = replace(best_of(champion, gained, over_float, verifier.accuracy(champion)), confirmed=False)
         trouble = f"NOT CONFIRMED: {error}; the figures are those of the search"
         return self._confirmed(best, base, champion, verifier, effort, [trouble])
-
-    def _while_time(self, entries: Sequence[Entry]) -> Iterator[Entry]:
-        """The first of ``entries``, and others as long as there is time for what the last one took."""
-        deadline, took = self.plan.before_writing, 0.0
-        for entry in entries:
-            if took and not deadline.fits(took):
-                return
-            begun = deadline.clock()
-            yield entry
-            took = deadline.clock() - begun
 
     @property
     def _given(self) -> Entry:
@@ -326,13 +316,17 @@ class Confirmation:
 
 
 class _Verifier:
-    """Judges contenders on the unseen samples, each at most once; without such samples all are kept."""
+    """Judges contenders on the unseen samples, each at most once; without such samples all are kept.
+
+    One is judged in any case, and others while there is time: one that hangs or ends its process takes seconds.
+    """
 
     def __init__(self, context: Confirmation) -> None:
         self._context = context
         self._known: dict[str, Accuracy | Failed | None] = {}
         self._rejected: list[Rejected] = []
         self._each_db: dict[str, tuple[float, ...]] = {}
+        self._longest_s = 0.0
         self.troubles: list[str] = []
         given = context.judged[0]
         exact = given.trial.outcome  # it is its own reference
@@ -349,8 +343,13 @@ class _Verifier:
         reference = self._reference
         if reference is None or self._context.unseen is None:
             return True
+        deadline = self._context.plan.deadline
         if entry.key not in self._known:
+            if self._longest_s and not deadline.fits(self._longest_s):
+                return False
+            begun = deadline.clock()
             found = self._judge(entry, reference, self._context.unseen)
+            self._longest_s = max(self._longest_s, deadline.clock() - begun)
             self._known[entry.key] = found
             if isinstance(found, Failed) or not found.feasible:
                 self._rejected.append(Rejected(entry.candidate, found))

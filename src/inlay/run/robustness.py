@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
-from inlay.errors import Ended, RunFailed, TargetError
+from inlay.errors import Ended, RunFailed, TargetError, TimedOut
 from inlay.quant.accuracy import Bound, Judge, Outputs
 
 RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
@@ -96,16 +96,19 @@ class StressTest:
 def _outputs(run: RunFiles, paths: Sequence[Path]) -> Sequence[Outputs | None]:
     """Outputs for each file; None where the model does not run on it.
 
-    Behind one that ends the runtime's process no other is tried: it is started anew each time, which takes seconds.
+    Behind one that ends the runtime's process or takes too long no other is tried: that costs seconds each time.
     """
+    found = list[Outputs | None]()
     try:
         return run(paths) if paths else []
+    except TimedOut:
+        return [None] * len(paths)
     except RunFailed:
-        found = list[Outputs | None]()
+        pass
     for path in paths:
         try:
             found += run([path])
-        except Ended:
+        except (Ended, TimedOut):
             break
         except TargetError:
             found.append(None)

@@ -1,4 +1,4 @@
-"""``HardSwish`` as ``x * HardSigmoid(x)``, as which ONNX defines it and ONNX Runtime, which has no kernel of it, runs it.
+"""``HardSwish`` as ``x * HardSigmoid(x)``: so ONNX defines it, and so ONNX Runtime runs it, which has no kernel for it.
 
 Spelled out, both parts have an integer kernel (``rewrites/saturating_hard_sigmoid.py``).
 """
