@@ -15,7 +15,7 @@ import pytest
 
 import inlay
 from inlay.data import Samples, StressSet, Variation, load_feed
-from inlay.errors import Ended, RunFailed, UsageError
+from inlay.errors import Ended, RunFailed, TargetError, TimedOut, UsageError
 from inlay.run.robustness import Robustness, StressTest
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
@@ -93,6 +93,10 @@ class _Dying(_Refusing):
             raise Ended("died") from None
 
 
+def _raising(error: TargetError, _: Sequence[Path]) -> list[dict[str, np.ndarray]]:
+    raise error
+
+
 def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     arrays = [np.full(n, n, np.float32) for n in (4, 3, 4)]
     stress = StressSet(tuple(Variation(f"way {i}", {"x": a}, 0) for i, a in enumerate(arrays)))
@@ -108,6 +112,9 @@ def test_variations_that_the_model_refuses_are_left_out(tmp_path: Path) -> None:
     assert found.varied_db["way 2"] == pytest.approx(20.0, abs=1e-3)
     assert str(found) == "30.0 dB on the samples, 20.0 dB with way 2, the worst of 2 ways to vary them"
     assert str(Robustness(30.0, {"way": 20.0})) == "30.0 dB on the samples, 20.0 dB with way"
+    for number, error in enumerate((TimedOut("hangs"), TargetError("raises"))):
+        test = StressTest.of(stress, given, tmp_path / f"failing {number}", partial(_raising, error))
+        assert not test.names
     run = partial(_Dying().run, cast(Artifact, SimpleNamespace()))
     assert list(StressTest.of(stress, given, tmp_path / "dying", run).names) == ["way 0"]
     nothing = StressTest.of(StressSet(), given, tmp_path / "none", run)

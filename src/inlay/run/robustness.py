@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
-from inlay.errors import Ended, RunFailed, TargetError, TimedOut
+from inlay.errors import Ended, TargetError, TimedOut
 from inlay.quant.accuracy import Bound, Judge, Outputs
 
 RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
@@ -103,7 +103,7 @@ def _outputs(run: RunFiles, paths: Sequence[Path]) -> Sequence[Outputs | None]:
         return run(paths) if paths else []
     except TimedOut:
         return [None] * len(paths)
-    except RunFailed:
+    except TargetError:
         pass
     for path in paths:
         try:
