@@ -10,7 +10,7 @@ import onnx_ir as ir
 from inlay.explain.executed import operators_of
 from inlay.model.graph import Graph
 from inlay.quant.site import Site
-from inlay.space.rules import Rules
+from inlay.space.rules import Rules, no_form_of
 from inlay.targets.preconditions import Precondition
 
 
@@ -56,7 +56,7 @@ def suspects(graph: ir.Graph, plain: Graph, rules: Rules, rows: Sequence[Precond
         if plain.has_node(name):
             why = rules.rejection(plain, plain.node(name)) or ""
         elif rules.ops.get(node.op_type) is None:
-            why = f"{node.op_type} has no low-precision form on this target"
+            why = no_form_of(node.op_type)
         faults = () if why else tuple(_faults(site, rows))
         found[name] = Suspect(name, faults, why, frozenset(_zone(site)))
     return found

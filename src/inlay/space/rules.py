@@ -120,6 +120,16 @@ class Form:
         return tuple((Port(node.name, s), qtype) for s, qtype in types.items() if qtype is not None)
 
 
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+
+
+def no_form_of(op_type: str) -> str:
+    """The reason for people why an operator without a row stays in float."""
+    if op_type in _CONTROL_FLOW:
+        return f"the operators inside {op_type} stay as they are"
+    return f"{op_type} has no low-precision form on this target"
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a target can run in low precision, and in which types.
@@ -235,7 +245,7 @@ class Rules:
         """Why ``node`` cannot run in low precision here, or None when it can."""
         rule = self.rule(node)
         if rule is None:
-            return self.barred or f"{node.op_type} has no low-precision form on this target"
+            return self.barred or no_form_of(node.op_type)
         for condition in rule.conditions:
             reason = condition(graph, node)
             if reason:
