@@ -29,6 +29,9 @@ _ERRORS: dict[str, type[TargetError]] = {kind.stage: kind for kind in (CompileFa
 _REFUSALS = (CompileFailed, TimedOut)
 """What is not tried again: a runtime that refuses a model will refuse it again, and a hang has cost enough time."""
 
+_LIMITS = {"unload": policy.CLOSE_LIMIT_S, "target": policy.START_LIMIT_S}
+"""Seconds that messages may take whatever the budget is."""
+
 Limit = Callable[[], float]
 """Seconds that the next message may take."""
 
@@ -155,7 +158,11 @@ class Worker:
         self.deterministic: bool
         self.lacks: frozenset[Lack]
         try:
-            self._insist(self._start)
+            try:
+                self._start()
+            except TargetError:  # also where it hangs: no model is to blame
+                self._kill()
+                self._start()
         except BaseException:  # also where it is interrupted: nobody else could end the process
             self.close()
             raise
@@ -361,7 +368,7 @@ class Worker:
         self.took[do].append(seconds / max(1, len(arguments.get("feeds", ())), len(arguments.get("keys", ()))))
 
     def _answer(self, child: Child, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        limit_s = min(self._limit(), policy.CLOSE_LIMIT_S) if do == "unload" else self._limit()
+        limit_s = min(self._limit(), _LIMITS.get(do, math.inf))
         try:
             (answer,) = child.ask([json.dumps({"do": do, "with": arguments}).encode()], limit_s)
         except ChildDied as error:

@@ -33,6 +33,7 @@ RECENT_MESSAGES = 5  # of each kind that tell what the next one takes: few, as t
 RESIDENT_FEEDS = 64  # feeds that a worker holds in memory: samples by the thousand are read again instead
 MOST_DEATHS = 2  # processes that a model may end while it is built, before it is refused at once: each takes seconds
 MESSAGE_LIMIT_S = 600.0  # seconds that a message may take before the worker is killed, by default
+START_LIMIT_S = 120.0  # seconds that a runtime gets to load: some take ten on a busy machine
 CLOSE_LIMIT_S = 5.0  # seconds that a runtime gets to free a model: ending its process frees it as well
 MARKER_BYTES = 128  # of a model's key, as a worker marks which model it is at work on; keys of 64 to 70 are usual
 MEMORY_RUNS = 2  # inferences on each feed: runtimes learn in the first how large a block of memory to ask for

@@ -61,7 +61,9 @@ class Session:
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
         self._costs = FREE  # until the given model has run
-        self._deadline = Deadline(clock=self.lab.clock)  # none, until the plan is made
+        self._deadline = Deadline(clock=self.lab.clock)  # what earlier sessions took is known when the plan is made
+        if inputs.config.budget_s is not None:
+            self._deadline = Deadline(begun + inputs.config.budget_s, self.lab.clock)
         starting = self.lab.clock()
         self.worker = self.start_worker(inputs.config.target, work, self.limit_s)
         self.worker_s = self.lab.clock() - starting
