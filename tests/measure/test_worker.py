@@ -20,6 +20,7 @@ from inlay.errors import BadReading, CompileFailed, Ended, RunFailed, TargetErro
 from inlay.measure import policy
 from inlay.measure.client import Worker
 from inlay.measure.worker import PROTOCOL, Service
+from inlay.model.child import Child
 from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.registry import available, create
@@ -96,6 +97,8 @@ class FakeExecutable(NullExecutable):
     def close(self):
         if self._path.stem == "stuck":
             raise ValueError("the model is in use")
+        if self._path.stem == "never-closes":
+            time.sleep(3600)
         super().close()
 '''
 
@@ -178,6 +181,27 @@ def test_a_crash_is_a_value_and_the_worker_recovers(
     with pytest.raises(RunFailed, match=r"died in time \(signal SIGABRT\)"):
         worker.time([good, artifact("slow-death")], feed, 1, 1000, 0)
     assert worker.time([good], feed, 2, 1000, 0).ns.shape == (2, 1)
+
+
+def test_a_runtime_that_hangs_in_freeing_a_model_is_not_asked_again(
+    tmp_path: Path, artifact: Callable[..., Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    send = Worker._answer
+
+    def noted(self: Worker, child: Child, do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        asked.append(do)
+        return send(self, child, do, arguments)
+
+    monkeypatch.setattr(Worker, "_answer", noted)
+    with impatient(tmp_path) as worker:
+        for _ in range(3):
+            worker._limit = lambda: 60.0
+            worker.load(artifact("never-closes"))
+            worker._limit = lambda: 0.5
+            worker.drop(artifact("never-closes"))
+    assert asked.count("unload") == 1
+    assert asked.count("target") == 3
 
 
 def test_a_model_that_ends_every_process_is_refused_without_another(

@@ -147,6 +147,7 @@ class Worker:
         self._folder = folder
         self._limit = limit
         self._child: Child | None = None
+        self._frees = True
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
         self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last
@@ -207,14 +208,20 @@ class Worker:
         return self._graphs.get(artifact.digest, "")
 
     def drop(self, artifact: Artifact) -> None:
-        """Free a model; where the runtime fails to, its process is ended, which frees all."""
+        """Free a model; where the runtime fails to, its process is ended, which frees all.
+
+        One that took too long once is not asked again: starting a process takes less.
+        """
         if artifact.digest in self._resident:
             self._resident.discard(artifact.digest)
-            if self._alive:
+            if self._alive and self._frees:
                 try:
                     self._ask("unload", key=artifact.digest)
-                except TargetError:
+                except TargetError as error:
+                    self._frees = not isinstance(error, TimedOut)
                     self._kill()
+            elif self._alive:
+                self._kill()
 
     def run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
         """Outputs by name for every feed. Raises TargetError."""
