@@ -187,14 +187,17 @@ def _same_grids(site: Site) -> None:
                 set_grid(q, given.dtype, given.scale, given.zero)
 
 
+_WRITTEN_AS = {"ConvTranspose": "Conv and DepthToSpace", "HardSigmoid": "the saturation of a QuantizeLinear"}
+"""By operators without an integer kernel: as what the rewrites of this target write them."""
+
+
 def _own_form(site: Site) -> str:
-    return f"{site.node.op_type} has no integer kernel here: Inlay writes it as Conv and DepthToSpace"
+    op_type = site.node.op_type
+    return f"{op_type} has no integer kernel here: Inlay writes it as {_WRITTEN_AS[op_type]}"
 
 
 _ROWS = (
-    Precondition(
-        "needs-rewrite", _own_form, None, "quantize it with inlay", ops=frozenset({"ConvTranspose"}), alone=True
-    ),
+    Precondition("needs-rewrite", _own_form, None, "quantize it with inlay", ops=frozenset(_WRITTEN_AS), alone=True),
     NOT_QUANTIZED,
     FLOAT_INPUT,
     FLOAT_WEIGHT,
