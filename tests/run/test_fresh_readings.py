@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ class Process:
     """Stands in for a worker: models of 1 ms, but those named ``bad`` fail, and a share of blocks is preempted."""
 
     deterministic = False
+    took: ClassVar[dict[str, tuple[float, ...]]] = {"load": ()}
 
     def __init__(self, preempted: float, rng: np.random.Generator) -> None:
         self._preempted, self._rng = preempted, rng
@@ -107,6 +108,7 @@ class Device:
     """
 
     deterministic = False
+    took: ClassVar[dict[str, tuple[float, ...]]] = {"load": ()}
 
     def __init__(self, fails_after: int = 1000, slow: float = 1.0, meeting: threading.Barrier | None = None) -> None:
         self.left, self.slow, self.meeting = fails_after, slow, meeting

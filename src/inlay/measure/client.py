@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from inlay.data import load_feed
-from inlay.errors import BadReading, CompileFailed, Ended, RunFailed, TargetError, TimedOut, UsageError
+from inlay.errors import BadReading, CompileFailed, Ended, Late, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure import policy
 from inlay.measure.worker import PROTOCOL, write_marker
 from inlay.model.child import Child, ChildDied
@@ -257,25 +257,32 @@ class Worker:
             blocks: how many.
             slot_ns: nanoseconds that one reading should take at least.
             seed: of the order within blocks.
-            left_s: seconds that are left; no block but the first is begun that would take longer.
+            left_s: seconds that are left; no block but the first is begun that would take longer, and no model built
+                that would take as long as the one before.
 
         Raises:
             TargetError: a model failed in the first block.
+            Late: there was no time to build all of them.
         """
         found: list[dict[str, Any]] = []
         for each in np.random.default_rng(seed).integers(2**31, size=blocks):
             if found and left_s() < self.took["time"][-1] * len(artifacts):
                 break
             try:
-                found.append(self._insist(partial(self._block, artifacts, feed, slot_ns, int(each))))
+                found.append(self._insist(partial(self._block, artifacts, feed, slot_ns, int(each), left_s)))
             except TargetError:
                 if not found:
                     raise
                 break
         return Timing.of(found)
 
-    def _block(self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int) -> dict[str, Any]:
+    def _block(
+        self, artifacts: Sequence[Artifact], feed: Path, slot_ns: int, seed: int, left_s: Callable[[], float]
+    ) -> dict[str, Any]:
         for artifact in artifacts:
+            built, took = artifact.digest in self._resident and self._alive, self.took["load"]
+            if not built and took and left_s() < took[-1]:
+                raise Late("the budget was spent while the models to be timed were built")
             self._load(artifact)
         return self._ask("time", keys=[a.digest for a in artifacts], feed=str(feed), slot_ns=slot_ns, seed=seed)
 

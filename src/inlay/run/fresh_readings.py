@@ -68,6 +68,7 @@ class FreshReadings:
     given_up: dict[str, str] = field(default_factory=dict)
     disagreed: dict[str, str] = field(default_factory=dict)
     preempted: list[bool] = field(default_factory=list)
+    _builds_s: list[float] = field(default_factory=list)  # that models took in the last process
     _failed_s: list[float] = field(default_factory=list)  # that processes took which failed
     _seeds: deque[int] = field(default_factory=deque)  # drawn for processes that were not needed after all
 
@@ -171,6 +172,7 @@ class FreshReadings:
         remain do they count. Where the time ends, no further block is begun.
         """
         expected_s = self._failed_s[-1] if len(self._failed_s) > 1 else 0.0  # again and again: it will be so once more
+        expected_s = max(expected_s, len(entries) * max(self._builds_s, default=0.0))
         if not self.deadline.left or not self.deadline.fits(expected_s):
             raise Late("the budget was spent before contenders could be measured in fresh processes")
         begun = self.deadline.clock()
@@ -189,7 +191,10 @@ class FreshReadings:
             def left_s() -> float:
                 return self.deadline.left
 
-            found = fresh.time(files, self.feed, blocks, slot_ns, seed, left_s)
+            try:
+                found = fresh.time(files, self.feed, blocks, slot_ns, seed, left_s)
+            finally:
+                self._builds_s[:] = fresh.took["load"]
             took_s = self.deadline.clock() - begun
             if found.preempted.any() and not fresh.deterministic and self.deadline.fits(_RESERVE * took_s):
                 with contextlib.suppress(TargetError):  # the first blocks count all the same
