@@ -29,6 +29,15 @@ def transposed_between_convs() -> onnx.ModelProto:
     return b.model()
 
 
+def swish_between_convs() -> onnx.ModelProto:
+    """``x * HardSigmoid(x)`` of a convolution, read by another."""
+    b = Builder()
+    x = b.conv("first", b.input("x", (1, 3, 8, 8)), 6)
+    gate = b.node("gate", "HardSigmoid", [x], alpha=0.05)  # below 1: with a power of two as scale, the type ends there
+    b.output(b.conv("last", b.node("swish", "Mul", [x, gate]), 4))
+    return b.model()
+
+
 class TestNull(TargetTestCase):
     def target(self) -> Target:
         return NullTarget()
@@ -44,7 +53,8 @@ class TestOrtCpu(TargetTestCase):
         return OrtCpuTarget()
 
     def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
-        return {**super().rewrite_models(), "float transposed convolution": transposed_between_convs()}
+        own = {"float transposed convolution": transposed_between_convs(), "hard swish": swish_between_convs()}
+        return {**super().rewrite_models(), **own}
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         return float_rewrite_models()
