@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from inlay.space.rules import Rules
 
 _LIMIT_S = 600.0  # seconds that one request may take
+_REWRITTEN = frozenset({"HardSigmoid"})  # in integers only as rewrites of the CPU's target write it
 _MACHINE = "wasm32"  # neither x86 nor Arm: no kernel of the CPU's own, and no sums that saturate
 
 
@@ -62,7 +64,9 @@ class OrtWebTarget:
         """Those of ONNX Runtime on a CPU without kernels of its own: the graph is optimized by the same code."""
         from inlay.targets.onnxruntime.rules import rules_for
 
-        return rules_for(_MACHINE, frozenset())
+        rules = rules_for(_MACHINE, frozenset())
+        own = {op_type: row for op_type, row in rules.ops.items() if op_type not in _REWRITTEN}
+        return replace(rules, ops=own)
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
         """None: those of the CPU were measured on its kernels."""
