@@ -6,13 +6,16 @@ its own draws. ONNX Runtime has no integer HardSigmoid: it dequantizes, computes
 multiplication behind it (a hard swish, a gate) stays in float, too. A ``LeakyRelu`` of slope 1, which changes nothing,
 lets the runtime take all of it as one table of 256 results, QLinearLeakyRelu.
 
-The zero point is the integer nearest to ``beta`` in steps of the result, so the line is off by up to half a step.
+The zero point is ``beta`` in steps of the result. So that it is an integer, the result's scale becomes a bit smaller:
+1/256 in place of 1/255. With that scale the integers are those of the float function.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -78,11 +81,17 @@ class SaturatingHardSigmoid(Rewrite[Line]):
             set_attributes(node, {}, keep=False)
             node.attribute.append(onnx.helper.make_attribute("alpha", 1.0))
             q.name = qdq.unique(f"{q.name}{_SUFFIX}")
-            for slot, array in enumerate(drawn, 1):
-                name = qdq.unique(f"{q.input[slot]}{_SUFFIX}")
-                kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-                qdq.graph.initializer.append(tensor_proto(name, array, kind))
-                q.input[slot] = name
+            scale, *own = drawn
+            for slot, array in enumerate(own, 1):
+                q.input[slot] = _added(f"{q.input[slot]}{_SUFFIX}", array, qdq)
+            pairs = readers[q.output[0]]
+            old = pairs[0].input[1]
+            if qdq.uses[old] == 1 + len(pairs):  # only this Q, until now, and its DQs
+                qdq.set_constant(old, partial(np.copy, scale), self.name)
+                continue
+            name = _added(f"{old}_whole", scale, qdq)
+            for reader in pairs:
+                reader.input[1] = name
 
     def undo(self, graph: ir.Graph) -> Iterable[Port]:
         """Compute the function in float again, between the scales and zero points of the result."""
@@ -105,18 +114,29 @@ class SaturatingHardSigmoid(Rewrite[Line]):
         return ()
 
 
-def _drawn(line: Line, q: onnx.NodeProto, qdq: QDQGraph) -> tuple[np.ndarray, np.ndarray] | None:
-    """Scale and zero point of the QuantizeLinear that draws ``line``; None where saturation does not cut it off."""
+def _added(wish: str, array: np.ndarray, qdq: QDQGraph) -> str:
+    """The name of a new initializer."""
+    name = qdq.unique(wish)
+    qdq.graph.initializer.append(tensor_proto(name, array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
+    return name
+
+
+def _drawn(line: Line, q: onnx.NodeProto, qdq: QDQGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """The result's scale, and scale and zero point of the QuantizeLinear that draws ``line``.
+
+    None where saturation does not cut it off.
+    """
     if len(q.input) < 3 or qdq.element(q.input[1]) is None:
         return None
     scale, zero = qdq.constant(q.input[1]), qdq.constant(q.input[2])
     limits = np.iinfo(zero.dtype)
-    drawn = round(line.beta / float(scale.flat[0])) + limits.min if scale.size == 1 and scale.flat[0] > 0 else None
-    if drawn is None or int(zero.flat[0]) != limits.min or not limits.min <= drawn <= limits.max:
+    if scale.size != 1 or not scale.flat[0] > 0 or line.beta <= 0 or int(zero.flat[0]) != limits.min:
         return None
-    if float(scale.flat[0]) * (limits.max - limits.min) > _ABOVE:
+    steps, most = math.ceil(line.beta / float(scale.flat[0]) - _CLOSE), int(limits.max) - int(limits.min)
+    if not 0 < steps <= most or float(scale.flat[0]) * most > _ABOVE:
         return None
-    return (scale / np.float32(line.alpha)).astype(scale.dtype), np.full_like(zero, drawn)
+    whole = np.full_like(scale, line.beta / steps)
+    return whole, np.full_like(scale, line.beta / steps / line.alpha), np.full_like(zero, steps + int(limits.min))
 
 
 def _numbers(node: ir.Node) -> tuple[float, int] | None:
@@ -128,8 +148,7 @@ def _numbers(node: ir.Node) -> tuple[float, int] | None:
 
 
 def _line(drawn: float, scale: float, steps: int) -> dict[str, float]:
-    """The attributes that were rounded: those in use, where they are within rounding."""
-    alpha = scale / drawn
+    """The attributes, which float32 has rounded: those in use, where they are within that."""
+    alpha, beta = scale / drawn, steps * scale
     alpha = next((a for a in _ALPHAS if abs(a / alpha - 1.0) < _CLOSE), alpha)
-    beta = _BETA if round(_BETA / scale) == steps else steps * scale
-    return {"alpha": alpha, "beta": beta}
+    return {"alpha": alpha, "beta": _BETA if abs(beta / _BETA - 1.0) < _CLOSE else beta}
