@@ -222,6 +222,6 @@ def _static(spec: InputSpec) -> tuple[int, ...]:
                 f"input {spec.name} has the dynamic dimension {dim}: give --bind {dim}=N, or --data with real samples"
             )
         shape.append(dim if isinstance(dim, int) else 1)
-    if math.prod(shape) * spec.dtype.itemsize > MAX_RANDOM_BYTES:
+    if math.prod(max(d, 1) for d in shape) * spec.dtype.itemsize > MAX_RANDOM_BYTES:  # numpy refuses beside a 0, too
         raise UsageError(f"input {spec} is larger than {MAX_RANDOM_BYTES >> 20} MiB: give --data with real samples")
     return tuple(shape)
