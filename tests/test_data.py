@@ -306,7 +306,7 @@ def test_random_samples_bind_dimensions() -> None:
 def test_an_input_of_any_size_is_not_filled_with_random_numbers() -> None:
     with pytest.raises(UsageError, match=r"input x: float32 \[1, 1099511627776\] is larger than 256 MiB"):
         random_samples([InputSpec("x", np.dtype(np.float32), (1, 2**40))], np.random.default_rng(0), 1)
-    with pytest.raises(UsageError, match="is larger than 256 MiB"):  # numpy refuses such a shape, though it holds nothing
+    with pytest.raises(UsageError, match="is larger than 256 MiB"):  # numpy refuses it, though it is empty
         random_samples([InputSpec("x", np.dtype(np.int64), (2**31, 2**62, 0))], np.random.default_rng(0), 1)
 
 
