@@ -125,13 +125,13 @@ class FarmGround(Ground):
                 time.sleep(_AWAY_S)
                 self.cluster.start(hit)
             ended = command.ended()
-        before, found, again = trials(out), list[str](), 0
+        before, found, again, first = trials(out), list[str](), 0, ended
         while ended.code != 0 and again < _MOST_COMMANDS:
             ended, again = self.run(out), again + 1
         if ended.code != 0:
             found.append(f"it does not end well: {ended.code}, {ended.said[-1:]}")
         if again and victim != "command":
-            found.append(f"the command had to be given again {again} times")
+            found.append(f"the command had to be given again {again} times: {first.said[-1:]}")
         if any(trials(out).get(name, [])[: len(rows)] != rows for name, rows in before.items()):
             found.append("records are lost or changed")
         if ended.code == 0:

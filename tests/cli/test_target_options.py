@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import inlay
 from inlay import api
 from inlay.errors import UsageError
+from inlay.measure.worker import Service
 from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create, describe
 from inlay.testing import residual_model
@@ -27,10 +29,16 @@ def test_values_are_of_the_kind_that_the_target_takes() -> None:
 def test_threads_are_an_option_like_others() -> None:
     assert describe("ort-cpu", ["threads=2"], threads=1).options == {"threads": 2}
     assert describe("ort-cpu", [], threads=3).options == {"threads": 3}
-    with pytest.raises(UsageError, match=r"threads=1000000: the machine that measures has \d+ cores"):
-        create(describe("ort-cpu", [], threads=1_000_000)).fingerprint()
     with pytest.raises(UsageError, match="--threads 3 contradicts --target-option threads=2"):
         describe("ort-cpu", ["threads=2"], threads=3)
+
+
+def test_more_threads_than_the_machine_could_use_are_refused_where_it_measures() -> None:
+    """A thousand threads of a runtime take minutes to start and the memory of the machine. Elsewhere it may have them."""
+    spec = describe("ort-cpu", [], threads=1_000_000)
+    assert create(spec).fingerprint().facts["threads"] == "1000000"
+    answer = Service().handle({"do": "target", "with": {"name": spec.name, "options": dict(spec.options)}})
+    assert re.match(r"threads=1000000: the machine that measures has \d+ cores; give \d+ or fewer$", answer["error"])
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,28 @@ def test_a_lost_device_does_the_call_again(stored: tuple[Artifact, Path], joined
     assert all(np.array_equal(before[0][name], after[0][name]) for name in before[0])
 
 
+@pytest.mark.parametrize("method", ["hello", "start"])
+def test_a_device_lost_before_it_measures_anything_begins_again(
+    stored: tuple[Artifact, Path], joined: Join, method: str
+) -> None:
+    """A run starts processes until its end: for each of them the device may be lost before there is one."""
+    artifact, feed = stored
+    dies = [True, False]
+    cluster = Cluster(lambda called: called == method and bool(dies) and dies.pop(0))
+    worker = joined(cluster)
+    with worker:
+        assert len(cluster.actors) == 2
+        assert worker.run(artifact, [feed])
+        with pytest.raises(RunFailed, match="was lost 3 times in one call"):
+            RemoteWorker(SPEC, worker._folder, worker._limit, device=_always_lost(worker._device, cluster), expected="")
+
+
+def _always_lost(device: RemoteDevice, cluster: Cluster) -> RemoteDevice:
+    device.drop_actor()
+    cluster.fails = lambda method: True
+    return device
+
+
 def test_a_device_that_is_lost_again_and_again_is_taken_out(stored: tuple[Artifact, Path], joined: Join) -> None:
     artifact, _ = stored
     cluster = Cluster(lambda method: method == "ask")

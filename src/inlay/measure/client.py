@@ -160,10 +160,10 @@ class Worker:
         self.lacks: frozenset[Lack]
         try:
             try:
-                self._start()
-            except TargetError:  # also where it hangs: no model is to blame
+                self._insist(self._start)
+            except TimedOut:  # once more than others, as no model is to blame
                 self._kill()
-                self._start()
+                self._insist(self._start)
         except BaseException:  # also where it is interrupted: nobody else could end the process
             self.close()
             raise

@@ -25,6 +25,7 @@ from inlay.measure.checked import Checked
 from inlay.measure.memory import Growth
 from inlay.model.child import serve
 from inlay.targets.base import Artifact, Feed, KernelTime, Target, TargetSpec
+from inlay.targets.machine import refuse_idle_threads
 from inlay.targets.registry import create
 
 PROTOCOL = 1
@@ -67,6 +68,8 @@ class Service:
             )
         self._target = self._given or create(TargetSpec(name, options))
         found = self._target.fingerprint()
+        threads = found.facts.get("threads", "")
+        refuse_idle_threads(int(threads) if threads.isdecimal() else 0)  # the machine of a command that asks may differ
         return {
             "protocol": PROTOCOL,
             "target": found.target,

@@ -33,7 +33,7 @@ def cpu_name() -> str:
 
 
 def refuse_idle_threads(threads: int) -> None:
-    """Raise UsageError for many times as many threads as this machine, which measures, has cores."""
+    """Raise UsageError for many times as many threads as this machine has cores: only where it measures is that so."""
     cores = os.cpu_count() or threads
     if threads > _THREADS_PER_CORE * cores:
         raise UsageError(f"threads={threads}: the machine that measures has {cores} cores; give {cores} or fewer")

@@ -2,8 +2,9 @@
 
 Runtimes whose kernels want many output channels get a convolution with few of them as one of stride ``s``, its weight
 shifted to each pixel of a block of ``s`` by ``s``, and a ``DepthToSpace`` that spreads the blocks out. An NPU computes
-the zeros between, and moves every pixel once more: for 32 to 3 channels 5x5 on Ethos-U85-256 6.9 times the cycles
-(*run*). Where the integers of a weight are such copies of one weight, the sums are the same without them.
+the zeros between, and moves every pixel once more: a Conv of 8 to 3 channels 3x3 over 20x20, between two others, takes
+37,279 cycles in place of 5,410 on Ethos-U85-256 (*run*). Where the integers of a weight are such copies of one weight,
+the sums are the same without them.
 """
 
 from __future__ import annotations

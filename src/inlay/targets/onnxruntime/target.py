@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from inlay.errors import CompileFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
-from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes, refuse_idle_threads
+from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
 from inlay.targets.onnxruntime.session import SessionExecutable, building, infer, settings
@@ -87,12 +87,7 @@ class OrtCpuTarget:
         self.threads = threads
 
     def fingerprint(self) -> Fingerprint:
-        """Runtime version, CPU, the ISA flags that its kernels choose by, and threads.
-
-        Raises:
-            UsageError: there are far more threads than cores.
-        """
-        refuse_idle_threads(self.threads)
+        """Runtime version, CPU, the ISA flags that its kernels choose by, and threads."""
         flags = cpu_flags()
         return Fingerprint(
             self.name,
@@ -132,9 +127,11 @@ class OrtCpuTarget:
 
     def shipped_costs(self) -> Path | None:
         """The table of the processor that is the most like this one, with one thread: see :func:`nearest_costs`."""
+        if self.threads != 1:
+            return None
         facts = self.fingerprint().facts
         name = nearest_costs([facts["machine"], *facts["isa"].split()], [p.stem for p in _COSTS.glob("*.json")])
-        return _COSTS / f"{name}.json" if self.threads == 1 and name is not None else None
+        return None if name is None else _COSTS / f"{name}.json"
 
     def run_with(self) -> str:
         """The lines that run a model with the options that it is measured with."""

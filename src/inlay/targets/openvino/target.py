@@ -13,7 +13,7 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
-from inlay.targets.machine import cpu_flags, cpu_name, refuse_idle_threads
+from inlay.targets.machine import cpu_flags, cpu_name
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
 from inlay.targets.timing import timed
@@ -74,9 +74,8 @@ class OpenVinoCpuTarget:
         """Runtime version, CPU, the ISA flags that its kernels choose by, and all options.
 
         Raises:
-            UsageError: the extra ``openvino`` is not installed, or there are far more threads than cores.
+            UsageError: the extra ``openvino`` is not installed.
         """
-        refuse_idle_threads(self.threads)
         flags = cpu_flags()
         return Fingerprint(
             self.name,
