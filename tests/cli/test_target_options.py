@@ -34,7 +34,7 @@ def test_threads_are_an_option_like_others() -> None:
 
 
 def test_more_threads_than_the_machine_could_use_are_refused_where_it_measures() -> None:
-    """A thousand threads of a runtime take minutes to start and the memory of the machine. Elsewhere it may have them."""
+    """They take minutes to start, and the machine's memory. Another machine may have the cores."""
     spec = describe("ort-cpu", [], threads=1_000_000)
     assert create(spec).fingerprint().facts["threads"] == "1000000"
     answer = Service().handle({"do": "target", "with": {"name": spec.name, "options": dict(spec.options)}})

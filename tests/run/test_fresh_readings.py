@@ -26,16 +26,13 @@ from inlay.types import Placement
 BLOCKS = TuneConfig().confirm_blocks
 
 
-class Process:
-    """Stands in for a worker: models of 1 ms, but those named ``bad`` fail, and a share of blocks is preempted."""
+class Double:
+    """Stands in for a worker. Models named ``bad`` fail."""
 
     deterministic = False
     took: ClassVar[dict[str, tuple[float, ...]]] = {"load": ()}
 
-    def __init__(self, preempted: float, rng: np.random.Generator) -> None:
-        self._preempted, self._rng = preempted, rng
-
-    def __enter__(self) -> Process:
+    def __enter__(self) -> Double:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,10 +46,24 @@ class Process:
                 error = RunFailed("died")
                 error.culprit = file.digest
                 raise error
+        return self.read(len(files), blocks, seed)
+
+    def read(self, models: int, blocks: int, seed: int) -> Timing:
+        """What :meth:`time` finds."""
+        raise NotImplementedError
+
+
+class Process(Double):
+    """Models take 1 ms, and a share of blocks is preempted."""
+
+    def __init__(self, preempted: float, rng: np.random.Generator) -> None:
+        self._preempted, self._rng = preempted, rng
+
+    def read(self, models: int, blocks: int, seed: int) -> Timing:
         busy = self._rng.random(blocks) < self._preempted
-        ns = np.where(busy, 2e6, 1e6)[:, None] * np.ones(len(files))
+        ns = np.where(busy, 2e6, 1e6)[:, None] * np.ones(models)
         ns[:, 0] *= np.where(busy, 1.5, 1.0)  # the given model takes longer, and so is hit harder
-        taken = np.where(busy, 0.5, 0.0)[:, None] * np.ones(len(files))
+        taken = np.where(busy, 0.5, 0.0)[:, None] * np.ones(models)
         return Timing(ns, np.zeros(blocks), taken, taken)
 
 
@@ -98,7 +109,7 @@ def test_preempted_blocks_count_only_where_there_are_no_others(preempted: float,
     assert hit <= 0.6 * preempted or is_busy
 
 
-class Device:
+class Device(Double):
     """Starts processes whose readings follow from their seeds alone, with 3 % of noise.
 
     Args:
@@ -106,9 +117,6 @@ class Device:
         slow: factor on the models behind the first.
         meeting: where processes of several devices wait for one another, to show that they run at the same time.
     """
-
-    deterministic = False
-    took: ClassVar[dict[str, tuple[float, ...]]] = {"load": ()}
 
     def __init__(self, fails_after: int = 1000, slow: float = 1.0, meeting: threading.Barrier | None = None) -> None:
         self.left, self.slow, self.meeting = fails_after, slow, meeting
@@ -120,24 +128,11 @@ class Device:
             raise NoDevice("it is away")
         return cast(Worker, self)
 
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def time(
-        self, files: Sequence[Artifact], feed: Path, blocks: int, slot_ns: int, seed: int, left_s: object
-    ) -> Timing:
+    def read(self, models: int, blocks: int, seed: int) -> Timing:
         self.seeds.append(seed)
         if self.meeting is not None:
             self.meeting.wait(timeout=60.0)
-        for file in files:
-            if file.digest.startswith("bad"):
-                error = RunFailed("died")
-                error.culprit = file.digest
-                raise error
-        ns = 1e6 * np.exp(np.random.default_rng(seed).normal(0.0, 0.03, (blocks, len(files))))
+        ns = 1e6 * np.exp(np.random.default_rng(seed).normal(0.0, 0.03, (blocks, models)))
         ns[:, 1:] *= self.slow
         return Timing(ns, np.zeros(blocks), np.zeros_like(ns), np.zeros_like(ns))
 

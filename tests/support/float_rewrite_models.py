@@ -111,17 +111,21 @@ def _residual() -> onnx.ModelProto:
     return b.model()
 
 
-def _patches() -> onnx.ModelProto:
+def patches(b: Builder, x: str) -> str:
     """Every second pixel of an image, from each of four starts, in the channels of a convolution."""
-    b = Builder()
-    x, patches = b.input("x", (1, 3, 12, 12)), []
+    found = []
     end, by = b.constant("end", np.array([np.iinfo(np.int64).max])), b.constant("by", np.array([2]))
     rows, columns = b.constant("rows", np.array([2])), b.constant("columns", np.array([3]))
     starts = [b.constant(f"start_{i}", np.array([i])) for i in (0, 1)]
     for i, row in enumerate(starts):
         half = b.node(f"rows_{i}", "Slice", [x, row, end, rows, by])
-        patches += [b.node(f"patch_{i}{j}", "Slice", [half, c, end, columns, by]) for j, c in enumerate(starts)]
-    b.output(b.conv("conv", b.concat("cat", patches), 5))
+        found += [b.node(f"patch_{i}{j}", "Slice", [half, c, end, columns, by]) for j, c in enumerate(starts)]
+    return b.conv("gathered", b.concat("cat", found), 5)
+
+
+def _patches() -> onnx.ModelProto:
+    b = Builder()
+    b.output(patches(b, b.input("x", (1, 3, 12, 12))))
     return b.model()
 
 

@@ -10,7 +10,7 @@ import onnx
 from inlay.testing import Builder
 from inlay.testing.models import large_image_model, recurrent_model, small_model, upsampling_model
 from tests.support.attention import attention
-from tests.support.float_rewrite_models import halves
+from tests.support.float_rewrite_models import halves, patches
 
 Inside = Callable[[Builder, str], str]
 """Adds what a pass looks for behind a value, and gives its result."""
@@ -90,18 +90,6 @@ def _residual(b: Builder, x: str) -> str:
     return b.node("norm", "LayerNormalization", [total, *parameters], axis=-1)
 
 
-def _patches(b: Builder, x: str) -> str:
-    """Every second pixel, from each of four starts, in the channels of a convolution."""
-    patches = []
-    end, by = b.constant("end", np.array([np.iinfo(np.int64).max])), b.constant("by", np.array([2]))
-    rows, columns = b.constant("rows", np.array([2])), b.constant("columns", np.array([3]))
-    starts = [b.constant(f"start_{i}", np.array([i])) for i in (0, 1)]
-    for i, row in enumerate(starts):
-        half = b.node(f"rows_{i}", "Slice", [x, row, end, rows, by])
-        patches += [b.node(f"patch_{i}{j}", "Slice", [half, c, end, columns, by]) for j, c in enumerate(starts)]
-    return b.conv("gathered", b.concat("cat", patches), 5)
-
-
 def _few_outputs(b: Builder, x: str) -> str:
     return b.node("few_relu", "Relu", [b.conv("few", x, 3)])
 
@@ -151,7 +139,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "gather attention": attention(),
         "gather MatMul and Add into Gemm": _dense(),
         "keep additions apart from normalizations": between_products(_residual),
-        "fold the patches of an image into Conv": between_convs(_patches),
+        "fold the patches of an image into Conv": between_convs(patches),
         "compute few outputs in blocks": between_convs(_few_outputs, 20),
         "write out constants along short rows": _short_rows(),
         "join stacked values": _stacked(),

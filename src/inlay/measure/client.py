@@ -147,7 +147,7 @@ class Worker:
         self._folder = folder
         self._limit = limit
         self._child: Child | None = None
-        self._frees = True
+        self._frees = True  # until the runtime took too long to free a model
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
         self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last

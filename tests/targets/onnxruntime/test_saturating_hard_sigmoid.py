@@ -83,6 +83,27 @@ def test_what_is_read_in_float_stays_in_float(read: str, tmp_path: Path) -> None
     assert ("LeakyRelu" in kinds) != ("HardSigmoid" in kinds)
 
 
+@pytest.mark.parametrize("op_type", ["Flatten", "Concat"])
+def test_a_scale_that_is_handed_on_is_not_changed(op_type: str, tmp_path: Path) -> None:
+    """Both sides of what only moves elements must have one scale, or it runs in float."""
+    b = Builder()
+    count = 2 if op_type == "Concat" else 1
+    stems = [b.conv(f"stem{i}", b.input(f"x{i}", (1, 3, 8, 8)), 8) for i in range(count)]
+    moved = b.node("moved", op_type, [b.node(f"hard{i}", "HardSigmoid", [x]) for i, x in enumerate(stems)], axis=1)
+    b.output(b.node("last", "Mul", [moved, moved]))
+    space = Workspace(b.model(), tmp_path)
+    graph = space.emit(space.full()).graph
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+    nodes = graph.node
+    made = {name: n for n in nodes for name in n.output}
+    (node,) = [n for n in nodes if n.name == "moved"]
+    (behind,) = [n for n in nodes if n.input[0] == node.output[0]]
+    before = made[made[node.input[0]].input[0]]
+    assert behind.op_type == before.op_type == "QuantizeLinear"
+    assert all(constants[a] == constants[b] for a, b in zip(before.input[1:], behind.input[1:], strict=True))
+    assert not any(n.name.endswith("_saturates") for n in nodes)
+
+
 def test_a_file_written_so_is_taken_apart_again(tmp_path: Path) -> None:
     """Its scale is no power of two: what is read back must compute what the file computes."""
     onnx.save(gate(), tmp_path / "m.onnx")

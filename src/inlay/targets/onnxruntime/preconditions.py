@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from inlay.quant.mend import make_unsigned, one_scale, set_grid
 from inlay.quant.site import Grid, Read, Result, Site, grid_of, readers_behind
+from inlay.targets.onnxruntime.rules import WRITTEN_AS
 from inlay.targets.preconditions import (
     FLOAT_BIAS,
     FLOAT_INPUT,
@@ -187,17 +188,13 @@ def _same_grids(site: Site) -> None:
                 set_grid(q, given.dtype, given.scale, given.zero)
 
 
-_WRITTEN_AS = {"ConvTranspose": "Conv and DepthToSpace", "HardSigmoid": "the saturation of a QuantizeLinear"}
-"""By operators without an integer kernel: as what the rewrites of this target write them."""
-
-
 def _own_form(site: Site) -> str:
     op_type = site.node.op_type
-    return f"{op_type} has no integer kernel here: Inlay writes it as {_WRITTEN_AS[op_type]}"
+    return f"{op_type} has no integer kernel here: Inlay writes it as {WRITTEN_AS[op_type]}"
 
 
 _ROWS = (
-    Precondition("needs-rewrite", _own_form, None, "quantize it with inlay", ops=frozenset(_WRITTEN_AS), alone=True),
+    Precondition("needs-rewrite", _own_form, None, "quantize it with inlay", ops=frozenset(WRITTEN_AS), alone=True),
     NOT_QUANTIZED,
     FLOAT_INPUT,
     FLOAT_WEIGHT,

@@ -63,7 +63,6 @@ def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
 
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias)),
-    # written as Conv and DepthToSpace (`rewrites/transposed_conv.py`); the operator itself has no integer kernel
     _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, constant_bias)),
     _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
     _compute(
@@ -81,7 +80,6 @@ _ROWS: Iterable[OpRule] = (
     _compute("GlobalAveragePool"),
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
-    # written so that the runtime has an integer kernel (`rewrites/saturating_hard_sigmoid.py`)
     _compute("HardSigmoid", conditions=(_rises,)),
     _compute("Softmax"),
     # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
@@ -105,6 +103,9 @@ _ROWS: Iterable[OpRule] = (
 )
 
 OPS = {row.op_type: row for row in _ROWS}
+
+WRITTEN_AS = {"ConvTranspose": "Conv and DepthToSpace", "HardSigmoid": "the saturation of a QuantizeLinear"}
+"""By operators of these rows that have no integer kernel: as what the rewrites of ``rewrites/`` write them."""
 
 _DYNAMIC = Form(
     "dynamic",

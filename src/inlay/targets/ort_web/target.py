@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from inlay.space.rules import Rules
 
 _LIMIT_S = 600.0  # seconds that one request may take
-_REWRITTEN = frozenset({"HardSigmoid"})  # in integers only as rewrites of the CPU's target write it
 _MACHINE = "wasm32"  # neither x86 nor Arm: no kernel of the CPU's own, and no sums that saturate
 
 
@@ -61,11 +60,14 @@ class OrtWebTarget:
         return Fingerprint(self.name, {**facts, **self._description.facts})
 
     def rules(self) -> Rules:
-        """Those of ONNX Runtime on a CPU without kernels of its own: the graph is optimized by the same code."""
-        from inlay.targets.onnxruntime.rules import rules_for
+        """Those of ONNX Runtime on a CPU without kernels of its own: the graph is optimized by the same code.
+
+        What is in integers only as the CPU's rewrites write it stays in float.
+        """
+        from inlay.targets.onnxruntime.rules import WRITTEN_AS, rules_for
 
         rules = rules_for(_MACHINE, frozenset())
-        own = {op_type: row for op_type, row in rules.ops.items() if op_type not in _REWRITTEN}
+        own = {op_type: row for op_type, row in rules.ops.items() if op_type not in WRITTEN_AS}
         return replace(rules, ops=own)
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:

@@ -7,7 +7,8 @@ multiplication behind it (a hard swish, a gate) stays in float, too. A ``LeakyRe
 lets the runtime take all of it as one table of 256 results, QLinearLeakyRelu.
 
 The zero point is ``beta`` in steps of the result. So that it is an integer, the result's scale becomes a bit smaller:
-1/256 in place of 1/255. With that scale the integers are those of the float function.
+1/256 in place of 1/255. With that scale the integers are those of the float function. Where the old scale is handed
+on, through an operator that moves elements or to a Concat, nothing is rewritten: both sides of those must agree.
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ class SaturatingHardSigmoid(Rewrite[Line]):
             drawn = _drawn(line, q, qdq) if q.op_type == QUANTIZE and qdq.in_bytes(q) and qdq.in_bytes(dq) else None
             if drawn is None or any(r.op_type != DEQUANTIZE for r in readers.get(q.output[0], [])):
                 continue
+            pairs = readers[q.output[0]]
+            results = [v for pair in pairs for reader in readers.get(pair.output[0], []) for v in reader.output]
+            if any(_same_scale(q, other, qdq) for value in results for other in readers.get(value, [])):
+                continue
             node.op_type = "LeakyRelu"
             set_attributes(node, {}, keep=False)
             node.attribute.append(onnx.helper.make_attribute("alpha", 1.0))
@@ -84,7 +89,6 @@ class SaturatingHardSigmoid(Rewrite[Line]):
             scale, *own = drawn
             for slot, array in enumerate(own, 1):
                 q.input[slot] = _added(f"{q.input[slot]}{_SUFFIX}", array, qdq)
-            pairs = readers[q.output[0]]
             old = pairs[0].input[1]
             if qdq.uses[old] == 1 + len(pairs):  # only this Q, until now, and its DQs
                 qdq.set_constant(old, partial(np.copy, scale), self.name)
@@ -112,6 +116,13 @@ class SaturatingHardSigmoid(Rewrite[Line]):
                 q.replace_input_with(slot, pairs[0].inputs[slot])
             q.name = str(q.name).removesuffix(_SUFFIX)
         return ()
+
+
+def _same_scale(q: onnx.NodeProto, other: onnx.NodeProto, qdq: QDQGraph) -> bool:
+    """Whether another node is a QuantizeLinear of the same scale, now that ``q`` has its old one."""
+    if other.op_type != QUANTIZE or qdq.element(other.input[1]) is None:
+        return False
+    return np.array_equal(qdq.constant(q.input[1]), qdq.constant(other.input[1]))
 
 
 def _added(wish: str, array: np.ndarray, qdq: QDQGraph) -> str:
