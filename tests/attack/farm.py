@@ -5,7 +5,8 @@ time that its seed names sends SIGKILL to the node that measures, to its device'
 node comes back a second later. A command that ended is given again, until it succeeds. Every record must be kept, and
 the result must equal that of an undisturbed run without Ray bit for bit.
 
-The cluster is :mod:`tests.attack.stand_in`, whose processes are real, and which is not Ray.
+The cluster is :mod:`tests.attack.stand_in`, whose processes are real, and which is not Ray; with ``--real`` it is
+:mod:`tests.attack.ray_nodes`, which is, and is slower by far.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from inlay.farm.lab import resource_of
 from inlay.targets.base import TargetSpec
 from tests.attack import stand_in
 from tests.attack.kills import MARK, Command, Ground, outputs, trials, wait_for_none
+from tests.attack.ray_nodes import RayCluster
 
 VICTIMS = ("node", "device", "command")
 NODES = ("a", "b")
@@ -94,6 +96,11 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         return name
 
+    @property
+    def address(self) -> str:
+        """By which a command joins."""
+        return str(self.folder)
+
     def idle(self) -> bool:
         """Whether only the nodes are left a moment after a command ended."""
         return wait_for_none(self.folder, {node.pid for node in self.nodes.values()})
@@ -107,10 +114,10 @@ class FarmGround(Ground):
         cluster: where the disturbed runs measure.
     """
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, cluster: Cluster | RayCluster) -> None:
         super().__init__(folder)
         self.cluster = cluster
-        self.options += ["--ray", str(cluster.folder)]
+        self.options += ["--ray", cluster.address]
         begun = time.monotonic()
         faults = self.attacked(folder / "calm", "", 0.0)[1]
         assert not faults, faults
@@ -155,6 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--count", type=int, default=20, help="attacks (default 20)")
     parser.add_argument("--first", type=int, default=0, help="number of the first one, to go on or to repeat one")
+    parser.add_argument("--real", action="store_true", help="on Ray, where it is installed, instead of a stand-in")
     parser.add_argument("--seed", type=int, default=0, help="every attack follows from it and its number (default 0)")
 
 
@@ -163,13 +171,15 @@ def run(given: argparse.Namespace) -> int:
     if sys.platform != "linux":
         print("processes are found through /proc: this needs Linux")
         return 2
-    modules: dict[str, Any] = sys.modules
-    modules["ray"] = stand_in  # commands are forks of this process
+    if not given.real:
+        modules: dict[str, Any] = sys.modules
+        modules["ray"] = stand_in  # commands are forks of this process
     broken: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="farm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        with Cluster(folder / "cluster") as cluster:
+        kind = RayCluster if given.real else Cluster
+        with kind(folder / "cluster") as cluster:
             ground = FarmGround(folder, cluster)
             for number in range(given.first, given.first + given.count):
                 victim = VICTIMS[number % len(VICTIMS)]

@@ -35,8 +35,11 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_a_lost_node_device_or_command_loses_nothing_and_the_run_ends_the_same() -> None:
-    done = python("-m", "tests.attack", "farm", "--count", "3")
+@pytest.mark.parametrize("cluster", [[], ["--real"]], ids=["stand-in", "ray"])
+def test_a_lost_node_device_or_command_loses_nothing_and_the_run_ends_the_same(cluster: list[str]) -> None:
+    if cluster:
+        pytest.importorskip("ray")
+    done = python("-m", "tests.attack", "farm", "--count", "3", *cluster)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "3 attacks (1 command, 1 device, 1 node), 0 faults"
 
