@@ -99,13 +99,13 @@ def collect(
 
 def run_quality(options: argparse.Namespace) -> None:
     """``quality.json`` and ``.md``."""
-    settings = {"budget": options.budget, "version": __version__}
+    settings = {"budget": options.budget, "bound": options.bound, "nncf": bool(options.nncf), "version": __version__}
     names = subjects.chosen(options.models, options.only)
 
     def make(subject: subjects.Subject, work: Path) -> Row:
-        return quality.row(subject, work, options.budget)
+        return quality.row(subject, work, options.budget, options.bound, options.nncf)
 
-    table = quality.table(collect("quality", names, options, make, settings))
+    table = quality.table(collect("quality", names, options, make, settings), options.bound)
     _tables(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
 
 
@@ -344,7 +344,8 @@ def main() -> int:
     parser.add_argument("table", nargs="?", choices=COMMANDS, help="all of them without it")
     parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
-    parser.add_argument("--nncf", metavar="PYTHON", help="a Python with NNCF and OpenVINO, for the table openvino")
+    parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
+    parser.add_argument("--nncf", metavar="PYTHON", help="a Python with NNCF, for quality and (with OpenVINO) openvino")
     parser.add_argument(
         "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"
     )

@@ -1,11 +1,12 @@
 """NNCF's post-training quantization of the same model, run in a process of its own.
 
-    PYTHON -m benchmarks.nncf_peer MODEL SAMPLES.npz OUT.xml performance|mixed
+    PYTHON -m benchmarks.nncf_peer MODEL SAMPLES.npz OUT.xml|OUT.onnx performance|mixed
 
-NNCF is not among Inlay's dependencies: ``PYTHON`` is one that has ``nncf`` and ``openvino``. It works on OpenVINO's
-form of the model, the one that OpenVINO's documentation recommends, with its defaults but for the preset:
-``performance`` is the default one, ``mixed`` has asymmetric activations. Models with MatMuls of two activations are
-taken for transformers, and for other models where that fails.
+NNCF is not among Inlay's dependencies: ``PYTHON`` is one that has ``nncf``, and ``openvino`` for ``.xml`` or ``onnx``
+for ``.onnx``. The first works on OpenVINO's form of the model, the one that OpenVINO's documentation recommends, the
+second on the ONNX model itself; both with NNCF's defaults but for the preset: ``performance`` is the default one,
+``mixed`` has asymmetric activations. Models with MatMuls of two activations are taken for transformers, and for other
+models where that fails.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 PRESETS = ("performance", "mixed")
 SAMPLES = 32
+OPSET = 17
 LIMIT_S = 900.0
 
 
@@ -38,32 +41,86 @@ def quantize(python: str, model: Path, samples: Path, out: Path, preset: str) ->
 
 def main() -> None:
     """Quantize in this process."""
-    nncf, openvino = (importlib.import_module(name) for name in ("nncf", "openvino"))
+    nncf = importlib.import_module("nncf")
     model, samples, out, preset = (*map(Path, sys.argv[1:4]), sys.argv[4])
+    form: _Form = _Onnx() if out.suffix == ".onnx" else _OpenVino()
     with np.load(samples, allow_pickle=False) as archive:
         arrays = {k: archive[k] for k in archive.files}
-    count = min(SAMPLES, *(len(a) for a in arrays.values()))
-    feeds = [{k: a[i : i + 1] for k, a in arrays.items()} for i in range(count)]
-    given = openvino.Core().read_model(str(model))
-    options = {"preset": nncf.QuantizationPreset(preset), "subset_size": count}
-    special = {"model_type": nncf.ModelType.TRANSFORMER} if _is_transformer(given) else {}
+    given = form.read(model)
+    feeds = form.feeds(given, arrays)
+    options = {"preset": nncf.QuantizationPreset(preset), "subset_size": len(feeds)}
+    special = {"model_type": nncf.ModelType.TRANSFORMER} if form.is_transformer(given) else {}
     try:
         made = nncf.quantize(given, nncf.Dataset(feeds), **options, **special)
     except Exception as error:  # of whatever type: its scheme for transformers fails for some
         if not special:
             raise
         print(f"as a transformer: {type(error).__name__}: {error}", file=sys.stderr)
-        made = nncf.quantize(openvino.Core().read_model(str(model)), nncf.Dataset(feeds), **options)
-    openvino.save_model(made, str(out), compress_to_fp16=False)
+        made = nncf.quantize(form.read(model), nncf.Dataset(feeds), **options)
+    form.write(made, out)
 
 
-def _is_transformer(model: object) -> bool:
-    def activation(port: object) -> bool:
-        node = port.get_source_output().get_node()  # type: ignore[attr-defined]
-        return str(node.get_type_name()) not in ("Constant", "Convert")
+class _Form(Protocol):
+    """What NNCF takes a model as."""
 
-    nodes = [n for n in model.get_ordered_ops() if n.get_type_name() == "MatMul"]  # type: ignore[attr-defined]
-    return any(all(map(activation, n.inputs())) for n in nodes)
+    def read(self, path: Path) -> Any:
+        """The model."""
+
+    def write(self, model: Any, path: Path) -> None:
+        """Save it."""
+
+    def feeds(self, model: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """The first samples."""
+
+    def is_transformer(self, model: Any) -> bool:
+        """Whether two activations are multiplied."""
+
+
+class _OpenVino:
+    """OpenVINO's own."""
+
+    def read(self, path: Path) -> Any:
+        return importlib.import_module("openvino").Core().read_model(str(path))
+
+    def write(self, model: Any, path: Path) -> None:
+        importlib.import_module("openvino").save_model(model, str(path), compress_to_fp16=False)
+
+    def feeds(self, model: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        count = min(SAMPLES, *(len(a) for a in arrays.values()))
+        return [{k: a[i : i + 1] for k, a in arrays.items()} for i in range(count)]
+
+    def is_transformer(self, model: Any) -> bool:
+        def activation(port: Any) -> bool:
+            return str(port.get_source_output().get_node().get_type_name()) not in ("Constant", "Convert")
+
+        nodes = [n for n in model.get_ordered_ops() if n.get_type_name() == "MatMul"]
+        return any(all(map(activation, n.inputs())) for n in nodes)
+
+
+class _Onnx:
+    """A protobuf, of an opset that can say a scale for each channel."""
+
+    def read(self, path: Path) -> Any:
+        onnx = importlib.import_module("onnx")
+        importlib.import_module("onnx.version_converter")
+        model = onnx.load(str(path))
+        old = any(o.domain in ("", "ai.onnx") and o.version < OPSET for o in model.opset_import)
+        return onnx.version_converter.convert_version(model, OPSET) if old else model
+
+    def write(self, model: Any, path: Path) -> None:
+        importlib.import_module("onnx").save(model, str(path))
+
+    def feeds(self, model: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """Along an axis of their own, or that of the batch."""
+        ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in model.graph.input}
+        arrays = {k: a if a.ndim > ranks[k] else a[:, None] for k, a in arrays.items()}
+        count = min(SAMPLES, *(len(a) for a in arrays.values()))
+        return [{k: a[i] for k, a in arrays.items()} for i in range(count)]
+
+    def is_transformer(self, model: Any) -> bool:
+        fixed = {t.name for t in model.graph.initializer}
+        fixed |= {o for n in model.graph.node if n.op_type == "Constant" for o in n.output}
+        return any(n.op_type == "MatMul" and not fixed & set(n.input) for n in model.graph.node)
 
 
 if __name__ == "__main__":

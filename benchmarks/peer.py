@@ -1,11 +1,12 @@
 """ONNX Runtime's own quantizer in its usual settings, in a process of its own: it may fail in any way.
 
-    python -m benchmarks.peer static|dynamic MODEL SAMPLES.npz OUT.onnx
+    python -m benchmarks.peer static|dynamic|weights8|weights4 MODEL SAMPLES.npz OUT.onnx
 
 Static: Q/DQ, uint8 activations, int8 weights per channel, minmax over the first samples. Dynamic: int8 weights per
 channel of matrix products and recurrent cells, which is where it pays. Both after ``quant_pre_process`` where that
-works. It gets every chance: where that gives no model that loads (scales per channel need opset 13), the opset is
-raised first, and where that fails too, weights get one scale each. The last line on standard output is
+works. Weights: those of matrix products alone, 8 or 4 bits in blocks of 32, multiplied as integers (accuracy level 4).
+It gets every chance: where that gives no model that loads (scales per channel need opset 13), the opset is raised
+first, and where that fails too, weights get one scale each. The last line on standard output is
 ``{"note": "…"}``.
 """
 
@@ -29,6 +30,8 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 SAMPLES = 16
 LIMIT_S = 900.0
 OPSET = 17
+WEIGHT_BITS = {"weights8": 8, "weights4": 4}
+BLOCK, ACCURACY_LEVEL = 32, 4
 DYNAMIC_OPERATORS = ["MatMul", "Gemm", "LSTM", "Attention"]
 """Its default also makes ConvInteger of every Conv, which is slower than float."""
 ATTEMPTS = (("", False, True), (f"opset raised to {OPSET}", True, True), ("one scale for each weight", False, False))
@@ -43,7 +46,7 @@ class Peer:
 
 
 def quantize(method: str, model: Path, samples: Path, out: Path) -> Peer:
-    """Run the quantizer, ``static`` or ``dynamic``; never raises for what it does."""
+    """Run the quantizer, ``static``, ``dynamic`` or one of :data:`WEIGHT_BITS`; never raises for what it does."""
     command = [sys.executable, "-m", "benchmarks.peer", method, str(model), str(samples), str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -111,6 +114,9 @@ def _attempt(method: str, model: Path, samples: Path, out: Path, folder: Path, r
     if raised:
         given = folder / "raised.onnx"
         onnx.save(onnx.version_converter.convert_version(onnx.load(model), OPSET), given)
+    if method in WEIGHT_BITS:
+        _quantize_weights(given, out, WEIGHT_BITS[method])
+        return True
     prepared: Any = folder / "prepared.onnx"
     preprocessed = True
     try:
@@ -131,6 +137,17 @@ def _attempt(method: str, model: Path, samples: Path, out: Path, folder: Path, r
         per_channel=per_channel,
     )
     return preprocessed
+
+
+def _quantize_weights(model: Path, out: Path, bits: int) -> None:
+    # Imported here: it needs a package that the other methods do without.
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    made = MatMulNBitsQuantizer(
+        str(model), bits=bits, block_size=BLOCK, is_symmetric=True, accuracy_level=ACCURACY_LEVEL
+    )
+    made.process()
+    made.model.save_model_to_file(str(out))
 
 
 def _one_line(text: str) -> str:

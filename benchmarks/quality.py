@@ -1,10 +1,10 @@
 """What Inlay delivers against what everybody would try: the given model, the runtime's quantizer, uniform recipes.
 
-    python -m benchmarks quality [--models DIR] [--budget 40] [--only NAME ...] [--restart]
+    python -m benchmarks quality [--models DIR] [--budget 40] [--bound 20] [--only NAME ...] [--nncf PYTHON] [--restart]
 
 All of a model's files are timed in the same interleaved blocks, so that every figure is a paired ratio with its 95 %
 interval. An anchor is feasible where its SQNR keeps the bound on samples from other sources, which neither
-calibration nor search has seen.
+calibration nor search has seen. NNCF quantizes the ONNX model, where ``--nncf`` names a Python that has it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import inlay
-from benchmarks import paired, peer
+from benchmarks import nncf_peer, paired, peer
 from benchmarks.subjects import Subject
 from inlay.space.recipe import Recipe
 
@@ -22,8 +22,14 @@ BOUND_DB = 20.0
 BLOCKS, PROCESSES = 12, 2
 EVALUATION = 32  # most samples to judge by
 
-PEERS = {"quantize_static": "static", "quantize_dynamic": "dynamic"}
-USUAL = ("given", *PEERS)
+PEERS = {
+    "quantize_static": "static",
+    "quantize_dynamic": "dynamic",
+    "MatMulNBits 8": "weights8",
+    "MatMulNBits 4": "weights4",
+}
+NNCF = "NNCF"
+USUAL = ("given", *PEERS, NNCF)
 """What people have without Inlay."""
 RECIPES = ("full-int8", "conv-matmul", "dynamic")
 ANCHORS = (*USUAL, *RECIPES)
@@ -31,14 +37,23 @@ ANCHORS = (*USUAL, *RECIPES)
 NORMALIZED = "normalized"  # float, normalized by Inlay: not what anybody would try, but it tells gains apart
 
 
-def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
+def row(
+    subject: Subject, folder: Path, budget: float, bound_db: float = BOUND_DB, nncf: str | None = None
+) -> dict[str, Any]:
     """Tune one model, and time what is delivered beside every anchor.
+
+    Args:
+        subject: the model.
+        folder: to work in.
+        budget: of the search, in seconds.
+        bound_db: that the outputs keep.
+        nncf: a Python that has NNCF and ``onnx``.
 
     Raises:
         InlayError: the model cannot be tuned.
     """
     result = inlay.tune(
-        subject.model, out=folder / "tune", data=subject.samples, min_sqnr=BOUND_DB, budget=budget, cost_db=False
+        subject.model, out=folder / "tune", data=subject.samples, min_sqnr=bound_db, budget=budget, cost_db=False
     )
     recipes: dict[str, Recipe | str] = {NORMALIZED: Recipe().set_global(None), **{name: name for name in RECIPES}}
     made, notes = paired.quantized(subject, folder, recipes)
@@ -49,13 +64,18 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
             files[name] = theirs.path
         if theirs.note:
             notes[name] = theirs.note
+    if nncf:
+        path = folder / "nncf.onnx"
+        notes[NNCF] = nncf_peer.quantize(nncf, subject.model, subject.samples, path, nncf_peer.PRESETS[0])
+        if not notes[NNCF]:
+            files[NNCF] = path
     samples = paired.read(subject.samples, subject.model, 1)
     readings = paired.measure(files, samples, BLOCKS, PROCESSES)
     notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})
     notes = {name: note.replace(f"{folder}{os.sep}", "") for name, note in notes.items()}
     files = {name: path for name, path in files.items() if name not in readings.failed}
     accuracy = paired.sqnr(files, subject.model, paired.read(subject.evaluation, subject.model, EVALUATION))
-    anchors = [anchor(name, readings, accuracy, notes, "given", BOUND_DB) for name in (*ANCHORS, NORMALIZED)]
+    anchors = [anchor(name, readings, accuracy, notes, "given", bound_db) for name in (*ANCHORS, NORMALIZED)]
     best = fastest([a for a in anchors if a["name"] in ANCHORS])
     usual = fastest([a for a in anchors if a["name"] in USUAL])
     search = dict(result.search)
@@ -70,7 +90,7 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
         "given_ms": readings.milliseconds("given"),
         "sqnr_db": accuracy["delivered"],
         "selection_sqnr_db": result.best.selection.sqnr_db,
-        "feasible": accuracy["delivered"] >= BOUND_DB,
+        "feasible": accuracy["delivered"] >= bound_db,
         "is_float": result.best.is_float,
         "delivers_given": readings.digests["delivered"] == readings.digests["given"],
         "origin": result.best.origin,
@@ -120,7 +140,7 @@ def anchor(
     }
 
 
-def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def table(rows: list[dict[str, Any]], bound_db: float = BOUND_DB) -> dict[str, Any]:
     """Rows, and geometric means of the delivered model over the best feasible anchor, and over the best usual one."""
 
     def means(over: str) -> dict[str, paired.Ratio | None]:
@@ -130,7 +150,7 @@ def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     done = [r for r in rows if "error" not in r]
     overheads = [r["search"]["overhead"] for r in done if not r["search"]["replayed"]]
     return {
-        "bound_db": BOUND_DB,
+        "bound_db": bound_db,
         "rows": rows,
         "geometric_mean": means("over_best_anchor"),
         "geometric_mean_over_usual": means("over_usual"),

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
-_PEERS = ("quantize_static", "quantize_dynamic")
+_PEERS = ("quantize_static", "quantize_dynamic", "MatMulNBits 8", "MatMulNBits 4", "NNCF")
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parents[1] / "README.md"
 
 
 def _means(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Geometric means of a table of quality: their keys, and over what they are, by the peers that were measured."""
-    measured = {a["name"] for row in table["rows"] for a in row.get("anchors", ())}
-    peers = " and ".join(name for name in _PEERS if name in measured)
-    usual = f"the best feasible one of the given file, {peers}" if " " in peers else ""
-    usual = usual or f"the better feasible one of the given file and {peers}"
+    measured = {a["name"] for row in table["rows"] for a in row.get("anchors", ()) if "sqnr_db" in a}
+    *peers, last = ["the given file", *(name for name in _PEERS if name in measured)]
+    usual = f"the {'best' if len(peers) > 1 else 'better'} feasible one of {', '.join(peers)} and {last}"
     return [("geometric_mean", "the best feasible anchor"), ("geometric_mean_over_usual", usual)]
 
 
