@@ -53,3 +53,11 @@ def test_a_weight_of_no_convolution_is_left_alone(dims: tuple[int, ...]) -> None
     before = model.SerializeToString()
     keep_float(model.graph, lambda wish: wish, OPSET)
     assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("group", [2**62, 5, 0, -1])
+def test_no_array_is_as_long_as_groups_that_cannot_be(group: int) -> None:
+    model = _conv_between("given")
+    next(n for n in model.graph.node if n.op_type == "Conv").attribute.append(helper.make_attribute("group", group))
+    keep_float(model.graph, lambda wish: wish, OPSET)
+    assert [n.op_type for n in model.graph.node] == ["DequantizeLinear", "Conv", "QuantizeLinear", "Size"]

@@ -121,12 +121,17 @@ def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
+def _conv_channels(node: onnx.NodeProto, weight: list[int]) -> tuple[int, int]:
+    group = _attribute(node, "group", 1)  # no more than results, where a runtime takes it
+    return 1, weight[1] * group if 1 <= group <= weight[0] else 0
+
+
 def _gemm_channels(node: onnx.NodeProto, weight: list[int]) -> tuple[int, int]:
     return 1 - _attribute(node, "transA", 0), weight[_attribute(node, "transB", 0)]
 
 
 _CHANNELS: dict[str, Callable[[onnx.NodeProto, list[int]], tuple[int, int]]] = {
-    "Conv": lambda node, weight: (1, weight[1] * _attribute(node, "group", 1)),
+    "Conv": _conv_channels,
     "ConvTranspose": lambda node, weight: (1, weight[0]),
     "Gemm": _gemm_channels,
     "MatMul": lambda node, weight: (-1, weight[-2] if len(weight) > 1 else weight[0]),
