@@ -175,6 +175,21 @@ def test_a_file_that_is_no_journal_is_left_alone(content: str | None, what: str,
     assert [p.name for p in tmp_path.iterdir()] == ["run.sqlite"]
 
 
+@pytest.mark.parametrize(
+    "value", ["[]", "[1.0]", "[1.0, 2.0, 3.0]", "[1.0, NaN]", "[1.0, 0.0]", "[1.0, -1.0]", "[1.0, [2.0]]"]
+)
+def test_a_block_that_nothing_measures_is_damage(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    fill(path)
+    with journal(path) as j:
+        assert len(j.blocks("race", ["a", "b"])) == len(j.readings())
+    foreign(path, f"UPDATE blocks SET ns = '{value}'")
+    with journal(path) as j:
+        for ask in (j.readings, lambda: j.blocks("race", ["a", "b"])):
+            with pytest.raises(JournalError, match=r"is damaged.*--restart"):
+                ask()
+
+
 @pytest.mark.parametrize("value", ["not JSON", "[1", '"text"', "[" * 5000])
 def test_a_damaged_record_is_one_line(value: str, tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"

@@ -215,7 +215,7 @@ class Journal:
         query = "SELECT ns FROM blocks WHERE kind = ? AND models = ? ORDER BY number"
         with self._reading():
             rows = self._db.execute(query, (kind, json.dumps(models))).fetchall()
-            return np.array([json.loads(r[0]) for r in rows], float).reshape(-1, len(models))
+            return np.array([_block(r[0], len(models)) for r in rows], float).reshape(-1, len(models))
 
     def record_blocks(self, kind: str, models: list[str], ns: np.ndarray, drift: np.ndarray) -> None:
         """Append measured blocks in one transaction."""
@@ -228,7 +228,8 @@ class Journal:
         query = "SELECT kind, models, ns, drift FROM blocks ORDER BY number"
         with self._reading():
             rows = self._db.execute(query).fetchall()
-            return [(str(k), list(json.loads(m)), list(map(float, json.loads(n))), float(d)) for k, m, n, d in rows]
+            found = [(str(k), list(json.loads(m)), n, float(d)) for k, m, n, d in rows]
+            return [(kind, models, _block(ns, len(models)), drift) for kind, models, ns, drift in found]
 
     def fact(self, fact: Fact[T]) -> T | None:
         """The value recorded earlier, or None."""
@@ -343,6 +344,14 @@ def _delete(path: Path) -> None:
 
 
 _RECORD = "candidate, origin, placement, outcome, accepted, versus"
+
+
+def _block(text: str, models: int) -> list[float]:
+    """The nanoseconds of as many models. Raises ValueError or TypeError where it holds something else."""
+    found = [float(_made(float, ns)) for ns in json.loads(text)]
+    if len(found) != models or not all(0 < ns < float("inf") for ns in found):
+        raise ValueError(f"{text!r} is no block of {models} models")
+    return found
 
 
 def _record(candidate: str, origin: str, placement: str, outcome: str, accepted: int, versus: str | None) -> Record:

@@ -209,12 +209,11 @@ def _apply(
 
 
 def _observed(run: Run, model: ir.Model, names: Sequence[str]) -> Outputs:
-    part = cloned(model)
     wanted = set(names)
-    values = {v.name: v for node in part.graph for v in node.outputs if v.name in wanted}
-    values |= {v.name: v for v in (*part.graph.inputs, *part.graph.initializers.values()) if v.name in wanted}
-    part.graph.outputs[:] = list(values.values())
-    return run(drop_dead(part)[0])
+    values = [v for node in model.graph for v in node.outputs if v.name in wanted]
+    values += [v for v in (*model.graph.inputs, *model.graph.initializers.values()) if v.name in wanted]
+    part = ir.convenience.extract(model.graph, model.graph.inputs, values)
+    return run(ir.Model(part, ir_version=model.ir_version, functions=list(model.functions.values())))
 
 
 def _difference(expected: Outputs, run: Run, model: ir.Model, least_db: float = NOISE_DB) -> str:
