@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from tests.attack.case import TRACE, Case
 from tests.attack.loadable import REPORT
@@ -133,8 +136,18 @@ def _asked_for(case: Case, folder: Path) -> list[Path]:
         given = [path for path in (folder / "given").iterdir() if path.suffix != ".yaml"]
         inputs |= {path.resolve() for path in (*(folder / "model").iterdir(), *given)}
     outputs = [_place(arguments[i], folder) for i in named if i < len(arguments)]
+    outputs += [_place(value, folder) for value in _configured(arguments, folder)]
     root = folder.resolve()
     return [o.relative_to(root) for o in outputs if o not in inputs and o.is_relative_to(root) and o != root]
+
+
+def _configured(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Outputs that a file for ``--config`` names."""
+    files = [arguments[i + 1] for i, a in enumerate(arguments[:-1]) if a == "--config"]
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        found = [yaml.safe_load(_place(f, folder).read_text(encoding="utf8")) for f in files]
+        return [str(f[key]) for f in found if isinstance(f, dict) for key in ("o", "out", "to") if key in f]
+    return []
 
 
 def _place(argument: str, folder: Path) -> Path:

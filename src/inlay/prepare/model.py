@@ -16,6 +16,7 @@ from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, build_graph
 from inlay.model.load import ModelFile
 from inlay.model.normalize import RAISE_OPSET, Normalized, normalize
+from inlay.model.passes.constants import correct_shapes
 from inlay.model.passes.opset import FIRST_QDQ_OPSET
 from inlay.model.pieces import Inference, run_model, run_visibly
 from inlay.model.reference import ConstantEvaluator
@@ -149,6 +150,9 @@ def prepare(
     except TargetError as error:
         raise ModelError(f"{file.path} does not run: {error}") from error
     seen = runs.last if runs.shown is normalized.model else None
+    seen = seen or run_visibly(normalized.model, WeightStore(folder), feed)
+    if correct_shapes(normalized.model, seen.shapes):
+        seen = None  # it holds the model with what was false
     return index(file, normalized, extraction, target, feed, folder, nodes, recipe, seen)
 
 

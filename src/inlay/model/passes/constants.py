@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -67,6 +67,25 @@ def fix_shapes(model: ir.Model) -> tuple[ir.Model, int]:
     if fixed:
         RemoveUnusedNodesPass()(model)
     return model, fixed
+
+
+def correct_shapes(model: ir.Model, seen: Mapping[str, Sequence[int]]) -> int:
+    """Forget stated shapes that differ from those ``seen`` in an inference, and infer them anew; how many there were.
+
+    A file whose batch was changed at its input alone still states the old one elsewhere. Runtimes are lenient there as
+    long as no operator is added between two such values.
+    """
+    false = 0
+    for value in (v for node in model.graph for v in node.outputs):
+        sizes = seen.get(str(value.name))
+        if value.shape is None or sizes is None:
+            continue
+        if len(value.shape) != len(sizes) or any(isinstance(d, int) and d != n for d, n in zip(value.shape, sizes)):
+            value.shape = None
+            false += 1
+    if false:
+        infer_shapes(model, strict=False)
+    return false
 
 
 def fold_constants(model: ir.Model, evaluate: Evaluate) -> tuple[ir.Model, int]:
