@@ -28,6 +28,7 @@ from benchmarks import (
     coverage,
     fleet,
     honesty,
+    imports,
     instant,
     lowering,
     openvino,
@@ -219,6 +220,17 @@ def run_reasons(options: argparse.Namespace) -> None:
     _tables(options.out, "reasons", {"machine": facts(0.0), "rows": rows}, reasons.markdown)
 
 
+def run_imports(options: argparse.Namespace) -> None:
+    """``imports.json`` and ``.md``, of trained models."""
+    settings = {"nncf": bool(options.nncf), "modelopt": bool(options.modelopt), "version": __version__}
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return imports.row(subject, work, options.nncf, options.modelopt)
+
+    rows = collect("imports", _trained(options), options, make, settings)
+    _tables(options.out, "imports", {"machine": facts(0.0), "rows": rows}, imports.text)
+
+
 def run_waste(options: argparse.Namespace) -> None:
     """``waste.json`` and ``.md``, of trained models."""
     settings = {"values": waste.VALUES, "share": waste.SHARE, "version": __version__}
@@ -302,6 +314,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "lowering": run_lowering,
     "precisions": run_precisions,
     "reasons": run_reasons,
+    "imports": run_imports,
     "waste": run_waste,
     "budgets": run_budgets,
     "transfer": run_transfer,
@@ -331,6 +344,8 @@ def _line(row: Row) -> str:
         return lowering.line(row)
     if "reasons_by_way" in row:
         return reasons.line(row)
+    if "imports" in row:
+        return imports.line(row)
     if "pairs" in row:
         return waste.line(row)
     if "cells" in row:
@@ -346,6 +361,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
     parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
     parser.add_argument("--nncf", metavar="PYTHON", help="a Python with NNCF, for quality and (with OpenVINO) openvino")
+    parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports")
     parser.add_argument(
         "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,8 +28,13 @@ LIMIT_S = 900.0
 
 def quantize(python: str, model: Path, samples: Path, out: Path, preset: str) -> str:
     """Run it; never raises for what it does. Returns why it failed, or nothing."""
-    command = [python, "-m", "benchmarks.nncf_peer", *(str(p.resolve()) for p in (model, samples, out)), preset]
+    return run(python, "benchmarks.nncf_peer", [*(str(p.resolve()) for p in (model, samples, out)), preset], out)
+
+
+def run(python: str, module: str, arguments: Sequence[str], out: Path) -> str:
+    """Run ``module``, which writes ``out``, by another Python. Returns why it failed, or nothing."""
     root = Path(__file__).parents[1]
+    command = [python, "-m", module, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=root)
     except subprocess.TimeoutExpired:
@@ -43,7 +49,7 @@ def main() -> None:
     """Quantize in this process."""
     nncf = importlib.import_module("nncf")
     model, samples, out, preset = (*map(Path, sys.argv[1:4]), sys.argv[4])
-    form: _Form = _Onnx() if out.suffix == ".onnx" else _OpenVino()
+    form: _Form = OnnxForm() if out.suffix == ".onnx" else _OpenVino()
     with np.load(samples, allow_pickle=False) as archive:
         arrays = {k: archive[k] for k in archive.files}
     given = form.read(model)
@@ -97,10 +103,11 @@ class _OpenVino:
         return any(all(map(activation, n.inputs())) for n in nodes)
 
 
-class _Onnx:
+class OnnxForm:
     """A protobuf, of an opset that can say a scale for each channel."""
 
     def read(self, path: Path) -> Any:
+        """The model, at least at that opset."""
         onnx = importlib.import_module("onnx")
         importlib.import_module("onnx.version_converter")
         model = onnx.load(str(path))
@@ -108,6 +115,7 @@ class _Onnx:
         return onnx.version_converter.convert_version(model, OPSET) if old else model
 
     def write(self, model: Any, path: Path) -> None:
+        """Save it."""
         importlib.import_module("onnx").save(model, str(path))
 
     def feeds(self, model: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -118,6 +126,7 @@ class _Onnx:
         return [{k: a[i] for k, a in arrays.items()} for i in range(count)]
 
     def is_transformer(self, model: Any) -> bool:
+        """Whether a MatMul reads no constant."""
         fixed = {t.name for t in model.graph.initializer}
         fixed |= {o for n in model.graph.node if n.op_type == "Constant" for o in n.output}
         return any(n.op_type == "MatMul" and not fixed & set(n.input) for n in model.graph.node)

@@ -28,11 +28,12 @@ from inlay.explain.explanation import Explanation, Operator
 OPSET = 17
 SAMPLES = 4  # reasons do not depend on ranges, and prices hardly
 BUDGET_S = 30.0
+ONE_ELEMENT = "scales of shape [1]"
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "all operators": {},
     "products only": {"op_types_to_quantize": ["Conv", "MatMul", "Gemm"]},
     "S8S8": {"activation_type": QuantType.QInt8},
-    "scales of shape [1]": {},
+    ONE_ELEMENT: {},
 }
 UNSPECIFIC = {"", "unknown"}
 """Codes that name no cause."""
@@ -51,18 +52,18 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self._feeds, None)
 
 
-def quantized(subject: Subject, way: str, out: Path) -> Path:
-    """The model of ``subject`` by ``quantize_static`` in one of :data:`WAYS`; with a scale per channel where it can.
+def quantized(subject: Subject, options: Mapping[str, Any], out: Path) -> Path:
+    """The model of ``subject`` by ``quantize_static`` with ``options``; with a scale per channel where it can.
 
     Raises what the quantizer raises.
     """
     try:
-        return _quantized(subject, way, out, True)
+        return _quantized(subject, options, out, True)
     except Exception:  # of whatever type
-        return _quantized(subject, way, out, False)
+        return _quantized(subject, options, out, False)
 
 
-def _quantized(subject: Subject, way: str, out: Path, per_channel: bool) -> Path:
+def _quantized(subject: Subject, options: Mapping[str, Any], out: Path, per_channel: bool) -> Path:
     given: Any = out.with_suffix(".given.onnx")
     prepared: Any = out.with_suffix(".prepared.onnx")
     model = at_opset(onnx.load(subject.model))
@@ -80,11 +81,9 @@ def _quantized(subject: Subject, way: str, out: Path, per_channel: bool) -> Path
             "activation_type": QuantType.QUInt8,
             "weight_type": QuantType.QInt8,
             "per_channel": per_channel,
-            **WAYS[way],
+            **options,
         },
     )
-    if way == "scales of shape [1]":
-        onnx.save(with_scales_of_one_element(onnx.load(out)), out)
     return out
 
 
@@ -136,7 +135,9 @@ def row(subject: Subject) -> dict[str, Any]:
     for way in WAYS:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                path = quantized(subject, way, Path(folder) / "quantized.onnx")
+                path = quantized(subject, WAYS[way], Path(folder) / "quantized.onnx")
+                if way == ONE_ELEMENT:
+                    onnx.save(with_scales_of_one_element(onnx.load(path)), path)
             except Exception as error:  # of whatever type
                 found[way] = {"error": f"quantize_static fails: {' '.join(str(error).split())[:200]}"}
                 continue

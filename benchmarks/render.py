@@ -284,6 +284,7 @@ TABLES: Sequence[str] = (
     "lowering",
     "precisions",
     "reasons",
+    "imports",
     "waste",
     "budgets",
     "transfer",

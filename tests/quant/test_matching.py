@@ -119,3 +119,79 @@ def test_twins_are_told_apart_by_their_weights() -> None:
 
     found = match_nodes(_graph(model((1, 0))), _graph(model((0, 1))))
     assert found == {"side0": "side0", "side1": "side1", "sub": "sub"}
+
+
+@pytest.mark.parametrize("correction", [0.0, 5.0])
+def test_biases_rank_twins_and_a_corrected_one_is_the_same_layer(correction: float) -> None:
+    """Two layers of one weight, two of others: quantizers move a bias by the error of its layer."""
+    rng = np.random.default_rng(0)
+    twin, *others = (rng.normal(size=(8, 8)).astype(np.float32) for _ in range(3))
+    weights = [twin, twin, *others]
+
+    def model(order: tuple[int, ...], correction: float) -> onnx.ModelProto:
+        b = Builder()
+        x, sides = b.input("x", (1, 8)), {}
+        for i in order:
+            bias = np.full(8, 0.01 + 0.02 * i + correction * (i > 1), np.float32)
+            sides[i] = b.node(f"side{i}", "Gemm", [x, b.constant(f"w{i}", weights[i]), b.constant(f"b{i}", bias)])
+        b.output(b.node("concat", "Concat", [sides[i] for i in range(4)], axis=1))
+        return b.model()
+
+    found = match_nodes(_graph(model((1, 3, 0, 2), correction)), _graph(model((0, 1, 2, 3), 0.0)))
+    assert found == {name: name for name in ("side0", "side1", "side2", "side3", "concat")}
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_product_with_its_bias_is_a_product_and_a_sum(swap: bool) -> None:
+    """Optimizers make one Gemm of MatMul and Add; behind it, the walk by connection goes on."""
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(8, 8)).astype(np.float32) for _ in range(2)]
+
+    def model(fused: bool) -> onnx.ModelProto:
+        b = Builder()
+        value = b.input("x", (1, 8))
+        for i, weight in enumerate(weights):
+            w, bias = b.constant(f"w{i}", weight), b.constant(f"b{i}", np.full(8, i, np.float32))
+            if fused:
+                value = b.node(f"fc{i}", "Gemm", [value, w, bias])
+            else:
+                value = b.node(f"plus{i}", "Add", [b.node(f"fc{i}", "MatMul", [value, w]), bias])
+            value = b.node(f"act{i}", "Tanh", [value])  # without constants, which could tell it from others
+        b.output(value)
+        return b.model()
+
+    first, second = _graph(model(swap)), _graph(model(not swap))
+    found = match_nodes(first, second)
+    assert {"fc0": "fc0", "act0": "act0", "fc1": "fc1", "act1": "act1"}.items() <= found.items()
+
+
+def test_a_size_that_one_graph_computes_is_a_constant_in_the_other() -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(8, 8)).astype(np.float32)
+
+    def model(computed: bool) -> onnx.ModelProto:
+        b = Builder()
+        x = b.input("x", (1, 8))
+        shape = b.node("shape", "Shape", [x]) if computed else b.constant("shape_out", np.array([1, 8], np.int64))
+        b.output(b.node("fc", "MatMul", [b.node("flat", "Reshape", [x, shape]), b.constant("w", weight)]))
+        return b.model()
+
+    found = match_nodes(_graph(model(False)), _graph(model(True)))
+    assert found == {"flat": "flat", "fc": "fc"}
+
+
+def test_a_saturation_before_a_clamp_does_not_take_its_counterpart() -> None:
+    """A pair between a product and its Relu leaves a Clip there, which the float model does not have."""
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(8, 8)).astype(np.float32)
+
+    def model(saturated: bool) -> onnx.ModelProto:
+        b = Builder()
+        value = b.node("fc", "MatMul", [b.input("x", (1, 8)), b.constant("w", weight)])
+        if saturated:
+            limits = (b.constant(n, np.array(v, np.float32)) for n, v in (("low", -1), ("high", 9)))
+            value = b.node("saturated", "Clip", [value, *limits])
+        b.output(b.node("act", "Relu", [value]))
+        return b.model()
+
+    assert match_nodes(_graph(model(True)), _graph(model(False))) == {"fc": "fc", "act": "act"}

@@ -296,16 +296,18 @@ class QDQAutotuner(Findings):
             UsageError: it holds no Q/DQ nodes, or is another network's.
         """
         core = self._core
-        lost: tuple[tuple[str, str], ...] = ()
+        lost: list[tuple[str, str]] = []
+        within: list[tuple[str, str]] = []
         sites: Iterable[tuple[Port, QType]]
         if isinstance(placement, (str, Path, onnx.ModelProto, ir.Model)):
             sites, missing = self._subject.placement_in(placement)
-            lost = tuple((m.node, m.reason) for m in missing)
+            for site in missing:
+                (within if site.within else lost).append((site.node, site.reason))
         elif isinstance(placement, Placement):
             sites = placement
         else:
             sites = sites_of_values(core.space.graph, placement, qtype or self.rules.activation)
-        report = import_placement(core.space, sites, lost)
+        report = import_placement(core.space, sites, lost, within)
         core.add_seed(report.placement)
         self._seeds.append(report.placement)
         self._log(str(report))

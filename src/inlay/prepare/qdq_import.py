@@ -39,10 +39,13 @@ class ImportedQDQ:
     missing: tuple[Leftover, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """How many sites were taken over, by placement, and every one that was not, with its reason."""
+        """How many sites were taken over, by placement, and every one that was not, with its reason.
+
+        ``within`` names the operator of the model, quantized as a whole, that computes what the site was inside of.
+        """
         return {
             "sites": {name: len(placement) for name, placement in self.placements},
-            "missing": [{"site": m.node, "reason": m.reason} for m in self.missing],
+            "missing": [{"site": m.node, "reason": m.reason, "within": m.within} for m in self.missing],
         }
 
 

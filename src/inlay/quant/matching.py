@@ -3,8 +3,9 @@
 Exporters, optimizers and quantizers rename nodes and values, or drop the names. What they keep is how operators are
 connected, and what their constants hold up to rounding. So the graphs are walked from their common inputs, and back
 from their outputs: a node matches one of the same operator that reads the matching values, and among several the one
-whose constants are nearest. Where the walks end, because one graph has operators that the other lacks, they begin anew
-behind the gap: at weights that are alike as no others are, then at values of one name.
+whose constants are nearest. Biases only rank candidates: quantizers correct them by the mean error of their layer,
+which may be many times the bias. Where the walks end, because one graph has operators that the other lacks, they begin
+anew behind the gap: at weights that are alike as no others are, then at values of one name.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ CLAMPS = frozenset({"Relu", "Clip"})
 """Operators that one of the graphs may have alone: quantizers drop them, and a saturation may bring one back."""
 
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
+_BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_BIAS = 2  # the slot of their bias
 
 FARTHEST = 0.5
 """Relative L2 distance above which constants cannot be two forms of one: rounding to 4 bits makes about 0.1; two layers
@@ -92,18 +95,26 @@ class _Matching:
         """Match ``node`` with the best of ``candidates``, and the values around both."""
         if node.name in self.nodes:
             return
-        ranked = [(d, c.index, c) for c in candidates if (d := self._distance(node, c)) <= FARTHEST]
+        if _clamped_again(self._source, node):  # it may be the saturation of a pair before the model's own clamp
+            candidates = (c for c in candidates if _clamped_again(self._target, c))
+        ranked = [
+            (d, self._bias_distance(node, c), c.index, c)
+            for c in candidates
+            if (d := self._distance(node, c)) <= FARTHEST
+        ]
         if not ranked:
             if node.op_type in CLAMPS and node.inputs[0] in self._values:
                 self._values.setdefault(node.outputs[0], self._values[node.inputs[0]])  # the target lacks it
             return
-        best = min(ranked)[2]
+        best = min(ranked)[-1]
         self.nodes[node.name] = best.name
         self._taken.add(best.name)
-        for mine, its in ((node.inputs, best.inputs), (node.outputs, best.outputs)):
-            for value, there in zip(mine, its, strict=False):
-                if value and there and not self._source.is_constant(value):
-                    self._values.setdefault(value, there)
+        mine, its = node.outputs, best.outputs
+        if len(node.inputs) != len(best.inputs) and _is_product(node):  # one adds its bias in an operator of its own
+            mine, its = _sums(self._source, node), _sums(self._target, best)
+        for value, there in (*zip(node.inputs, best.inputs, strict=False), *zip(mine, its, strict=False)):
+            if value and there and not self._source.is_constant(value):
+                self._values.setdefault(value, there)
 
     def _readers(self, node: Node) -> Iterator[Node]:
         """Free nodes of the target that read what matches the first matched input of ``node``, at the same slot."""
@@ -142,6 +153,8 @@ class _Matching:
         if any(v and not extra[0].is_constant(v) for v in extra[1]):
             return np.inf  # a bias may be an operator of its own in the other graph
         for slot, (value, there) in enumerate(zip(node.inputs, candidate.inputs, strict=False)):
+            if _is_bias(node, slot) or self._says_size(value, there):
+                continue
             if self._source.is_constant(value) != self._target.is_constant(there):
                 return np.inf
             if self._source.is_constant(value):
@@ -152,6 +165,18 @@ class _Matching:
             elif value in self._values and there and not self._same(self._values[value], there):
                 return np.inf
         return worst
+
+    def _says_size(self, value: str, there: str) -> bool:
+        """Whether an input is integers that only one of the graphs has as a constant, as where it fixes its batch."""
+        pair = self._source.constant(value), self._target.constant(there)
+        known = [array for array in pair if array is not None]
+        return len(known) == 1 and known[0].dtype.kind == "i"
+
+    def _bias_distance(self, node: Node, candidate: Node) -> float:
+        """Distance of the biases of two products; 0 where neither has one."""
+        if not _is_bias(node, _BIAS) or len(node.inputs) <= _BIAS or len(candidate.inputs) <= _BIAS:
+            return 0.0
+        return distance(self._source.constant(node.inputs[_BIAS]), self._target.constant(candidate.inputs[_BIAS]))
 
     def _same(self, value: str, other: str) -> bool:
         """Whether two values of the target are equal but for a clamp between them."""
@@ -168,6 +193,32 @@ def _weights(graph: Graph, node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
             return
 
 
+def _is_product(node: Node) -> bool:
+    return node.op_type in _PRODUCTS
+
+
+def _sums(graph: Graph, node: Node) -> tuple[str, ...]:
+    """The outputs of a product with its bias, which another operator may add."""
+    if len(node.inputs) > _BIAS:
+        return node.outputs
+    ports = graph.consumers(node.outputs[0])
+    add = graph.node(ports[0].node) if len(ports) == 1 and ports[0].node != GRAPH_OUTPUT else None
+    with_bias = add is not None and add.op_type == "Add" and any(map(graph.is_constant, add.inputs))
+    return add.outputs if add is not None and with_bias else ()
+
+
+def _is_bias(node: Node, slot: int) -> bool:
+    return slot == _BIAS and node.op_type in _BIASED
+
+
+def _clamped_again(graph: Graph, node: Node) -> bool:
+    """Whether a clamp's result is read by another one."""
+    if node.op_type not in CLAMPS:
+        return False
+    readers = (p.node for p in graph.consumers(node.outputs[0]) if p.node != GRAPH_OUTPUT)
+    return any(graph.node(reader).op_type in CLAMPS for reader in readers)
+
+
 def _unclamped(graph: Graph, value: str) -> str:
     producer = graph.producer(value)
     return producer.inputs[0] if producer is not None and producer.op_type in CLAMPS else value
@@ -178,7 +229,7 @@ def _alike(node: Node, other: Node) -> bool:
     if node.domain != other.domain:
         return False
     kinds = {node.op_type, other.op_type}
-    return len(kinds) == 1 or kinds <= CLAMPS or (kinds <= _PRODUCTS and len(node.inputs) == len(other.inputs))
+    return len(kinds) == 1 or kinds <= CLAMPS or kinds <= _PRODUCTS
 
 
 def turned(node: Node, other: Node, slot: int) -> bool:

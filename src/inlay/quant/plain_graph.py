@@ -26,10 +26,15 @@ _FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
 @dataclass(frozen=True)
 class Leftover:
-    """A quantized site that was not taken over, by its node, and why."""
+    """A quantized site that was not taken over, by its node, and why.
+
+    ``within`` is the operator of the other model that computes the node together with others, and which is quantized as
+    a whole: then nothing that was integer becomes float.
+    """
 
     node: str
     reason: str
+    within: str = ""
 
 
 class NotPlain(Exception):

@@ -58,10 +58,11 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
     for at, name in found.placement.rewrites:
         selected.setdefault(at, []).append(name)
     missing: list[Leftover] = []
+    absent: list[tuple[Port, _Absent]] = []
     for port, qtype in found.placement:
         there = ports.counterparts(port)
-        if isinstance(there, str):
-            missing.append(Leftover(str(port), there))
+        if isinstance(there, _Absent):
+            absent.append((port, there))
             continue
         value = next((v for v in map(target.value_of, there) if not target.is_float(v)), "")
         if value:
@@ -90,7 +91,17 @@ def transfer(found: Extraction, source: Graph, target: Graph, normalized: Graph 
     for site in _incomplete_biases(sites):
         missing.append(Leftover(str(site), "its node's data or weight is not quantized"))
         del sites[site]
+    quantized = {p.node for p in sites}
+    missing += [Leftover(str(p), a.reason, a.heir if a.heir in quantized else "") for p, a in absent]
     return Transferred(Placement(sites.items(), (r for r in rewrites if r.port in sites)), qparams, tuple(missing))
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """Why a port has no counterpart, and the node of the target that computes its operator together with others."""
+
+    reason: str
+    heir: str = ""
 
 
 class _Ports:
@@ -102,24 +113,22 @@ class _Ports:
         self._by_output = {(n.op_type, n.outputs[0]): n.name for n in normalized.nodes if n.outputs}
         self._survivors = {self._survivor(n.name) for n in source.nodes}
 
-    def counterparts(self, port: Port) -> list[Port] | str:
+    def counterparts(self, port: Port) -> list[Port] | _Absent:
         """The ports of the target that ``port`` stands for, or why there is none."""
         if port.node == GRAPH_OUTPUT:
             name = self._source.outputs[port.slot]
             outputs = self._target.outputs
-            return [Port(GRAPH_OUTPUT, outputs.index(name))] if name in outputs else "no such output"
+            return [Port(GRAPH_OUTPUT, outputs.index(name))] if name in outputs else _Absent("no such output")
         if not self._source.has_node(port.node):
-            return "its node is gone"
+            return _Absent("its node is gone")
         found = self._after_normalization(port)
         if isinstance(found, str):
-            return found
-        there: list[Port] = []
-        for at in found:
-            name = self._nodes.get(at.node, "")
-            inputs = self._target.node(name).inputs if name else ()
-            if at.slot < len(inputs) and inputs[at.slot]:
-                there.append(Port(name, at.slot))
-        return there or f"the model has no {self._source.node(port.node).op_type} like it"
+            return _Absent(found, self._heir(port.node))
+        alike = [Port(name, at.slot) for at in found if (name := self._nodes.get(at.node, ""))]
+        if not alike:
+            return _Absent(f"the model has no {self._source.node(port.node).op_type} like it")
+        there = [p for p in alike if p.slot < len(inputs := self._target.node(p.node).inputs) and inputs[p.slot]]
+        return there or _Absent(f"the {self._target.node(alike[0].node).op_type} of the model has no such input")
 
     def new_biases(self) -> Iterator[Port]:
         """Ports of the biases of products that normalization made of a product and a sum."""
@@ -151,6 +160,19 @@ class _Ports:
             *behind,
             *fused,
         ] or f"the value is inside an operator that normalization makes of its {node.op_type} and others"
+
+    def _heir(self, name: str) -> str:
+        """The target's node that computes what node ``name`` of the source is a part of."""
+        pending, seen = [name], {name}
+        while pending:
+            node = self._source.node(pending.pop())
+            for value in filter(None, node.outputs):
+                if (made := self._normalized.producer(value)) is not None:
+                    return self._nodes.get(made.name, "")
+                readers = {p.node for p in self._source.consumers(value) if p.node != GRAPH_OUTPUT} - seen
+                seen |= readers
+                pending += sorted(readers)
+        return ""
 
     def _survivor(self, name: str) -> str:
         """The node of the normalized graph that ``name`` still is: by its first output, else by its name."""

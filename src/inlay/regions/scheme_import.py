@@ -25,6 +25,8 @@ class ImportReport:
         unknown: ports that the normalized model does not have, with the reason.
         schemes: by pattern signature, the scheme that the import amounts to in most of its instances.
         lost: sites of a Q/DQ model without a port in the normalized model, with the reason.
+        within: sites inside operators that normalization makes of several, and which the placement quantizes as a
+            whole, with the reason.
     """
 
     placement: Placement
@@ -34,26 +36,32 @@ class ImportReport:
     unknown: tuple[tuple[Port, str], ...]
     schemes: dict[str, InsertionScheme]
     lost: tuple[tuple[str, str], ...] = ()
+    within: tuple[tuple[str, str], ...] = ()
 
     @property
     def sites(self) -> int:
         """Number of sites, all of which are accounted for."""
-        return len(self.points) + len(self.implied) + len(self.kept) + len(self.unknown) + len(self.lost)
+        fields = self.points, self.implied, self.kept, self.unknown, self.lost, self.within
+        return sum(map(len, fields))
 
     def __str__(self) -> str:
         lines = [
             f"{self.sites} Q/DQ sites: {len(self.points)} imported, {len(self.implied)} implied by them, "
-            f"{len(self.kept)} not searched, {len(self.unknown) + len(self.lost)} not in the normalized model"
+            f"{len(self.kept)} not searched, {len(self.within)} inside operators that are quantized as a whole, "
+            f"{len(self.unknown) + len(self.lost)} not in the normalized model"
         ]
-        reasons = Counter(reason for _, reason in (*self.kept, *self.unknown, *self.lost))
+        reasons = Counter(reason for _, reason in (*self.kept, *self.within, *self.unknown, *self.lost))
         lines += [f"  {count}: {reason}" for reason, count in reasons.most_common()]
         return "\n".join(lines)
 
 
 def import_placement(
-    space: SearchSpace, sites: Iterable[tuple[Port, QType]], lost: Iterable[tuple[str, str]] = ()
+    space: SearchSpace,
+    sites: Iterable[tuple[Port, QType]],
+    lost: Iterable[tuple[str, str]] = (),
+    within: Iterable[tuple[str, str]] = (),
 ) -> ImportReport:
-    """Account for ``sites``, as extracted from a Q/DQ model, and express them as schemes; ``lost`` as in the report."""
+    """Account for ``sites``, as extracted from a Q/DQ model, and express them as schemes; the rest as in the report."""
     graph = space.graph
     reached = {port for table in space.tables.values() for ports in table.values() for port in ports}
     constants = {p for unit in space.units if unit.selectable for p in (*unit.weights, *unit.biases)}
@@ -76,7 +84,9 @@ def import_placement(
     placement = Placement(usable.items())
     chosen = activation_ports(graph, placement)
     schemes = {p.signature: scheme_of_ports(space, p, chosen) for p in space.patterns.values() if p.points}
-    return ImportReport(placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes, tuple(lost))
+    return ImportReport(
+        placement, tuple(points), tuple(implied), tuple(kept), tuple(unknown), schemes, tuple(lost), tuple(within)
+    )
 
 
 def sites_of_values(graph: Graph, values: Iterable[str], qtype: QType) -> list[tuple[Port, QType]]:

@@ -190,11 +190,12 @@ def _rewrite_notes(confirmed: Confirmed, rewrites: Sequence[Rewrite[Any]]) -> It
 
 
 def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
-    if not imported.missing:
+    lost = [m for m in imported.missing if not m.within]
+    if not lost:
         return
-    reasons = Counter(m.reason for m in imported.missing)
+    reasons = Counter(m.reason for m in lost)
     listed = "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(4))
-    count = f"{len(imported.missing)} quantized sites of the imported model"
+    count = f"{len(lost)} quantized sites of the imported model"
     yield f"{count} were not taken over (each of them: search.imported in result.json): {listed}"
 
 

@@ -80,7 +80,8 @@ def correct_shapes(model: ir.Model, seen: Mapping[str, Sequence[int]]) -> int:
         sizes = seen.get(str(value.name))
         if value.shape is None or sizes is None:
             continue
-        if len(value.shape) != len(sizes) or any(isinstance(d, int) and d != n for d, n in zip(value.shape, sizes)):
+        stated = tuple(d if isinstance(d, int) else None for d in value.shape)
+        if len(stated) != len(sizes) or any(d not in (None, n) for d, n in zip(stated, sizes, strict=True)):
             value.shape = None
             false += 1
     if false:
