@@ -175,6 +175,18 @@ def test_a_pair_that_reads_nothing_stays() -> None:
     assert found.placement == Placement([])
 
 
+def test_who_reads_only_the_shape_of_a_pair_is_no_site() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s"], ["q"], "Q"),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["d"], "DQ"),
+        helper.make_node("Shape", ["d"], ["sizes"], "shape"),
+        helper.make_node("Reshape", ["d", "sizes"], ["y"], "reshape"),
+    ]
+    found = extract(_model(nodes, s=np.float32(0.1))).settled({})
+    assert found.placement == Placement([(Port("reshape", 0), QType.UINT8)])
+    assert [n.op_type for n in found.model.graph] == ["Shape", "Reshape"]
+
+
 def test_extract_does_not_touch_its_argument() -> None:
     model = ir.from_proto(insert_qdq_everywhere(concat_model()))
     before = ir.to_proto(model).SerializeToString()

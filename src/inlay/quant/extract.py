@@ -69,6 +69,10 @@ class Extraction:
         return replace(self, qparams=qparams, saturations=tuple(kept))
 
 
+SIZES = frozenset({"Shape", "Size"})
+"""Operators that do not read what their input holds: for them a pair changes nothing."""
+
+
 def extract(
     model: ir.Model, rewrites: Sequence[Rewrite[Any]] = (), operators: Sequence[IntegerOperator] = ()
 ) -> Extraction:
@@ -108,8 +112,9 @@ def extract(
         qtype = QType.DYNAMIC if params is None else params.qtype
         source.type = source.type or ir.TensorType(ir.DataType.FLOAT)  # as the scale's, which the operator asks for
         read = node.outputs[0]
-        ports = [Port(str(use.node.name), use.idx) for use in read.uses() if use.node.graph is graph]
-        if len(ports) != len(read.uses()):
+        uses = [use for use in read.uses() if use.node.graph is graph]
+        ports = [Port(str(use.node.name), use.idx) for use in uses if use.node.op_type not in SIZES]
+        if len(uses) != len(read.uses()):
             leftovers.append(Leftover(str(node.name), "a subgraph reads it"))
             continue
         if not ours and params is not None:

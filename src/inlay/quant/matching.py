@@ -23,6 +23,7 @@ CLAMPS = frozenset({"Relu", "Clip"})
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 _BIASED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _BIAS = 2  # the slot of their bias
+_RESHAPE = "Reshape"
 
 FARTHEST = 0.5
 """Relative L2 distance above which constants cannot be two forms of one: rounding to 4 bits makes about 0.1; two layers
@@ -98,9 +99,7 @@ class _Matching:
         if _clamped_again(self._source, node):  # it may be the saturation of a pair before the model's own clamp
             candidates = (c for c in candidates if _clamped_again(self._target, c))
         ranked = [
-            (d, self._bias_distance(node, c), c.index, c)
-            for c in candidates
-            if (d := self._distance(node, c)) <= FARTHEST
+            (d, self._unlikeness(node, c), c.index, c) for c in candidates if (d := self._distance(node, c)) <= FARTHEST
         ]
         if not ranked:
             if node.op_type in CLAMPS and node.inputs[0] in self._values:
@@ -110,7 +109,9 @@ class _Matching:
         self.nodes[node.name] = best.name
         self._taken.add(best.name)
         mine, its = node.outputs, best.outputs
-        if len(node.inputs) != len(best.inputs) and _is_product(node):  # one adds its bias in an operator of its own
+        if node.op_type == _RESHAPE and not self._reshapes_alike(node, best):
+            mine = ()
+        elif len(node.inputs) != len(best.inputs) and _is_product(node):  # one adds its bias in an operator of its own
             mine, its = _sums(self._source, node), _sums(self._target, best)
         for value, there in (*zip(node.inputs, best.inputs, strict=False), *zip(mine, its, strict=False)):
             if value and there and not self._source.is_constant(value):
@@ -153,7 +154,7 @@ class _Matching:
         if any(v and not extra[0].is_constant(v) for v in extra[1]):
             return np.inf  # a bias may be an operator of its own in the other graph
         for slot, (value, there) in enumerate(zip(node.inputs, candidate.inputs, strict=False)):
-            if _is_bias(node, slot) or self._says_size(value, there):
+            if _is_bias(node, slot) or self._says_size(node, slot, candidate):
                 continue
             if self._source.is_constant(value) != self._target.is_constant(there):
                 return np.inf
@@ -166,17 +167,33 @@ class _Matching:
                 return np.inf
         return worst
 
-    def _says_size(self, value: str, there: str) -> bool:
-        """Whether an input is integers that only one of the graphs has as a constant, as where it fixes its batch."""
-        pair = self._source.constant(value), self._target.constant(there)
+    def _reshapes_alike(self, node: Node, candidate: Node) -> bool:
+        """Whether two Reshapes give one shape, as far as that is known."""
+        given, wanted = self._source.shape(node.outputs[0]), self._target.shape(candidate.outputs[0])
+        if given is None or wanted is None:
+            return True
+        pairs = zip(given, wanted, strict=False)
+        return len(given) == len(wanted) and all(a == b or None in (a, b) for a, b in pairs)
+
+    def _says_size(self, node: Node, slot: int, candidate: Node) -> bool:
+        """Whether an input is the shape of a Reshape, or integers that only one of the graphs fixes, as with its batch.
+
+        Optimizers merge what only moves elements, so that the same value may be given another shape.
+        """
+        if node.op_type == _RESHAPE:
+            return slot == 1
+        pair = self._source.constant(node.inputs[slot]), self._target.constant(candidate.inputs[slot])
         known = [array for array in pair if array is not None]
         return len(known) == 1 and known[0].dtype.kind == "i"
 
-    def _bias_distance(self, node: Node, candidate: Node) -> float:
-        """Distance of the biases of two products; 0 where neither has one."""
-        if not _is_bias(node, _BIAS) or len(node.inputs) <= _BIAS or len(candidate.inputs) <= _BIAS:
-            return 0.0
-        return distance(self._source.constant(node.inputs[_BIAS]), self._target.constant(candidate.inputs[_BIAS]))
+    def _unlikeness(self, node: Node, candidate: Node) -> float:
+        """How much two nodes differ in what may differ between two forms of one: attributes, biases, target shapes."""
+        shared = node.attributes.keys() & candidate.attributes.keys()
+        other = float(sum(node.attributes[name] != candidate.attributes[name] for name in shared))
+        slot = 1 if node.op_type == _RESHAPE else _BIAS
+        if (slot == _BIAS and not _is_bias(node, slot)) or min(len(node.inputs), len(candidate.inputs)) <= slot:
+            return other
+        return other + distance(self._source.constant(node.inputs[slot]), self._target.constant(candidate.inputs[slot]))
 
     def _same(self, value: str, other: str) -> bool:
         """Whether two values of the target are equal but for a clamp between them."""

@@ -211,7 +211,7 @@ def _suits(params: QParams, given: np.ndarray | None, target: Graph, value: str)
         return False
     if params.qtype.block:
         return bool(np.prod(scale_shape(shape, params)) == len(params.scale))
-    return shape[params.axis] == len(params.scale)
+    return shape[params.axis] in (None, len(params.scale))
 
 
 def _incomplete_biases(sites: Mapping[Port, QType]) -> Iterator[Port]:
