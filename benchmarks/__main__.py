@@ -215,8 +215,13 @@ def run_precisions(options: argparse.Namespace) -> None:
 
 def run_reasons(options: argparse.Namespace) -> None:
     """``reasons.json`` and ``.md``, of trained models."""
-    settings = {"ways": list(reasons.WAYS), "version": __version__}
-    rows = collect("reasons", _trained(options), options, lambda subject, _: reasons.row(subject), settings)
+    ways = [*reasons.WAYS, *reasons.of_others(options.nncf, options.modelopt)]
+    settings = {"ways": ways, "version": __version__}
+
+    def make(subject: subjects.Subject, _: Path) -> Row:
+        return reasons.row(subject, options.nncf, options.modelopt)
+
+    rows = collect("reasons", _trained(options), options, make, settings)
     _tables(options.out, "reasons", {"machine": facts(0.0), "rows": rows}, reasons.markdown)
 
 
@@ -360,8 +365,12 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=subjects.default_models(), help="folder of trained models")
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of search for each model of quality")
     parser.add_argument("--bound", type=float, default=quality.BOUND_DB, help="least dB of quality (default 20)")
-    parser.add_argument("--nncf", metavar="PYTHON", help="a Python with NNCF, for quality and (with OpenVINO) openvino")
-    parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports")
+    parser.add_argument(
+        "--nncf",
+        metavar="PYTHON",
+        help="a Python with NNCF, for most tables with peers",
+    )
+    parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports and reasons")
     parser.add_argument(
         "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"
     )

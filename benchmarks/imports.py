@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +18,36 @@ import onnx
 from onnxruntime.quantization import QuantFormat
 
 import inlay
-from benchmarks import lowering, modelopt_peer, nncf_peer, peer, reasons
+from benchmarks import lowering, peer, reasons
+from benchmarks.reasons import Write
 from benchmarks.subjects import Subject
 from inlay import api
 from inlay.errors import InlayError
 from inlay.model.load import load
 from inlay.prepare.take_apart import holds_quantized
 
-Write = Callable[[Subject, Path], None]
-
-
-class Failed(Exception):
-    """A quantizer gave no file."""
-
 
 def _of_peer(method: str) -> Write:
-    def write(subject: Subject, out: Path) -> None:
+    def write(subject: Subject, out: Path) -> str:
         made = peer.quantize(method, subject.model, subject.samples, out)
-        if made.path is None:
-            raise Failed(made.note)
+        return made.note if made.path is None else ""
 
     return write
 
 
 def _of_quantize_static(options: Mapping[str, Any]) -> Write:
-    def write(subject: Subject, out: Path) -> None:
+    def write(subject: Subject, out: Path) -> str:
         reasons.quantized(subject, options, out)
+        return ""
 
     return write
 
 
-def _nameless(subject: Subject, out: Path) -> None:
+def _nameless(subject: Subject, out: Path) -> str:
     """As ``quantize_static`` writes it, with nodes that have no name, and values that have another."""
-    _of_peer("static")(subject, out)
+    note = _of_peer("static")(subject, out)
+    if note:
+        return note
     model = onnx.load(out)
     fixed = {v.name for v in (*model.graph.input, *model.graph.output)}
     for node in model.graph.node:
@@ -61,36 +58,23 @@ def _nameless(subject: Subject, out: Path) -> None:
         tensor.name = tensor.name if tensor.name in fixed else f"v_{tensor.name}"
     del model.graph.value_info[:]
     onnx.save(model, out)
+    return ""
 
 
-def _own(subject: Subject, out: Path) -> None:
+def _own(subject: Subject, out: Path) -> str:
     api.quantize(subject.model, out, data=str(subject.samples), recipe="full-int8")
+    return ""
 
 
-def _inputs_only(subject: Subject, out: Path) -> None:
+def _inputs_only(subject: Subject, out: Path) -> str:
     _own(subject, out)
     onnx.save(lowering.inputs_only(onnx.load(out)), out)
-
-
-def _of_nncf(python: str) -> Write:
-    def write(subject: Subject, out: Path) -> None:
-        if note := nncf_peer.quantize(python, subject.model, subject.samples, out, nncf_peer.PRESETS[0]):
-            raise Failed(note)
-
-    return write
-
-
-def _of_modelopt(python: str) -> Write:
-    def write(subject: Subject, out: Path) -> None:
-        if note := modelopt_peer.quantize(python, subject.model, subject.samples, out):
-            raise Failed(note)
-
-    return write
+    return ""
 
 
 def ways(nncf: str | None, modelopt: str | None) -> dict[str, Write]:
     """Who writes the quantized models, by name; NNCF and ModelOpt where a Python that has them is given."""
-    found: dict[str, Write] = {
+    return {
         "quantize_static": _of_peer("static"),
         "the same, without names": _nameless,
         "quantize_static, products only": _of_quantize_static(reasons.WAYS["products only"]),
@@ -100,12 +84,8 @@ def ways(nncf: str | None, modelopt: str | None) -> dict[str, Write]:
         "MatMulNBits, 4 bits": _of_peer("weights4"),
         "own": _own,
         "own, inputs of products only": _inputs_only,
+        **reasons.of_others(nncf, modelopt),
     }
-    if nncf is not None:
-        found["NNCF"] = _of_nncf(nncf)
-    if modelopt is not None:
-        found["ModelOpt"] = _of_modelopt(modelopt)
-    return found
 
 
 def row(subject: Subject, folder: Path, nncf: str | None, modelopt: str | None) -> dict[str, Any]:
@@ -115,9 +95,11 @@ def row(subject: Subject, folder: Path, nncf: str | None, modelopt: str | None) 
         out = folder / "quantized.onnx"
         out.unlink(missing_ok=True)
         try:
-            write(subject, out)
+            note = write(subject, out)
         except Exception as error:  # of whatever type: these are other people's programs
-            found[name] = {"error": f"no file: {' '.join(str(error).split())[:200]}"}
+            note = f"fails: {error}"
+        if note:
+            found[name] = {"error": f"no file: {' '.join(note.split())[:200]}"}
             continue
         try:
             found[name] = _counted(out, subject)

@@ -1,6 +1,7 @@
-"""Does ``inlay explain`` know why? Heavy operators of ``quantize_static``'s models that are not in INT8, by reason.
+"""Does ``inlay explain`` know why? Heavy operators of quantized models that are not in INT8, by reason.
 
-Each model is quantized by ONNX Runtime's own quantizer in four ways, and explained on ONNX Runtime. What counts is the
+Each model is quantized by ONNX Runtime's own quantizer in four ways, and by NNCF and ModelOpt where there is a Python
+that has them, and explained on ONNX Runtime. What counts is the
 reason, not the time: a reason is specific where it names a precondition or an operator that has no kernel on integers,
 and proven where the runtime itself has shown it.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ import onnx.version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from benchmarks import modelopt_peer, nncf_peer
 from benchmarks.subjects import Subject
 from inlay import api
 from inlay.errors import ModelError
 from inlay.explain.explanation import Explanation, Operator
 
 OPSET = 17
+Write = Callable[[Subject, Path], str]
+"""Quantizes a model into a file; says why there is none, or nothing."""
 SAMPLES = 4  # reasons do not depend on ranges, and prices hardly
 BUDGET_S = 30.0
 ONE_ELEMENT = "scales of shape [1]"
@@ -129,17 +133,38 @@ def first(samples: Path) -> Any:  # arrays by input, which the API takes beside 
         return {name: archive[name][:1] for name in archive.files}
 
 
-def row(subject: Subject) -> dict[str, Any]:
+def of_others(nncf: str | None, modelopt: str | None) -> dict[str, Write]:
+    """Other quantizers of ONNX models, by name, where a Python that has them is given."""
+    found: dict[str, Write] = {}
+    if nncf is not None:
+        found["NNCF"] = lambda s, out: nncf_peer.quantize(nncf, s.model, s.samples, out, nncf_peer.PRESETS[0])
+    if modelopt is not None:
+        found["ModelOpt"] = lambda s, out: modelopt_peer.quantize(modelopt, s.model, s.samples, out)
+    return found
+
+
+def _writer(way: str) -> Write:
+    def write(subject: Subject, out: Path) -> str:
+        quantized(subject, WAYS[way], out)
+        if way == ONE_ELEMENT:
+            onnx.save(with_scales_of_one_element(onnx.load(out)), out)
+        return ""
+
+    return write
+
+
+def row(subject: Subject, nncf: str | None = None, modelopt: str | None = None) -> dict[str, Any]:
     """The counts of one model in each way, or why there are none."""
     found: dict[str, Any] = {}
-    for way in WAYS:
+    for way, write in {**{way: _writer(way) for way in WAYS}, **of_others(nncf, modelopt)}.items():
         with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "quantized.onnx"
             try:
-                path = quantized(subject, WAYS[way], Path(folder) / "quantized.onnx")
-                if way == ONE_ELEMENT:
-                    onnx.save(with_scales_of_one_element(onnx.load(path)), path)
+                note = write(subject, path)
             except Exception as error:  # of whatever type
-                found[way] = {"error": f"quantize_static fails: {' '.join(str(error).split())[:200]}"}
+                note = f"fails: {error}"
+            if note:
+                found[way] = {"error": f"no file: {' '.join(note.split())[:200]}"}
                 continue
             try:
                 found[way] = counted(api.explain(path, data=first(subject.samples), budget=BUDGET_S))
@@ -161,9 +186,9 @@ def markdown(table: Mapping[str, Any]) -> str:
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "# Why heavy operators of `quantize_static`'s models are not in INT8"
+    yield "# Why heavy operators of quantized models are not in INT8"
     yield ""
-    yield "What `inlay explain` says of the models that ONNX Runtime's own quantizer makes, on ONNX Runtime. Heavy are"
+    yield "What `inlay explain` says of models by ONNX Runtime's own quantizer and others, on ONNX Runtime. Heavy are"
     yield "products, and what takes 1 % of the time. A reason is specific where it names a precondition, or an operator"
     yield "that has no kernel on integers; it is proven where the runtime itself has shown it. Nothing is timed."
     yield ""

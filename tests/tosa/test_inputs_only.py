@@ -124,3 +124,18 @@ def test_sixteen_bits_hold_every_value_that_the_weights_allow() -> None:
     feed["x"][0, :, 4:9, 4:9] = np.where(w[0] > 0, 100.0, -100.0)
     for a, b in zip(LoweredRunner(lowered).run(feed), run_ort(qdq, feed), strict=True):
         np.testing.assert_allclose(a, b, atol=np.abs(b).max() / 10000)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_moves_an_input_before_it_is_quantized_moves_integers(shared: bool) -> None:
+    """And where a move's result is also read in float, it stays where it was."""
+    n = FloatNet(1)
+    turned = n.op("Transpose", ["x"], perm=[0, 1, 3, 2])
+    padded = n.op("Pad", [turned, n.const(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))])
+    y = n.op("Relu", [n.conv(padded, 3, 4)])
+    outputs = {y: [1, 4, 18, 18]}
+    if shared:
+        outputs[padded] = [1, 3, 18, 18]
+    lowered = compare(taken_apart(n.model(outputs)), [0.5] * len(outputs))
+    left = {r.op_type for r in lowered.not_lowered} - {"QuantizeLinear", "DequantizeLinear"}
+    assert left == ({"Transpose", "Pad"} if shared else set())

@@ -24,6 +24,7 @@ from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant, is_standard
 from inlay.model.reference import ConstantEvaluator
 from inlay.tosa.blocks import undo_blocks
+from inlay.tosa.early_pairs import add_early_pairs
 from inlay.tosa.ir import Array
 
 _FOLDING_ROUNDS = 8
@@ -84,6 +85,7 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
             work, _ = step(work)
         _bind(work.graph, bind or {})
         work, _ = undo_blocks(_folded(work))
+        work, _ = add_early_pairs(work)
         graph = build_graph(work)
         _require_sizes(graph)
     except TargetError as error:

@@ -1,0 +1,81 @@
+"""Q/DQ pairs before operators that only move elements, where the model has a QuantizeLinear behind them alone.
+
+Where Q/DQ nodes stand at the inputs of weighted operators only, an image that is transposed or padded before the first
+convolution is moved as float, on the host. Quantizing commutes with moving, and what was quantized once stays as it is
+when it is quantized again in the same way: so a pair before the move changes no result, and the move becomes integer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.model.passes.steps import constant_of, is_standard
+
+_MOVES = frozenset(
+    {
+        "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Identity", "DepthToSpace",
+        "SpaceToDepth", "Gather", "Expand", "Tile",
+    }
+)  # fmt: skip
+"""Operators whose result holds elements of their first input, and nothing else."""
+
+
+def add_early_pairs(model: ir.Model) -> tuple[ir.Model, int]:
+    """Put a pair before each move whose result is quantized alone; returns ``model``, and how many there are now."""
+    pending = [n for n in model.graph if is_standard(n, "QuantizeLinear")]
+    added = 0
+    while pending:
+        behind = pending.pop()
+        moved = behind.inputs[0]
+        move = None if moved is None else moved.producer()
+        if move is None or not _only_moves(move) or not _quantized_alone(moved, behind):
+            continue
+        before = move.inputs[0]
+        writer = None if before is None else before.producer()
+        if before is None or before.const_value is not None or (writer and is_standard(writer, "DequantizeLinear")):
+            continue
+        pending.append(_pair(move, before, behind, added))
+        added += 1
+    return model, added
+
+
+def _only_moves(node: ir.Node) -> bool:
+    """Whether zeros are all that ``node`` may add to what it moves."""
+    if is_standard(node, "Pad"):
+        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        value = constant_of(fill)
+        return fill is None or (value is not None and not value.any())
+    return is_standard(node, *_MOVES)
+
+
+def _quantized_alone(value: ir.Value | None, quantizer: ir.Node) -> bool:
+    """Whether all that reads ``value`` quantizes it as ``quantizer`` does, with one scale."""
+    if value is None or value.is_graph_output():
+        return False
+    return all(
+        use.idx == 0 and is_standard(use.node, "QuantizeLinear") and _same_scale(use.node, quantizer)
+        for use in value.uses()
+    )
+
+
+def _same_scale(first: ir.Node, second: ir.Node) -> bool:
+    if len(first.inputs) != len(second.inputs):
+        return False
+    pairs = [(constant_of(a), constant_of(b)) for a, b in zip(first.inputs[1:], second.inputs[1:], strict=True)]
+    return all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in pairs)
+
+
+def _pair(move: ir.Node, value: ir.Value, like: ir.Node, number: int) -> ir.Node:
+    """The QuantizeLinear of a new pair between ``value`` and ``move``."""
+    graph = move.graph
+    assert isinstance(graph, ir.Graph)
+    prefix = f"{move.name}_early_{number}"
+    attributes = {k: v for k, v in like.attributes.items() if k != "axis"}
+    low = ir.Value(name=f"{prefix}_quantized", type=like.outputs[0].type, shape=value.shape)
+    high = ir.Value(name=f"{prefix}_dequantized", type=value.type, shape=value.shape)
+    quantize = ir.node("QuantizeLinear", [value, *like.inputs[1:]], attributes, outputs=[low], name=f"{prefix}_q")
+    back = ir.node("DequantizeLinear", [low, *like.inputs[1:]], outputs=[high], name=f"{prefix}_dq")
+    graph.insert_before(move, [quantize, back])
+    move.replace_input_with(0, high)
+    return quantize
