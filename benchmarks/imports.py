@@ -8,6 +8,7 @@ Inlay's own normalization. A site is one input of an operator that reads a quant
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ def row(subject: Subject, folder: Path, nncf: str | None, modelopt: str | None) 
         try:
             found[name] = _counted(out, subject)
         except InlayError as error:
-            found[name] = {"error": f"refused: {' '.join(str(error).split())[:300]}"}
+            found[name] = {"error": f"refused: {' '.join(str(error).replace(f'{folder}{os.sep}', '').split())[:300]}"}
     return {"model": subject.name, "imports": found}
 
 

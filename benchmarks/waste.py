@@ -2,7 +2,7 @@
 
 A float model gets a Q/DQ pair at one of its large values, which nothing reads on integers, as quantizers leave them
 around operators that have no kernel in INT8. ``inlay explain`` prices it; where it takes a good share of the time, it
-is removed, and the files with and without it are timed in the same interleaved blocks.
+is removed, and the files with and without it are timed in the same interleaved blocks of other processes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from benchmarks.subjects import Subject
 from inlay import api
 from inlay.data import input_specs, read_samples
 from inlay.explain.explanation import Waste
+from inlay.explain.removal import without_pair
 from inlay.model.load import load
 
 SHARE = 0.03  # of the time: what is priced lower drowns in the noise of the whole
 VALUES = 4  # of each model, the largest: each gets a pair in a file of its own, for two pairs can make an operator INT8
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # a pair behind one also keeps it from taking in its activation
 BLOCKS, PROCESSES = 16, 2
+BUDGET_S = 20.0  # of each explanation
 LEAST, LARGEST = 0.5, 1.5  # of the price: what the removal may save
 
 
@@ -60,17 +62,6 @@ def with_pair(model: ir.Model, name: str) -> None:
         reader.replace_input_with(index, dequantize.outputs[0])
 
 
-def without_pair(model: ir.Model, value: str) -> None:
-    """Remove the Q and DQ nodes at ``value``: what reads them reads the value."""
-    quantizers = [n for n in model.graph if n.op_type == "QuantizeLinear"]
-    for quantize in [n for n in quantizers if n.inputs[0] is not None and n.inputs[0].name == value]:
-        for dequantize in [use.node for use in quantize.outputs[0].uses()]:
-            for reader, index in list(dequantize.outputs[0].uses()):
-                reader.replace_input_with(index, quantize.inputs[0])
-            model.graph.remove(dequantize, safe=True)
-        model.graph.remove(quantize, safe=True)
-
-
 def row(subject: Subject, work: Path) -> dict[str, Any]:
     """The price of pairs of one model, and what their removal saves."""
     work.mkdir(parents=True, exist_ok=True)
@@ -81,7 +72,7 @@ def row(subject: Subject, work: Path) -> dict[str, Any]:
         made = ir.from_proto(model)
         with_pair(made, value)
         ir.save(made, given)
-        found = api.explain(given, data=first(subject.samples), budget=0.1)
+        found = api.explain(given, data=first(subject.samples), budget=BUDGET_S)
         pairs = [w for w in found.waste if w.kind == "idle-pair" and w.value == value and w.share > SHARE]
         if not pairs:
             continue

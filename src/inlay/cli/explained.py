@@ -134,7 +134,7 @@ def _waste(found: Explanation, every: bool) -> Iterator[str]:
     for row in rows if every else rows[:_ROWS]:
         yield f"  {row.cost_ms:8.3f} ms {row.share:6.1%}  {_KINDS[row.kind]:<17} {row.value}"
         if row.advice:
-            yield f"{'':21}{row.advice}"
+            yield f"{'':21}{row.advice}{'; timed without it' if row.timed else ''}"
     left = found.waste[len(rows if every else rows[:_ROWS]) :]
     if left:
         yield f"  {sum(w.cost_ms for w in left):8.3f} ms         {len(left)} more (--all lists them)"

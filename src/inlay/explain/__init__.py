@@ -11,6 +11,7 @@ __all__ = [
     "faults",
     "losses",
     "policy",
+    "removal",
     "repair",
     "waste",
 ]

@@ -22,6 +22,7 @@ from inlay.explain.experiments import Laboratory, Proven, does_run, prove
 from inlay.explain.explanation import Explanation, Operator, Reason
 from inlay.explain.faults import Suspect, suspects
 from inlay.explain.losses import Losses, losses
+from inlay.explain.removal import timed
 from inlay.explain.waste import wasted
 from inlay.measure.client import Worker
 from inlay.model.graph import build_graph
@@ -100,6 +101,9 @@ def explain(
             stage("find out what INT8 could bring")
             capabilities = Capabilities.of(target)
             at_most = bound(file, capabilities, samples, worker, folder / "bound", feed, runs.factor)
+        waste = wasted(runs.model.graph, runs.executed)
+        if quantized and not failed:
+            waste = timed(waste, worker, given, folder / "removals", feed, deadline)
         listed = _operators(runs, found, proven, mended, rules)
         listed = tuple(replace(o, gain_ms=at_most.gains.get(o.name, o.gain_ms)) for o in listed)
         return Explanation(
@@ -109,7 +113,7 @@ def explain(
             runs.latency_ns / 1e6,
             runs.executed.total_ns / 1e6,
             listed,
-            wasted(runs.model.graph, runs.executed),
+            waste,
             failed,
             None if mended is None else mended.total_ns / 1e6,
             rounding.sqnr_db,

@@ -85,6 +85,7 @@ class Waste:
         cost_ms: in each inference.
         share: of the time of all kernels.
         advice: what to do; empty where there is nothing.
+        timed: the price is what the model saves without the pair, measured; else it is the time of its kernels.
     """
 
     kind: WasteKind
@@ -93,6 +94,7 @@ class Waste:
     cost_ms: float
     share: float
     advice: str = ""
+    timed: bool = False
 
 
 @dataclass(frozen=True)

@@ -154,10 +154,12 @@ class _Matching:
         if any(v and not extra[0].is_constant(v) for v in extra[1]):
             return np.inf  # a bias may be an operator of its own in the other graph
         for slot, (value, there) in enumerate(zip(node.inputs, candidate.inputs, strict=False)):
-            if _is_bias(node, slot) or self._says_size(node, slot, candidate):
+            if self._says_size(node, slot, candidate):
                 continue
             if self._source.is_constant(value) != self._target.is_constant(there):
                 return np.inf
+            if self._source.is_constant(value) and _is_bias(node, slot):
+                continue
             if self._source.is_constant(value):
                 given = self._source.constant(value)
                 if given is not None and turned(node, candidate, slot):
