@@ -14,7 +14,7 @@ from inlay.tosa.ir import Array
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.reference import LoweredRunner
 from tests.tosa.comparison import assert_equal, by_oracle, host_by_ort, run_ort
-from tests.tosa.float_models import FloatNet, generated, samples, unseen
+from tests.tosa.float_models import SIDE, FloatNet, generated, samples, unseen
 from tests.tosa.models import quantize
 
 
@@ -139,3 +139,14 @@ def test_what_moves_an_input_before_it_is_quantized_moves_integers(shared: bool)
     lowered = compare(taken_apart(n.model(outputs)), [0.5] * len(outputs))
     left = {r.op_type for r in lowered.not_lowered} - {"QuantizeLinear", "DequantizeLinear"}
     assert left == ({"Transpose", "Pad"} if shared else set())
+
+
+def test_an_image_that_is_cut_and_joined_before_it_is_quantized_moves_integers() -> None:
+    """As detectors do: every second row and column, joined; one pair on the image serves all the cuts."""
+    n = FloatNet(1)
+    axes, steps = n.const(np.array([2, 3], np.int64)), n.const(np.array([2, 2], np.int64))
+    ends = n.const(np.array([SIDE, SIDE], np.int64))
+    cuts = [n.op("Slice", ["x", n.const(np.array(at, np.int64)), ends, axes, steps]) for at in ([0, 0], [1, 0])]
+    y = n.op("Relu", [n.conv(n.op("Concat", cuts, axis=1), 6, 4)])
+    lowered = compare(taken_apart(n.model({y: [1, 4, SIDE // 2, SIDE // 2]})), [0.5])
+    assert {r.op_type for r in lowered.not_lowered} <= {"QuantizeLinear", "DequantizeLinear"}

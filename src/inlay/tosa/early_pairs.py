@@ -3,6 +3,7 @@
 Where Q/DQ nodes stand at the inputs of weighted operators only, an image that is transposed or padded before the first
 convolution is moved as float, on the host. Quantizing commutes with moving, and what was quantized once stays as it is
 when it is quantized again in the same way: so a pair before the move changes no result, and the move becomes integer.
+A Concat moves all that it joins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _MOVES = frozenset(
 )  # fmt: skip
 """Operators whose result holds elements of their first input, and nothing else."""
 
+_JOIN = "Concat"
+
 
 def add_early_pairs(model: ir.Model) -> tuple[ir.Model, int]:
     """Put a pair before each move whose result is quantized alone; returns ``model``, and how many there are now."""
@@ -31,12 +34,20 @@ def add_early_pairs(model: ir.Model) -> tuple[ir.Model, int]:
         move = None if moved is None else moved.producer()
         if move is None or not _only_moves(move) or not _quantized_alone(moved, behind):
             continue
-        before = move.inputs[0]
-        writer = None if before is None else before.producer()
-        if before is None or before.const_value is not None or (writer and is_standard(writer, "DequantizeLinear")):
+        slots = range(len(move.inputs)) if is_standard(move, _JOIN) else (0,)
+        if any(v is None or v.const_value is not None for v in (move.inputs[i] for i in slots)):
             continue
-        pending.append(_pair(move, before, behind, added))
-        added += 1
+        for slot in slots:
+            before = move.inputs[slot]
+            writer = None if before is None else before.producer()
+            if before is None or (writer is not None and is_standard(writer, "DequantizeLinear")):
+                continue
+            quantized = _quantized_like(before, behind)
+            if quantized is None:
+                quantize, quantized = _pair(move, before, behind, added)
+                pending.append(quantize)
+                added += 1
+            move.replace_input_with(slot, quantized)
     return model, added
 
 
@@ -46,7 +57,7 @@ def _only_moves(node: ir.Node) -> bool:
         fill = node.inputs[2] if len(node.inputs) > 2 else None
         value = constant_of(fill)
         return fill is None or (value is not None and not value.any())
-    return is_standard(node, *_MOVES)
+    return is_standard(node, *_MOVES, _JOIN)
 
 
 def _quantized_alone(value: ir.Value | None, quantizer: ir.Node) -> bool:
@@ -66,8 +77,18 @@ def _same_scale(first: ir.Node, second: ir.Node) -> bool:
     return all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in pairs)
 
 
-def _pair(move: ir.Node, value: ir.Value, like: ir.Node, number: int) -> ir.Node:
-    """The QuantizeLinear of a new pair between ``value`` and ``move``."""
+def _quantized_like(value: ir.Value, quantizer: ir.Node) -> ir.Value | None:
+    """What a pair that is there already makes of ``value``, in the way of ``quantizer``."""
+    for use in value.uses():
+        if use.idx == 0 and is_standard(use.node, "QuantizeLinear") and _same_scale(use.node, quantizer):
+            for reader in use.node.outputs[0].uses():
+                if is_standard(reader.node, "DequantizeLinear") and _same_scale(reader.node, quantizer):
+                    return reader.node.outputs[0]
+    return None
+
+
+def _pair(move: ir.Node, value: ir.Value, like: ir.Node, number: int) -> tuple[ir.Node, ir.Value]:
+    """A new pair on ``value`` before ``move``: its QuantizeLinear, and what the pair makes of the value."""
     graph = move.graph
     assert isinstance(graph, ir.Graph)
     prefix = f"{move.name}_early_{number}"
@@ -76,6 +97,9 @@ def _pair(move: ir.Node, value: ir.Value, like: ir.Node, number: int) -> ir.Node
     high = ir.Value(name=f"{prefix}_dequantized", type=value.type, shape=value.shape)
     quantize = ir.node("QuantizeLinear", [value, *like.inputs[1:]], attributes, outputs=[low], name=f"{prefix}_q")
     back = ir.node("DequantizeLinear", [low, *like.inputs[1:]], outputs=[high], name=f"{prefix}_dq")
-    graph.insert_before(move, [quantize, back])
-    move.replace_input_with(0, high)
-    return quantize
+    writer = value.producer()  # right behind it: moves that stand earlier than this one may read the pair, too
+    if writer is None:
+        graph.insert_before(graph[0], [quantize, back])
+    else:
+        graph.insert_after(writer, [quantize, back])
+    return quantize, high
