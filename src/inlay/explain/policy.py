@@ -25,9 +25,12 @@ BUDGET_S = 60.0
 TIMED_BLOCKS, TIMED_SLOT_NS = 7, 4_000_000
 """Readings of the model's latency, and nanoseconds that each takes at least."""
 
-PAIR_SHARE, TIMED_PAIRS, PAIR_BLOCKS = 0.01, 6, 12
-"""Share of the time from which on a needless pair is taken out and the model timed without it, such pairs at most, and
-paired readings of each: a few seconds for models of some milliseconds."""
+PAIR_SHARE, TIMED_PAIRS, PAIR_ROUNDS, PAIR_BLOCKS = 0.01, 6, 6, 4
+"""Share of the time from which on a needless pair is taken out and the model timed without it, such pairs at most, how
+often they are built for that, and paired readings of each build: a few seconds for models of some milliseconds."""
+
+PAIR_SLOT_NS = 20_000_000
+"""Nanoseconds of each of these readings at least: the first inference after another model's finds the caches cold."""
 
 REPAIR_SAMPLES = 32
 """Samples that a repaired model is judged on against the given one: the SQNR settles with tens."""

@@ -69,16 +69,34 @@ def timed(
         if without_pair(copy, row.value):
             artifacts.append(_saved(copy, store, folder, f"without-{number}"))
             tried.append(row)
-    blocks, slot_ns = (1, 0) if worker.deterministic else (policy.PAIR_BLOCKS, policy.TIMED_SLOT_NS)
     try:
-        ns = worker.time(artifacts, feed, blocks, slot_ns, 0, lambda: deadline.left).own_ns
+        ns = _readings(worker, artifacts, feed, deadline)
     except TargetError:  # then what the profile says is what is known
         return tuple(rows)
-    finally:
-        for artifact in artifacts:
-            worker.drop(artifact)
     measured = {row: _measured(row, ns[:, 0], ns[:, i]) for i, row in enumerate(tried, 1)}
     return tuple(sorted((measured.get(row, row) for row in rows), key=lambda row: -row.cost_ms))
+
+
+def _readings(worker: Worker, artifacts: Sequence[Artifact], feed: Path, deadline: Deadline) -> np.ndarray:
+    """Nanoseconds, shape (blocks, models), of models that are built anew in each round, in another order.
+
+    Where a build happens to lie in memory makes one of two equal models up to 3 % faster for as long as it lives.
+    """
+    rounds, blocks, slot_ns = policy.PAIR_ROUNDS, policy.PAIR_BLOCKS, policy.PAIR_SLOT_NS
+    if worker.deterministic:
+        rounds, blocks, slot_ns = 1, 1, 0
+    found = list[np.ndarray]()
+    for number in range(rounds):
+        order = np.random.default_rng(number).permutation(len(artifacts))
+        try:
+            some = worker.time([artifacts[i] for i in order], feed, blocks, slot_ns, number, lambda: deadline.left)
+            found.append(some.own_ns[:, np.argsort(order)])
+        finally:
+            for artifact in artifacts:
+                worker.drop(artifact)
+        if not deadline.left:
+            break
+    return np.concatenate(found)
 
 
 def _measured(row: Waste, with_ns: np.ndarray, without_ns: np.ndarray) -> Waste:
