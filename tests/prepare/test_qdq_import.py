@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
+import inlay
 from inlay.errors import UsageError
 from inlay.prepare.qdq_import import import_qdq, read_baseline
-from inlay.testing import residual_model, small_model
+from inlay.testing import Builder, residual_model, small_model
 from tests.support.fixtures import MakeWorkspace
+from tests.support.hand_written_qdq import insert_qdq_everywhere
 from tests.support.onnx_queries import ops
 
 
@@ -31,3 +34,23 @@ def test_a_baseline_of_another_model_is_refused(workspace: MakeWorkspace, tmp_pa
     onnx.save(other.emit(other.full()), tmp_path / "baseline.onnx")
     with pytest.raises(UsageError):
         read_baseline(tmp_path / "baseline.onnx", workspace(small_model()).prepared.file)
+
+
+def test_a_site_inside_a_fused_operator_is_not_lost_where_that_is_quantized() -> None:
+    """Negative control: where the operator that takes the BatchNormalization in stays in float, its site is lost."""
+    rng = np.random.default_rng(0)
+    b = Builder()
+    weight = b.constant("w", rng.normal(size=(16, 8, 3, 3)).astype(np.float32))
+    value = b.node("conv", "Conv", [b.input("x", (1, 8, 12, 12)), weight], pads=[1] * 4)
+    parts = [b.constant(n, rng.uniform(0.5, 2.0, 16).astype(np.float32)) for n in ("scale", "shift", "mean", "var")]
+    b.output(b.node("relu", "Relu", [b.node("bn", "BatchNormalization", [value, *parts])]))
+    model = b.model()
+    whole = insert_qdq_everywhere(model, dict.fromkeys(("conv_out", "bn_out", "relu_out"), (0.6, 128)))
+    report = inlay.placement_of(whole, model)
+    assert report.lost == ()
+    assert "bn[0]" in {site for site, _ in report.within}
+    alone = onnx.ModelProto.FromString(whole.SerializeToString())
+    conv = next(n for n in alone.graph.node if n.op_type == "Conv")
+    conv.input[:] = ["x", "w"]
+    report = inlay.placement_of(alone, model)
+    assert "bn[0]" in {site for site, _ in report.lost}
