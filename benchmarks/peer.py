@@ -12,11 +12,13 @@ first, and where that fails too, weights get one scale each. The last line on st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +78,21 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Quantize in this process, which the quantizer's preprocessing makes leave files in its working folder."""
+    """Quantize in this process."""
     method = sys.argv[1]
     model, samples, out = (Path(a).resolve() for a in sys.argv[2:5])
+    with scratch_folder():
+        _quantize(method, model, samples, out)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[None]:
+    """Work in a folder that is removed: the quantizer's preprocessing leaves files in the working folder."""
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         try:
-            _quantize(method, model, samples, out)
+            yield
         finally:
             os.chdir(home)
 

@@ -21,7 +21,7 @@ import onnx.version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from benchmarks import modelopt_peer, nncf_peer
+from benchmarks import modelopt_peer, nncf_peer, peer
 from benchmarks.subjects import Subject
 from inlay import api
 from inlay.errors import ModelError
@@ -73,7 +73,8 @@ def _quantized(subject: Subject, options: Mapping[str, Any], out: Path, per_chan
     model = at_opset(onnx.load(subject.model))
     onnx.save(model, given)
     try:
-        quant_pre_process(str(given), str(prepared))
+        with peer.scratch_folder():
+            quant_pre_process(str(given.resolve()), str(prepared.resolve()))
     except Exception:  # of whatever type: then without
         prepared = given
     quantize_static(
