@@ -19,8 +19,8 @@ from inlay.model.reference import Session
 from inlay.prepare import take_apart as module
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.extract import Extraction, extract
-from inlay.testing import run_reference
-from inlay.types import QType
+from inlay.testing import Builder, run_reference
+from inlay.types import Port, QType
 
 Feeds = list[dict[str, np.ndarray]]
 
@@ -217,3 +217,23 @@ def test_a_mask_that_a_pair_clips_leaves_no_clip_where_it_still_masks(tmp_path: 
     extraction = take_apart(load(tmp_path / "m.onnx"), feeds, tmp_path)
     assert extraction is not None
     assert [s.form for s in extraction.saturations] == (["Clip"] if kept else [])
+
+
+def test_channels_of_a_weight_that_is_computed_at_run_time(tmp_path: Path) -> None:
+    """NNCF quantizes such weights by channel, along an axis whose size only an inference tells."""
+    b = Builder()
+    x = b.input("x", ("batch", 8))
+    sizes = b.node("sizes", "Shape", [x])
+    inner = b.node("inner", "Slice", [sizes, b.constant("one", np.array([1])), b.constant("two", np.array([2]))])
+    shape = b.node("shape", "Concat", [inner, b.constant("four", np.array([4]))], axis=0)
+    weight = b.constant("w", np.random.default_rng(0).uniform(-1, 1, 32).astype(np.float32))
+    value = b.node("reshaped", "Reshape", [weight, shape])
+    scales = b.constant("scales", np.full(8, 0.01, np.float32)), b.constant("zeros", np.zeros(8, np.int8))
+    low = b.node("q", "QuantizeLinear", [value, *scales], axis=0)
+    b.output(b.node("product", "MatMul", [x, b.node("dq", "DequantizeLinear", [low, *scales], axis=0)]))
+    path = tmp_path / "model.onnx"
+    onnx.save(b.model(), path)
+    feed = {"x": np.ones((1, 8), np.float32)}
+    found = take_apart(load(path), [feed], tmp_path)
+    assert found is not None
+    assert dict(found.placement) == {Port("product", 1): QType.INT8}

@@ -195,3 +195,21 @@ def test_a_saturation_before_a_clamp_does_not_take_its_counterpart() -> None:
         return b.model()
 
     assert match_nodes(_graph(model(True)), _graph(model(False))) == {"fc": "fc", "act": "act"}
+
+
+def test_twins_without_weights_are_told_apart_by_their_attributes() -> None:
+    """A value is turned in two ways, of which the other graph has only the second."""
+
+    def model(both: bool) -> onnx.ModelProto:
+        b = Builder()
+        x = b.input("x", (2, 3, 4))
+        if both:
+            b.output(b.node("first", "Transpose", [x], perm=[0, 2, 1]))
+        b.output(b.node("second", "Transpose", [x], perm=[2, 0, 1]))
+        return b.model()
+
+    source = _graph(model(False))
+    renamed = model(True)
+    renamed.graph.output[1].name = renamed.graph.node[1].output[0] = "other"  # its name must not help
+    renamed.graph.output.reverse()
+    assert match_nodes(source, _graph(renamed))["second"] == "second"
