@@ -150,3 +150,25 @@ def test_an_image_that_is_cut_and_joined_before_it_is_quantized_moves_integers()
     y = n.op("Relu", [n.conv(n.op("Concat", cuts, axis=1), 6, 4)])
     lowered = compare(taken_apart(n.model({y: [1, 4, SIDE // 2, SIDE // 2]})), [0.5])
     assert {r.op_type for r in lowered.not_lowered} <= {"QuantizeLinear", "DequantizeLinear"}
+
+
+def test_a_pair_of_the_model_that_stands_behind_a_move_does_not_serve_it() -> None:
+    """The image itself is quantized as well, with the same scale, for a convolution that is listed last."""
+    n = FloatNet(1)
+    turned = n.op("Transpose", ["x"], perm=[0, 1, 3, 2])
+    first, last = n.op("Relu", [n.conv(turned, 3, 4)]), n.op("Relu", [n.conv("x", 3, 4)])
+    shape = [1, 4, SIDE, SIDE]
+    model = taken_apart(n.model({first: shape, last: shape}))
+    nodes = list(model.graph.node)
+    quantize = next(n for n in nodes if n.op_type == "QuantizeLinear" and n.input[0] == "x")
+    back = next(n for n in nodes if n.input[0] == quantize.output[0])
+    others = [n for n in nodes if n not in (quantize, back)]
+    reader = next(i for i, n in enumerate(others) if back.output[0] in n.input)
+    late = [onnx.NodeProto.FromString(n.SerializeToString()) for n in (*others[:reader], quantize, back)]
+    late += [onnx.NodeProto.FromString(n.SerializeToString()) for n in others[reader:]]
+    del model.graph.node[:]
+    model.graph.node.extend(late)
+    kinds = [n.op_type for n in late]
+    assert kinds.index("Transpose") < late.index(quantize), "the control: the move stands before the pair"
+    lowered = compare(model, [0.5, 0.5])
+    assert {r.op_type for r in lowered.not_lowered} <= {"QuantizeLinear", "DequantizeLinear"}

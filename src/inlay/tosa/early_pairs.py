@@ -8,6 +8,8 @@ A Concat moves all that it joins.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 
@@ -27,7 +29,7 @@ _JOIN = "Concat"
 def add_early_pairs(model: ir.Model) -> tuple[ir.Model, int]:
     """Put a pair before each move whose result is quantized alone; returns ``model``, and how many there are now."""
     pending = [n for n in model.graph if is_standard(n, "QuantizeLinear")]
-    added = 0
+    made: set[ir.Node] = set()
     while pending:
         behind = pending.pop()
         moved = behind.inputs[0]
@@ -42,13 +44,13 @@ def add_early_pairs(model: ir.Model) -> tuple[ir.Model, int]:
             writer = None if before is None else before.producer()
             if before is None or (writer is not None and is_standard(writer, "DequantizeLinear")):
                 continue
-            quantized = _quantized_like(before, behind)
+            quantized = _quantized_like(before, behind, made)
             if quantized is None:
-                quantize, quantized = _pair(move, before, behind, added)
+                quantize, quantized = _pair(move, before, behind, len(made))
                 pending.append(quantize)
-                added += 1
+                made.add(quantize)
             move.replace_input_with(slot, quantized)
-    return model, added
+    return model, len(made)
 
 
 def _only_moves(node: ir.Node) -> bool:
@@ -73,17 +75,26 @@ def _quantized_alone(value: ir.Value | None, quantizer: ir.Node) -> bool:
 def _same_scale(first: ir.Node, second: ir.Node) -> bool:
     if len(first.inputs) != len(second.inputs):
         return False
-    pairs = [(constant_of(a), constant_of(b)) for a, b in zip(first.inputs[1:], second.inputs[1:], strict=True)]
-    return all(a is not None and b is not None and a.size == 1 and np.array_equal(a, b) for a, b in pairs)
+    pairs = zip(first.inputs[1:], second.inputs[1:], strict=True)
+    return all(_same_number(constant_of(a), constant_of(b)) for a, b in pairs)
 
 
-def _quantized_like(value: ir.Value, quantizer: ir.Node) -> ir.Value | None:
-    """What a pair that is there already makes of ``value``, in the way of ``quantizer``."""
+def _same_number(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Whether both are one number of one type: a zero point also says what it quantizes to."""
+    if first is None or second is None:
+        return False
+    return first.size == 1 and first.dtype == second.dtype and np.array_equal(first, second)
+
+
+def _quantized_like(value: ir.Value, quantizer: ir.Node, made: Collection[ir.Node]) -> ir.Value | None:
+    """What one of the pairs that were ``made`` makes of ``value``, in the way of ``quantizer``.
+
+    The model's own pairs may stand behind the move, which they then cannot serve.
+    """
     for use in value.uses():
-        if use.idx == 0 and is_standard(use.node, "QuantizeLinear") and _same_scale(use.node, quantizer):
-            for reader in use.node.outputs[0].uses():
-                if is_standard(reader.node, "DequantizeLinear") and _same_scale(reader.node, quantizer):
-                    return reader.node.outputs[0]
+        if use.node in made and _same_scale(use.node, quantizer):
+            (reader,) = use.node.outputs[0].uses()
+            return reader.node.outputs[0]
     return None
 
 
