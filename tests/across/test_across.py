@@ -108,6 +108,17 @@ def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) ->
     assert result.worst_regret == pytest.approx(1.0, abs=0.03), "both targets want the same"
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"best": 5}', '{"best": {"latency_ms": "[red]"}}'])
+def test_a_damaged_result_of_one_target_is_one_line(text: str, save: SaveModel, tmp_path: Path) -> None:
+    model, out, specs = save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(3.0)}
+    whole = across(model, out, specs)
+    again = across(model, out, specs)
+    assert again.table == whole.table, "the control"
+    (out / "one" / "result.json").write_text(text)
+    with pytest.raises(JournalError, match=r"result\.json is damaged"):
+        across(model, out, specs)
+
+
 def test_what_one_target_refuses_is_not_for_all(save: SaveModel, tmp_path: Path) -> None:
     """The second runs float only: its front holds the single file, and the table says what the first one loses."""
     rig = Rig({"2.0": Picky})

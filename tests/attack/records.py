@@ -8,11 +8,14 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from inlay.report.exports import FORMS
 from tests.attack.case import Case
 from tests.attack.choices import Choices
 from tests.attack.damage import changed, damaged, odd
 from tests.attack.protos import TEXTS
 from tests.attack.seeds import MODEL, TUNE, Seeds, put_run
+
+_EXPORTS = [("export", "@/out", "--as", form) for form in FORMS]
 
 
 def journal(choose: Choices, seeds: Seeds, folder: Path) -> Case:
@@ -38,7 +41,8 @@ def _reader(choose: Choices) -> tuple[str, ...]:
     """A command that reads what a run wrote."""
     run = ("tune", MODEL, "-o", "@/out", "--data", "@/given/samples.npz", *TUNE)
     wish = choose.among((("--fastest",), ("--min-sqnr", "10"), ("--max-drop", "1%")))
-    return choose.weighted(((6, ("select", "@/out", *wish)), (3, run)))
+    shown = choose.among([("report", "@/out"), *_EXPORTS])
+    return choose.weighted(((6, ("select", "@/out", *wish)), (3, run), (2, shown)))
 
 
 def _change_rows(path: Path, choose: Choices) -> None:
@@ -95,12 +99,13 @@ def result(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     else:
         spoilt = json.loads(path.read_text(encoding="utf8"))
         for _ in range(1 + choose.below(3)):
-            if choose.one_in(2) and isinstance(spoilt, dict) and "model" in spoilt:
-                spoilt["model"] = changed(spoilt["model"], choose)
+            part = choose.among(["model", "baseline", "best", "search"])
+            if choose.one_in(2) and isinstance(spoilt, dict) and part in spoilt:
+                spoilt[part] = changed(spoilt[part], choose)
             else:
                 spoilt = changed(spoilt, choose)
         path.write_text(json.dumps(spoilt, default=str), encoding="utf8")
-    return Case("result", ("select", "@/out", "--fastest"))
+    return Case("result", choose.among([("select", "@/out", "--fastest"), ("report", "@/out"), *_EXPORTS]))
 
 
 def _spoil_costs(choose: Choices, seeds: Seeds, folder: Path) -> None:

@@ -149,9 +149,19 @@ def short(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].dims[0] = 2**40
 
 
+def unfed(model: onnx.ModelProto) -> None:
+    next(n for n in model.graph.node if n.op_type == "Conv").input[1] = ""
+
+
+def cut_short(model: onnx.ModelProto) -> None:
+    del next(n for n in model.graph.node if n.op_type == "Conv").input[1:]
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (unfed, "Conv .* lacks its input 1"),
+        (cut_short, "Conv .* lacks its input 1"),
         (mistyped, "attribute group of node .* has the wrong type INTS"),
         (untyped, "attribute odd of node .* has no type"),
         (short, "tensor .* cannot be read"),

@@ -151,6 +151,19 @@ def test_an_odd_result(text: str, run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "no.onnx").exists()
 
 
+@pytest.mark.parametrize("size", ["[red]a[/red]", [], {}, True, -1, 1.5, float("nan"), 10**400])
+@pytest.mark.parametrize("key", ["size_bytes", "memory_bytes"])
+def test_odd_sizes_in_a_result(key: str, size: object, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    result = json.loads(path.read_text())
+    result["baseline"][key] = size
+    path.write_text(json.dumps(result))
+    with pytest.raises(JournalError, match=r"no readable result\.json"):
+        inlay.select(tmp_path / "run", to=tmp_path / "no.onnx", fastest=True)
+    assert not (tmp_path / "no.onnx").exists()
+
+
 @pytest.mark.parametrize("name", ["samples.npz", "folder/0.npz"])
 def test_no_command_on_a_run_writes_over_what_it_was_made_from(name: str, run: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)

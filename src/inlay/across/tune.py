@@ -20,7 +20,7 @@ from inlay.across.comparing import Comparison
 from inlay.across.labels import folder_of
 from inlay.across.result import AcrossResult, Cell, Column
 from inlay.across.session import AcrossSession, open_across
-from inlay.errors import ModelError, TargetError, UsageError
+from inlay.errors import JournalError, ModelError, TargetError, UsageError
 from inlay.measure.journal import Fact, spent_in
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
@@ -150,8 +150,11 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Arti
 
 
 def _latency_ns(session: AcrossSession, label: str) -> float:
-    data = json.loads((session.folder(label) / "result.json").read_text(encoding="utf8"))
-    return float(data["best"]["latency_ms"]) * 1e6
+    path = session.folder(label) / "result.json"
+    try:
+        return float(json.loads(path.read_text(encoding="utf8"))["best"]["latency_ms"]) * 1e6
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise JournalError(f"{path} is damaged: {error!r}; give another output folder, or --restart") from error
 
 
 def _result(

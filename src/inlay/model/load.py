@@ -155,12 +155,19 @@ def _refuse_references(path: Path, main: Sequence[ir.Graph]) -> None:
 
 
 def _refuse_unreadable(path: Path, model: ir.Model, main: Sequence[ir.Graph], graphs: Sequence[ir.Graph]) -> None:
-    """Attributes have the types that their operators say, and tensors in the file as many elements as their shapes."""
+    """Attributes have the types that their operators say, and tensors in the file as many elements as their shapes.
+
+    No input that an operator must have is missing.
+    """
+    own = {(f.domain, f.name) for f in model.functions.values()}
     for number, graph in enumerate(graphs):
         for node in graph:
             in_main = number < len(main)  # functions have opsets of their own
             version = model.opset_imports.get(node.domain, 0) if in_main else 0
             wanted = _attribute_types(node.domain, node.op_type, version)
+            for slot in _required_inputs(node.domain, node.op_type, version):
+                if (slot >= len(node.inputs) or node.inputs[slot] is None) and (node.domain, node.op_type) not in own:
+                    raise ModelError(f"{path}: {node.op_type} {node.name or ''} lacks its input {slot}")
             for name, attribute in node.attributes.items():
                 kind = attribute.type
                 if kind is ir.AttributeType.UNDEFINED or wanted.get(name, kind.value) != kind.value:
@@ -178,11 +185,24 @@ def _refuse_unreadable(path: Path, model: ir.Model, main: Sequence[ir.Graph], gr
 @cache
 def _attribute_types(domain: str, op_type: str, version: int) -> Mapping[str, int]:
     """Types of an operator's attributes, by name; empty where ONNX does not know it."""
+    schema = _schema(domain, op_type, version)
+    known = {} if schema is None else schema.attributes
+    return {name: int(attribute.type.value) for name, attribute in known.items()}  # type: ignore[attr-defined]
+
+
+@cache
+def _required_inputs(domain: str, op_type: str, version: int) -> Sequence[int]:
+    """Input slots that an operator must have; none where ONNX does not know it."""
+    schema = _schema(domain, op_type, version)
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return [] if schema is None else [i for i, formal in enumerate(schema.inputs) if formal.option == single]
+
+
+def _schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
+        return onnx.defs.get_schema(op_type, version, domain)
     except (onnx.defs.SchemaError, TypeError, OverflowError):
-        return {}
-    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
+        return None
 
 
 def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph]) -> None:

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from inlay.errors import JournalError, ModelError, UsageError
 from inlay.files import refuse_overwriting, replacing
-from inlay.report.folder import FinishedRun, read_run
+from inlay.report.folder import FinishedRun, read_run, refusing_damage
 from inlay.report.kernels import unit_rows
 from inlay.run.evidence import FLOAT, Evidence
 from inlay.run.finished import inputs_of
@@ -42,7 +42,8 @@ def export(folder: Path, form: str, to: Path | None) -> Path:
     refuse_overwriting([path], kept)
     run = read_run(folder)
     refuse_overwriting([path], inputs_of(run.result))
-    content = write(run)
+    with refusing_damage(folder):
+        content = write(run)
     with replacing(path) as fresh:
         fresh.write_bytes(content)
     return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,15 @@ def read_run(folder: Path) -> FinishedRun:
             {key: kernels for key, kernels in profiles.items() if kernels},
             _text(folder / "recipe.yaml"),
         )
+
+
+@contextlib.contextmanager
+def refusing_damage(folder: Path, *more: type[Exception]) -> Iterator[None]:
+    """Raise JournalError where what is made of the run in ``folder`` fails by its content, or by ``more``."""
+    try:
+        yield
+    except (*more, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise JournalError(f"{folder} holds a damaged run: {error!r}") from error
 
 
 def _text(path: Path) -> str:

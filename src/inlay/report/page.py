@@ -13,10 +13,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, TemplateError
 from markupsafe import Markup
 
-from inlay.errors import InlayError, JournalError
+from inlay.errors import InlayError
 from inlay.files import write_text
 from inlay.report.drawing import drawing
-from inlay.report.folder import FinishedRun, read_run
+from inlay.report.folder import FinishedRun, read_run, refusing_damage
 from inlay.report.kernels import KINDS, spent, unit_rows
 from inlay.report.points import front, ratio, sentinel, trace
 from inlay.run.evidence import Evidence
@@ -36,10 +36,8 @@ def write_report(folder: Path) -> Path:
         JournalError: there is no finished run in ``folder``, or it cannot be written to.
     """
     path, run = folder / REPORT, read_run(folder)
-    try:
+    with refusing_damage(folder, TemplateError):
         text = page(run)
-    except (TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise JournalError(f"{folder} holds a damaged run: {error!r}") from error
     write_text(path, text)
     return path
 

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from inlay.prepare.options import check_sqnr, parse_share, parse_size
 from inlay.run.facts import CALIBRATION, MEMORY, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, writer_of
 from inlay.trial import Accuracy, Measured
+
+_MOST_BYTES = 1 << 63  # no file system holds more in one file
 
 
 @dataclass(frozen=True)
@@ -121,25 +123,35 @@ def select(folder: Path, out: Path, wish: Wish) -> Selected:
         JournalError: there is no finished run in ``folder``.
         UsageError: no measured model keeps the wish, or the model is not the one of the run.
     """
-    path, sha256, baseline, given = _model(folder)
+    path, sha256, sizes, given = _model(folder)
     if not (folder / "run.sqlite").is_file():
         raise JournalError(f"{folder} holds no run.sqlite: it is not the output of inlay tune")
     journal = Journal(folder / "run.sqlite", None)
     try:
         done = _select(journal, path, sha256, out, wish, given)
-        return replace(done, given_bytes=baseline.get("size_bytes"), given_memory=baseline.get("memory_bytes"))
+        return replace(done, given_bytes=sizes[0], given_memory=sizes[1])
     finally:
         journal.close()
 
 
-def _model(folder: Path) -> tuple[Path, str, dict[str, Any], list[Path]]:
-    """The model of the run, its digest then, what was measured of it, and every file that the run was made from."""
+def _model(folder: Path) -> tuple[Path, str, tuple[int | None, int | None], list[Path]]:
+    """The model of the run, its digest then, its bytes in a file and in memory, and all that the run was made from."""
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf8"))
         model = result["model"]
-        return Path(model["path"]), str(model["sha256"]), dict(result["baseline"]), inputs_of(result)
+        baseline = dict(result["baseline"])
+        sizes = _bytes(baseline, "size_bytes"), _bytes(baseline, "memory_bytes")
+        return Path(model["path"]), str(model["sha256"]), sizes, inputs_of(result)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise JournalError(f"{folder} holds no readable result.json: run inlay tune to its end first") from error
+
+
+def _bytes(baseline: Mapping[str, Any], key: str) -> int | None:
+    """A size of the given model, None where it is not known. Raises ValueError where it is none."""
+    size = baseline.get(key)
+    if size is not None and (type(size) is not int or not 0 <= size < _MOST_BYTES):
+        raise ValueError(f"{key}: {size!r}")
+    return size
 
 
 def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, given: Sequence[Path]) -> Selected:
