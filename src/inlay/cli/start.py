@@ -5,7 +5,9 @@ A budget bounds the whole command, with the time that Python takes to load it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -28,6 +30,7 @@ def end_in_order() -> None:
 
     An interruption from the keyboard is acknowledged at once: clearing up can take seconds.
     """
+    atexit.register(gc.freeze)  # else Python looks for cycles among all that is alive before the system frees it
 
     def stop(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clearing up

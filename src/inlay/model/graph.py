@@ -25,7 +25,7 @@ Shape = tuple[int | None, ...]
 """Dimensions of a tensor; None for an unknown one."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """One operator of the main graph.
 

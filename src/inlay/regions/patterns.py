@@ -3,31 +3,27 @@
 A pattern holds the facts of its nodes (:mod:`inlay.regions.node_facts`), the edges between them, which values come
 from outside and which leave, and how nodes are distributed over child regions. Two regions have the same signature
 iff an isomorphism maps one to the other: equal signatures mean equal serializations of the whole structure in
-canonical order (:mod:`inlay.regions.canonical`), so that unequal regions never share one.
+canonical order (:mod:`inlay.regions.canonical_form`), so that unequal regions never share one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inlay.model.graph import Graph, Node
-from inlay.regions.canonical import canonical_order
-from inlay.regions.node_facts import NodeDescriber, NodeFacts, Read, hash_bytes, hash_text
+from inlay.regions.canonical_form import NO_SOURCE, Described, Edge, RegionGraph, canonical_form
+from inlay.regions.node_facts import NodeDescriber, NodeFacts, Read
 from inlay.regions.tree import LiveRange, Region, RegionType, leaves_region
 from inlay.types import Port
-
-_IN_CHILD = 0xC411D
-"""Label of the edge from a node to its child region; part of every cached signature."""
 
 _SUMMARY_NODES, _SUMMARY_WORDS = 64, 12
 """Most nodes that a summary looks at, and most operators that it names."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Instance:
     """A region as an instance of its pattern: what the canonical indices stand for in this region.
 
@@ -63,38 +59,70 @@ class PatternFinder:
     def instance(self, region: Region, signatures: Mapping[int, str]) -> Instance:
         """``region`` as an instance of its pattern; ``signatures`` holds those of its children, by region id."""
         nodes = sorted((self._graph.node(name) for name in region.nodes), key=lambda n: n.index)
-        described = [_Described(n, self._describer.facts(n), self._output_marks(n, region)) for n in nodes]
-        dag = _RegionDag(region, described, [signatures[c.id] for c in region.children], self._describer)
-        text = "\n".join((region.type.value, *dag.serialize()))
-        signature = hashlib.sha256(text.encode()).hexdigest()[:20]
-        ordered = [described[i] for i in dag.order]
-        names = tuple(d.node.name for d in ordered)
-        slots = tuple(tuple(r.slot for r in dag.canonical_reads(d.facts)) for d in ordered)
+        facts = [self._describer.facts(n) for n in nodes]
+        vertices = self._vertices(nodes, facts)
+        child_of = {name: i for i, child in enumerate(region.children) for name in child.nodes}
+        described = tuple(
+            self._described(n, f, region, child_of.get(n.name, -1), vertices) for n, f in zip(nodes, facts, strict=True)
+        )
+        outside = tuple(self._describer.describe(v) for v in vertices.outside)
+        children = tuple(signatures[c.id] for c in region.children)
+        form = canonical_form(RegionGraph(region.type.value, outside, described, children))
+        names = tuple(nodes[i].name for i in form.order)
         if not region.children:
-            return Instance(region, signature, names, slots)
+            return Instance(region, form.signature, names, form.slots)
 
+        place = {child: position for position, child in enumerate(form.child_order)}
         reads: defaultdict[tuple[int, str], list[Port]] = defaultdict(list)
-        for d in described:
-            for read in d.facts.reads:
+        for node, of in zip(nodes, facts, strict=True):
+            for read in of.reads:
                 if not read.constant:
-                    reads[dag.child_of[d.node.name], read.value].append(Port(d.node.name, read.slot))
-        children = [region.children[c] for c in dag.child_order]
+                    reads[place[child_of[node.name]], read.value].append(Port(node.name, read.slot))
+        inner = [region.children[c] for c in form.child_order]
 
         def key(value: str) -> tuple[int, int]:
             producer = self._graph.producer(value)
-            if producer is not None and producer.name in dag.vertex:
-                return dag.rank[dag.vertex[producer.name]], producer.outputs.index(value)
-            return dag.rank[dag.outside[value]], 0
+            if producer is not None and producer.name in vertices.nodes:
+                return form.rank[vertices.nodes[producer.name]], producer.outputs.index(value)
+            return form.rank[vertices.outside[value]], 0
 
         return Instance(
             region,
-            signature,
+            form.signature,
             names,
-            slots,
-            tuple(c.id for c in children),
-            tuple(tuple(sorted(c.inputs, key=key)) for c in children),
-            tuple(tuple(sorted(c.outputs, key=key)) for c in children),
+            form.slots,
+            tuple(c.id for c in inner),
+            tuple(tuple(sorted(c.inputs, key=key)) for c in inner),
+            tuple(tuple(sorted(c.outputs, key=key)) for c in inner),
             {pair: tuple(ports) for pair, ports in reads.items()},
+        )
+
+    def _vertices(self, nodes: Sequence[Node], facts: Sequence[NodeFacts]) -> _Vertices:
+        own = {n.name for n in nodes}
+        outside: dict[str, int] = {}
+        read_once: set[str] = set()
+        for of in facts:
+            for read in (*of.reads, *of.captured):
+                # a constant with one reader is part of its port; a shared one ties its readers together
+                if read.constant and read.value not in read_once:
+                    read_once.add(read.value)
+                elif (read.constant or read.producer not in own) and read.value not in outside:
+                    outside[read.value] = len(outside)
+        return _Vertices(outside, {n.name: i for i, n in enumerate(nodes, len(outside))})
+
+    def _described(self, node: Node, facts: NodeFacts, region: Region, child: int, vertices: _Vertices) -> Described:
+        def edge(read: Read) -> Edge:
+            source = vertices.nodes.get(read.producer, vertices.outside.get(read.value, NO_SOURCE))
+            text = read.text if source == NO_SOURCE and facts.commutative else ""
+            return Edge(source, read.output, read.legal, read.label, read.slot, text)
+
+        return Described(
+            facts.digest,
+            self._output_marks(node, region),
+            facts.commutative,
+            child,
+            tuple(map(edge, facts.reads)),
+            tuple(map(edge, facts.captured)),
         )
 
     def _output_marks(self, node: Node, region: Region) -> str:
@@ -109,100 +137,11 @@ class PatternFinder:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Described:
-    node: Node
-    facts: NodeFacts
-    marks: str
+class _Vertices:
+    """Numbers of the values from outside and the shared constants of a region, and of its nodes, by name."""
 
-
-class _RegionDag:
-    """A region as a labelled DAG in canonical order: values from outside and shared constants, nodes, child regions.
-
-    Attributes:
-        outside: vertex of each value from outside and of each shared constant.
-        vertex: vertex of each node, by name.
-        rank: position of each vertex in canonical order.
-        order: indices of the nodes in canonical order.
-        child_order: indices of the child regions in canonical order.
-        child_of: canonical index of the child region that holds a node; empty for leaves.
-    """
-
-    def __init__(
-        self, region: Region, nodes: Sequence[_Described], child_signatures: Sequence[str], describer: NodeDescriber
-    ) -> None:
-        self._nodes = nodes
-        self._child_signatures = child_signatures
-        self._describer = describer
-        self.outside: dict[str, int] = {}
-        self.vertex = {d.node.name: 0 for d in nodes}
-        labels: list[int] = []
-        read_once: set[str] = set()
-        for d in nodes:
-            for read in (*d.facts.reads, *d.facts.captured):
-                # a constant with one reader is part of its port; a shared one ties its readers together
-                if read.constant and read.value not in read_once:
-                    read_once.add(read.value)
-                elif (read.constant or read.producer not in self.vertex) and read.value not in self.outside:
-                    self.outside[read.value] = len(labels)
-                    labels.append(hash_text(describer.describe(read.value)))
-        edges: list[tuple[int, int, int]] = []
-        for d in nodes:
-            here = self.vertex[d.node.name] = len(labels)
-            labels.append(hash_bytes(d.facts.digest + d.marks.encode()))
-            for read in (*d.facts.reads, *d.facts.captured):
-                start = self._source(read)
-                if start is not None:
-                    edges.append((start, here, read.label))
-        first_child = len(labels)
-        labels.extend(map(hash_text, child_signatures))
-        child_of = {name: i for i, child in enumerate(region.children) for name in child.nodes}
-        edges.extend((self.vertex[name], first_child + child, _IN_CHILD) for name, child in child_of.items())
-
-        self.rank = [0] * len(labels)
-        for position, vertex in enumerate(canonical_order(labels, edges)):
-            self.rank[vertex] = position
-        self.order = sorted(range(len(nodes)), key=lambda i: self.rank[self.vertex[nodes[i].node.name]])
-        self.child_order = sorted(range(len(child_signatures)), key=lambda c: self.rank[first_child + c])
-        position_of = {child: position for position, child in enumerate(self.child_order)}
-        self.child_of = {name: position_of[child] for name, child in child_of.items()}
-
-    def canonical_reads(self, facts: NodeFacts) -> Sequence[Read]:
-        """A node's reads in canonical order: as written, unless they may be exchanged."""
-        if not facts.commutative:
-            return facts.reads
-
-        def key(read: Read) -> tuple[bool, str, int, int, bool, int]:
-            vertex = self._source(read)
-            if vertex is None:
-                return True, read.text, 0, 0, False, read.slot
-            return False, "", self.rank[vertex], read.output, read.legal, read.slot
-
-        return sorted(facts.reads, key=key)
-
-    def serialize(self) -> list[str]:
-        """The whole structure in canonical order, without names."""
-        ordered = [self._nodes[i] for i in self.order]
-        number = {d.node.name: i for i, d in enumerate(ordered)}
-        outside = sorted(self.outside, key=lambda v: self.rank[self.outside[v]])
-        place = {v: i for i, v in enumerate(outside)}
-        lines = [f"x {self._describer.describe(v)}" for v in outside]
-        for d in ordered:
-            refs = []
-            for read in self.canonical_reads(d.facts):
-                flag = "!" if read.legal else ""
-                if read.producer in number:
-                    refs.append(f"{number[read.producer]}.{read.output}{flag}")
-                else:
-                    refs.append(f"x{place[read.value]}{flag}" if read.value in place else "c")
-            refs.extend(sorted(f"~{place.get(r.value, number.get(r.producer, '-'))}" for r in d.facts.captured))
-            child = self.child_of.get(d.node.name, "-")
-            lines.append(f"{d.facts.digest.hex()} {d.marks} {child} {' '.join(refs)}")
-        lines.extend(f"child {self._child_signatures[c]}" for c in self.child_order)
-        return lines
-
-    def _source(self, read: Read) -> int | None:
-        """The vertex that a value comes from; None for a constant with one reader."""
-        return self.vertex.get(read.producer, self.outside.get(read.value))
+    outside: Mapping[str, int]
+    nodes: Mapping[str, int]
 
 
 def summarize(graph: Graph, instance: Instance) -> str:

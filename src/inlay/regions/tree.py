@@ -96,7 +96,7 @@ class RegionType(enum.Enum):
     ROOT = "ROOT"  # the whole graph, as child regions
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Region:
     """One region of the tree.
 

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from inlay.errors import JournalError
 from inlay.measure.journal import Journal, Record
 from inlay.run.evidence import EVIDENCE, Evidence
 from inlay.run.facts import PROFILE, SIZE
 from inlay.targets.base import KernelTime
 from inlay.trial import Measured
+
+_OF_CONTENT = TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError
+"""What reading a result of other types or numbers than were written raises."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +79,11 @@ def read_run(folder: Path) -> FinishedRun:
 
 
 @contextlib.contextmanager
-def refusing_damage(folder: Path, *more: type[Exception]) -> Iterator[None]:
-    """Raise JournalError where what is made of the run in ``folder`` fails by its content, or by ``more``."""
+def refusing_damage(folder: Path) -> Iterator[None]:
+    """Raise JournalError where what is made of the run in ``folder`` fails by its content."""
     try:
         yield
-    except (*more, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except _OF_CONTENT as error:
         raise JournalError(f"{folder} holds a damaged run: {error!r}") from error
 
 

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template, TemplateError
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from inlay.errors import InlayError
@@ -36,7 +36,7 @@ def write_report(folder: Path) -> Path:
         JournalError: there is no finished run in ``folder``, or it cannot be written to.
     """
     path, run = folder / REPORT, read_run(folder)
-    with refusing_damage(folder, TemplateError):
+    with refusing_damage(folder):
         text = page(run)
     write_text(path, text)
     return path

@@ -19,7 +19,7 @@ CONVS = frozenset({"Conv", "ConvTranspose"})
 """Operators whose kernels take in what follows them: BatchNormalization, Add, Relu."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Unit:
     """One node (the anchor), or an anchor with the activation fused into it.
 
