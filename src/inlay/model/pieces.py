@@ -28,6 +28,9 @@ _TYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType}
 PIECE_NODES = 2048
 """Nodes of a piece: with all of their values as outputs a session of so many takes 1.1 times as long as with one."""
 
+_QUICK_NODES = 768
+"""Nodes of a piece that is built for one use: 100,000 nodes take a fifth less time than in pieces of 2048."""
+
 
 class PiecewiseSession:
     """``values`` of a graph, whichever of its pieces computes them.
@@ -36,7 +39,7 @@ class PiecewiseSession:
         proto: the model, its nodes in topological order; its weights may be in ``store``.
         store: where external weights are read from.
         values: computed by nodes of the main graph.
-        nodes: most nodes of a piece.
+        nodes: most nodes of a piece; graphs of no more are one.
         quick: build pieces without optimizations, for one use: in half the time, for what does not depend on the last
             digits.
 
@@ -55,7 +58,8 @@ class PiecewiseSession:
         self._proto, self._store, self._values, self._quick = proto, store, list(values), quick
         self._whole: Session | None = None
         self._sessions: dict[int, Session] = {}
-        self._pieces = _cut(proto.graph, set(values), nodes) if len(proto.graph.node) > nodes else []
+        size = min(nodes, _QUICK_NODES) if quick else nodes
+        self._pieces = _cut(proto.graph, set(values), size) if len(proto.graph.node) > nodes else []
         self.types: dict[str, str] = {}
 
     def run(self, feed: Values) -> dict[str, np.ndarray]:

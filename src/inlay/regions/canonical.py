@@ -26,6 +26,10 @@ from functools import lru_cache
 
 _MASK = (1 << 64) - 1
 
+_GOLDEN, _OFFSET = 0x9E3779B97F4A7C15, 0x7F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""Multipliers of SplitMix64 and of its finalizer (Steele, Lea, Flood 2014)."""
+
 _LOOKAHEAD = 4096
 """Work limit of the look-ahead: with more candidates times vertices in the component, the first candidate is taken."""
 
@@ -44,9 +48,9 @@ Cells = dict[int, list[int]]
 
 def hash_combine(seed: int, number: int) -> int:
     """Hash ``number`` into ``seed`` with the finalizer of SplitMix64 (Steele, Lea, Flood 2014); 64 bits."""
-    x = (seed * 0x9E3779B97F4A7C15 + number + 0x7F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    x = (seed * _GOLDEN + number + _OFFSET) & _MASK
+    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
+    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
     return x ^ (x >> 31)
 
 
@@ -105,8 +109,17 @@ def _refine_all(colour: list[int], before: Neighbours, after: Neighbours) -> Non
 
 
 def _hash_neighbours(colour: list[int], neighbours: list[tuple[int, int]]) -> int:
-    """A hash of the multiset of neighbours' colours and edge labels."""
-    return sum(hash_combine(label, colour[u]) for u, label in neighbours) & _MASK
+    """A hash of the multiset of neighbours' colours and edge labels: the sum of :func:`hash_combine` of each.
+
+    Written out: of a large graph, calls would take most of the time.
+    """
+    total = 0
+    for vertex, label in neighbours:
+        x = (label * _GOLDEN + colour[vertex] + _OFFSET) & _MASK
+        x = ((x ^ (x >> 30)) * _FIRST) & _MASK
+        x = ((x ^ (x >> 27)) * _SECOND) & _MASK
+        total += x ^ (x >> 31)
+    return total & _MASK
 
 
 def _cells(colour: Sequence[int], vertices: Iterable[int]) -> Cells:

@@ -29,8 +29,8 @@ def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
 
 def sole_use(value: ir.Value | None) -> tuple[ir.Node, int] | None:
     """The only node that reads ``value``, and at which slot; None where there are more, or it is an output."""
-    uses = [] if value is None or value.is_graph_output() else [(use.node, use.idx) for use in value.uses()]
-    return uses[0] if len(uses) == 1 else None
+    uses = () if value is None or value.is_graph_output() else tuple(value.uses())
+    return (uses[0].node, uses[0].idx) if len(uses) == 1 else None
 
 
 def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
