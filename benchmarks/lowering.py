@@ -2,13 +2,15 @@
 
 ``own`` is Inlay's recipe for the NPU, ``own for ORT`` its recipe for ONNX Runtime, ``quantize_static`` that runtime's
 own tool, and ``inputs only`` has Q/DQ nodes at the inputs of Conv, ConvTranspose, Gemm and MatMul alone, as TensorRT
-wants them. Cycles are estimates: Vela's, plus the stated model of the host.
+wants them; ``with samples``, ranges that these do not state are measured (``inlay lower --data``). Dynamic dimensions
+have the sizes of the samples. Cycles are estimates: Vela's, plus the stated model of the host.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,16 @@ import onnx
 from benchmarks import peer
 from benchmarks.subjects import Subject
 from inlay import api
+from inlay.data import common_sizes, input_specs, read_samples
 from inlay.errors import InlayError, ModelError
+from inlay.model.load import load
 from inlay.space.recipe import WEIGHTED
 from inlay.targets.ethos_u.partitions import compile_partitions
 from inlay.targets.ethos_u.vela import Accelerator
-from inlay.tosa.rules import RULES
+from inlay.tosa.integer_graph import NotLowered
+from inlay.tosa.lowering import IDLE
+from inlay.tosa.measured_ranges import with_measured_ranges
+from inlay.tosa.rules import DATA_MOVEMENT, RULES
 
 ACCELERATOR = "ethos-u55-128"
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
@@ -68,6 +75,9 @@ def _without_dead(model: onnx.ModelProto) -> onnx.ModelProto:
 def row(subject: Subject, folder: Path) -> dict[str, Any]:
     """For each way of quantizing: nodes in all, integer ones, why others are not, partitions, and cycles."""
     samples = str(subject.samples)
+    specs = input_specs(load(subject.model).model)
+    feeds = read_samples(samples, specs).feeds
+    bind = common_sizes(specs, feeds)
 
     def recipe_of(target: str) -> Callable[[Path], None]:
         def quantize(out: Path) -> None:
@@ -91,22 +101,25 @@ def row(subject: Subject, folder: Path) -> dict[str, Any]:
         try:
             quantize(path)
             model = onnx.load(path)
-            found[name] = _lowered(model)
+            found[name] = _lowered(model, bind)
             if name == "own":
-                found["inputs only"] = _lowered(inputs_only(model))
+                bare = inputs_only(model)
+                found["inputs only"] = _lowered(bare, bind)
+                measured, ranges = with_measured_ranges(bare, feeds, bind)
+                found["with samples"] = _lowered(measured, bind) | {"measured": asdict(ranges)}
         except InlayError as error:
             found[name] = {"error": str(error)}
     return {"model": subject.name, "ways": found}
 
 
-def _lowered(model: onnx.ModelProto) -> dict[str, Any]:
-    lowered, cost = compile_partitions(model, Accelerator.of(ACCELERATOR))
+def _lowered(model: onnx.ModelProto, bind: Mapping[str, int]) -> dict[str, Any]:
+    lowered, cost = compile_partitions(model, Accelerator.of(ACCELERATOR), bind=bind)
     owned = {op.source for op in lowered.graph.ops if op.source}
     left = {n.node: n for n in lowered.not_lowered if n.op_type not in _QDQ}
     types = {node.name: node.op_type for node in model.graph.node}
     nodes = {n for n in owned | set(left) if types.get(n, "") not in _QDQ}
     reasons = Counter(f"{n.op_type}: {n.reason}" for n in left.values())
-    without_rule = sum(n.op_type not in RULES for n in left.values())
+    without_rule = sum(n.op_type not in RULES for n in left.values()) + _idle_moves(model, left)
     return {
         "nodes": len(nodes),
         "integer": len(nodes) - len(left),
@@ -118,8 +131,24 @@ def _lowered(model: onnx.ModelProto) -> dict[str, Any]:
     }
 
 
+def _idle_moves(model: onnx.ModelProto, left: Mapping[str, NotLowered]) -> int:
+    """How many of the nodes on the host move what an operator without rule computes there."""
+    made = {out: node for node in model.graph.node for out in node.output}
+
+    def idle(node: onnx.NodeProto | None) -> bool:
+        if node is None or node.name not in left or not node.input:
+            return False
+        return node.op_type not in RULES or (node.op_type in DATA_MOVEMENT and idle(made.get(node.input[0])))
+
+    return sum(
+        n.op_type in RULES and (n.reason == IDLE or idle(node))
+        for node in model.graph.node
+        if (n := left.get(node.name)) is not None
+    )
+
+
 def share(way: Mapping[str, Any]) -> float:
-    """Integer nodes over those whose operator has a rule."""
+    """Integer nodes over those whose operator has a rule; moves of what others compute on the host are not counted."""
     ruled = way["nodes"] - way["without_rule"]
     return way["integer"] / ruled if ruled else 1.0
 
@@ -131,12 +160,14 @@ def line(row: Mapping[str, Any]) -> str:
 
 def text(table: Mapping[str, Any]) -> str:
     """The table as Markdown."""
-    ways = ("own", "own for ORT", "quantize_static", "inputs only")
+    ways = ("own", "own for ORT", "quantize_static", "inputs only", "with samples")
     lines = [
         "# Lowering to integers",
         "",
-        f"Integer nodes of those whose operator has a rule, and estimated cycles of the whole model on {ACCELERATOR} "
-        "(Vela's, with the stated model of the host).",
+        "Integer nodes of those whose operator has a rule (without moves of what others compute on the host), and "
+        f"estimated cycles of the whole model on {ACCELERATOR} (Vela's, with the stated model of the host). "
+        "With samples: inputs only, and ranges that are not stated measured on all samples (of how many values; SQNR "
+        "of the outputs with them).",
         "",
         f"| model | {' | '.join(ways)} |",
         "|---" * (len(ways) + 1) + "|",
@@ -159,4 +190,9 @@ def _cell(way: Mapping[str, Any]) -> str:
     if "error" in way:
         return f"fails: {way['error'][:80]}"
     ruled = way["nodes"] - way["without_rule"]
-    return f"{way['integer']} of {ruled} ({share(way):.0%}); {way['cycles'] / 1000:,.0f}k"
+    cell = f"{way['integer']} of {ruled} ({share(way):.0%}); {way['cycles'] / 1000:,.0f}k"
+    measured = way.get("measured")
+    if measured is None:
+        return cell
+    loss = "" if measured["sqnr_db"] is None else f", {measured['sqnr_db']:.1f} dB"
+    return f"{cell} ({measured['values']} values{loss})"

@@ -259,6 +259,14 @@ def lower_model(
     ],
     out: Annotated[Path, Option("The TOSA flatbuffer.", flags=("--out", "-o"), metavar="OUT.tosa", type=Path)],
     profile: Annotated[str, Option("INT, or INT+FP.")] = "INT",
+    data: Annotated[
+        str | None,
+        Option(
+            "Samples, to measure ranges that no Q/DQ nodes state: .npz, .npy, .jsonl, a folder, or module:function.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ] = None,
     bind: Annotated[Sequence[str], BIND] = (),
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -266,7 +274,7 @@ def lower_model(
     from inlay.targets.registry import known_rewrites
     from inlay.tosa.command import lower_file  # a room of its own, which no other command waits for
 
-    done = lower_file(model, out, profile, parse_bind(bind), known_rewrites())
+    done = lower_file(model, out, profile, parse_bind(bind), known_rewrites(), data)
     answer(as_json, done, done.lines)
 
 

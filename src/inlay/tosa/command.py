@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from inlay.data import bound, files_of, input_specs, read_samples
 from inlay.errors import ModelError, UsageError
 from inlay.model.load import load
 from inlay.model.onnx_library import check
@@ -18,6 +19,7 @@ from inlay.model.serialize import to_proto
 from inlay.quant.extract import without_rewrites
 from inlay.quant.rewrite import Rewrite
 from inlay.tosa.lowering import Lowered, lower
+from inlay.tosa.measured_ranges import MeasuredRanges, with_measured_ranges
 from inlay.tosa.sidefile import write
 
 
@@ -28,16 +30,25 @@ class LowerReport:
     Attributes:
         lowered: the lowered model.
         files: written files, ``OUT.tosa`` first, ``OUT.tosa.json`` last.
+        measured: ranges that samples gave; None without samples.
     """
 
     lowered: Lowered
     files: tuple[Path, ...]
+    measured: MeasuredRanges | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``: the profile, partitions by kind, files, and what is not lowered, and why."""
         kinds = Counter(p.kind for p in self.lowered.partitions)
         left = [asdict(n) for n in self.lowered.not_lowered]
-        return {"profile": self.lowered.profile, "partitions": kinds, "files": self.files, "not_lowered": left}
+        ranges = None if self.measured is None else asdict(self.measured)
+        return {
+            "profile": self.lowered.profile,
+            "partitions": kinds,
+            "files": self.files,
+            "not_lowered": left,
+            "measured_ranges": ranges,
+        }
 
     def lines(self) -> list[str]:
         """The report to print: partitions, files, and each node that is not integer TOSA with its reason."""
@@ -47,6 +58,8 @@ class LowerReport:
             f"profile {self.lowered.profile}: partitions: {tosa} TOSA, {len(parts) - tosa} host",
             *(f"wrote {file}" for file in self.files),
         ]
+        if self.measured is not None:
+            lines.append(str(self.measured))
         left = self.lowered.not_lowered
         if left:
             lines.append(f"{len(left)} node{'s' * (len(left) != 1)} not lowered to integers:")
@@ -60,13 +73,16 @@ def lower_file(
     profile: str = "INT",
     bind: Mapping[str, int] | None = None,
     rewrites: Sequence[Rewrite[Any]] = (),
+    data: str | Path | None = None,
 ) -> LowerReport:
     """Lower the Q/DQ model at ``model`` and write ``output`` (``….tosa``) with its side file; options as of ``lower``.
 
     ``rewrites`` are those of the targets that the model may have been quantized for: what suits the kernels of another
-    runtime only costs here, so they are undone.
+    runtime only costs here, so they are undone. With ``data``, samples for the model, ranges that no Q/DQ nodes state
+    are measured on them (:mod:`inlay.tosa.measured_ranges`).
 
     Raises:
+        DataError: the samples cannot be read, or do not fit.
         ModelError: the file is not a model that can be read.
         UsageError: a wrong option, nothing to lower, no write access, or the extra ``arm`` is missing.
     """
@@ -82,8 +98,12 @@ def lower_file(
     except ModelError as error:
         raise ModelError(f"{model} is not a valid ONNX model: {error}") from error
     _require_sizes(proto, bind or {})
+    measured = None
+    if data is not None:
+        feeds = read_samples(data, bound(input_specs(given.model), bind or {})).feeds
+        proto, measured = with_measured_ranges(proto, feeds, bind)
     lowered = lower(proto, profile, bind)
-    return LowerReport(lowered, write(lowered, output, given.files))
+    return LowerReport(lowered, write(lowered, output, [*given.files, *files_of(data)]), measured)
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:

@@ -120,18 +120,18 @@ class Context:
                 raise Unsupported(f"a subgraph reads {name!r} in float")
             for port in self.graph.consumers(name):
                 if port.node == GRAPH_OUTPUT:
-                    raise Unsupported(f"its output {name!r} is a float output of the model")
+                    raise Unsupported(f"its output {name!r} is a float output of the model", name)
                 node = self.graph.node(port.node)
                 if node.op_type == "QuantizeLinear" and port.slot == 0:
                     found.setdefault(int8_qparams(*self.scale_and_zero_point(node)), node.name)
                 elif self._commutes(node, port.slot):
                     pending.extend(v for v in node.outputs if v)
                 else:
-                    raise Unsupported(f"{node.name!r} ({node.op_type}) reads its output in float")
+                    raise Unsupported(f"{node.name!r} ({node.op_type}) reads its output in float", name)
         if not found:
             raise Unsupported("nothing reads its output")
         if len(found) > 1:
-            raise Unsupported(f"its output is quantized with {len(found)} different sets of qparams")
+            raise Unsupported(f"its output is quantized with {len(found)} different sets of qparams", value)
         return next(iter(found))
 
     def _commutes(self, node: Node, slot: int) -> bool:
@@ -182,9 +182,9 @@ class Context:
             return self.int8_tensor(value)
         if tensor is None:
             what = "is a float constant" if value in self.model.constants else "is not quantized"
-            raise Unsupported(f"its input {value!r} {what}")
+            raise Unsupported(f"its input {value!r} {what}", value)
         if tensor.wide and not wide:
-            raise Unsupported(f"its input {value!r} is not quantized")
+            raise Unsupported(f"its input {value!r} is not quantized", value)
         return tensor
 
     def int8_tensor(self, value: str) -> QuantizedTensor:

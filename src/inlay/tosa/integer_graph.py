@@ -42,12 +42,14 @@ class NotLowered:
         op_type: its operator.
         reason: why.
         place: where it is computed instead: ``host`` or ``float`` (TOSA in floating point).
+        unstated: the float value whose range no Q/DQ nodes state, where that is all that is missing.
     """
 
     node: str
     op_type: str
     reason: str
     place: str
+    unstated: str = ""
 
 
 def build_integer_graph(
@@ -86,25 +88,27 @@ class _Walk:
         return Interface(name, dtype, context.unquantized_tensor(name, Executor.CALLER))
 
     def visit(self, node: Node) -> None:
-        reason = self.on_host.get(node.name) or self._attempt(node, _INTEGER_RULES)
-        if reason is None:
+        barred = self.on_host.get(node.name)
+        failed = Unsupported(barred) if barred else self._attempt(node, _INTEGER_RULES)
+        if failed is None:
             return
+        reason, unstated = str(failed), failed.unstated
         if self.profile == "INT+FP" and node.name not in self.on_host:
             float_reason = self._in_float(node)
             if float_reason is None:
-                self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "float"))
+                self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "float", unstated))
                 return
             reason = f"{reason}; in float: {float_reason}"
         self._keep_on_host(node)
-        self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "host"))
+        self.not_lowered.append(NotLowered(node.name, node.op_type, reason, "host", unstated))
 
-    def _attempt(self, node: Node, rules: Mapping[str, Rule]) -> str | None:
+    def _attempt(self, node: Node, rules: Mapping[str, Rule]) -> Unsupported | None:
         """Apply the node's rule; None when it worked, else the reason, with the graph as it was before."""
         rule = rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if rule is None:
-            return f"{node.domain + '::' if node.domain else ''}{node.op_type} has no rule"
+            return Unsupported(f"{node.domain + '::' if node.domain else ''}{node.op_type} has no rule")
         if node.has_subgraph:
-            return "it has subgraphs"
+            return Unsupported("it has subgraphs")
         builder = self.context.builder
         mark = builder.mark()
         try:
@@ -116,13 +120,13 @@ class _Walk:
         except (Unsupported, ir.UnknownShape) as error:
             builder.rollback(mark)
             self.context.forget(node.outputs)
-            return str(error)
+            return error if isinstance(error, Unsupported) else Unsupported(str(error))
         return None
 
-    def _in_float(self, node: Node) -> str | None:
+    def _in_float(self, node: Node) -> Unsupported | None:
         context = self.context
         if context.model.dtypes.get(node.outputs[0]) != "float32":
-            return "it does not give float32"
+            return Unsupported("it does not give float32")
         context.in_float = True
         reason = self._attempt(node, FLOAT_RULES)
         context.in_float = False

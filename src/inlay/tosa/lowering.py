@@ -15,6 +15,9 @@ from inlay.tosa.partition import Subgraph, split, without_compute
 from inlay.tosa.serialize import TosaBinary, serialize
 from inlay.tosa.static_model import StaticModel, static_model
 
+IDLE = "it would be in a partition without any computation"
+"""Why what only moves data between operators of the host stays there."""
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -105,7 +108,7 @@ def _worthwhile_graph(
         nodes = {n for subgraph in idle for n in subgraph.nodes} - set(kept)
         if not nodes:
             return _type_conversions_on_host(graph, idle), not_lowered
-        kept.update(dict.fromkeys(sorted(nodes), "it would be in a partition without any computation"))
+        kept.update(dict.fromkeys(sorted(nodes), IDLE))
 
 
 def _type_conversions_on_host(graph: IntegerGraph, idle: tuple[Subgraph, ...]) -> IntegerGraph:

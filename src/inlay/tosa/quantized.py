@@ -11,7 +11,16 @@ from inlay.types import QParams, QType
 
 
 class Unsupported(Exception):
-    """A rule cannot lower the node at hand; ``str()`` is the reason that the report gives."""
+    """A rule cannot lower the node at hand; ``str()`` is the reason that the report gives.
+
+    Args:
+        reason: for people.
+        unstated: the float value whose range no Q/DQ nodes state, where that is all that is missing.
+    """
+
+    def __init__(self, reason: str, unstated: str = "") -> None:
+        super().__init__(reason)
+        self.unstated = unstated
 
 
 @dataclass(frozen=True)

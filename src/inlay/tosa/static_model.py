@@ -7,7 +7,8 @@ shape arithmetic, which is constant then, is folded. Nothing changes what the mo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,23 @@ class StaticModel:
     functions: tuple[onnx.FunctionProto, ...]
     _nodes: Mapping[str, ir.Node]
 
+    @classmethod
+    def of(cls, work: ir.Model) -> StaticModel:
+        """The model that :func:`static_ir` made, indexed. Raises ModelError where a dimension is too large for TOSA."""
+        graph = build_graph(work)
+        _require_sizes(graph)
+        return cls(
+            graph=graph,
+            constants={
+                n: v.const_value.numpy() for n, v in work.graph.initializers.items() if v.const_value is not None
+            },
+            dtypes={name: dtype.numpy().name for name, dtype in graph.dtypes.items() if _has_numpy(dtype)},
+            opsets=tuple(helper.make_opsetid(domain, version) for domain, version in work.opset_imports.items()),
+            ir_version=work.ir_version,
+            functions=tuple(ir.serde.serialize_function(f) for f in work.functions.values()),
+            _nodes={str(n.name): n for n in work.graph},
+        )
+
     def shape(self, value: str) -> tuple[int, ...] | None:
         """Static shape of ``value``, or None where it is not known."""
         shape = self.graph.shape(value)
@@ -78,29 +96,30 @@ def static_model(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) 
     Raises:
         ModelError: the model is not valid, or its shapes contradict each other.
     """
-    try:
+    with _reading():
+        return StaticModel.of(static_ir(model, bind))
+
+
+def static_ir(model: onnx.ModelProto, bind: Mapping[str, int] | None = None) -> ir.Model:
+    """What :func:`static_model` indexes; arguments and errors as there."""
+    with _reading():
         work = ir.from_proto(model)
         work.ir_version = max(work.ir_version, _MIN_IR_VERSION)
         for step in (drop_initializer_inputs, lift_constants, fix_names):
             work, _ = step(work)
         _bind(work.graph, bind or {})
         work, _ = undo_blocks(_folded(work))
-        work, _ = add_early_pairs(work)
-        graph = build_graph(work)
-        _require_sizes(graph)
+        return add_early_pairs(work)[0]
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
     except TargetError as error:
         raise ModelError(f"the shapes and constants of the model cannot be computed: {error}") from error
     except (ValueError, KeyError, TypeError, ir.serde.SerdeError) as error:
         raise ModelError(f"the model cannot be read: {error}") from error
-    return StaticModel(
-        graph=graph,
-        constants={n: v.const_value.numpy() for n, v in work.graph.initializers.items() if v.const_value is not None},
-        dtypes={name: dtype.numpy().name for name, dtype in graph.dtypes.items() if _has_numpy(dtype)},
-        opsets=tuple(helper.make_opsetid(domain, version) for domain, version in work.opset_imports.items()),
-        ir_version=work.ir_version,
-        functions=tuple(ir.serde.serialize_function(f) for f in work.functions.values()),
-        _nodes={str(n.name): n for n in work.graph},
-    )
 
 
 def _require_sizes(graph: Graph) -> None:

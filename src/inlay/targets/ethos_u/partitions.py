@@ -53,12 +53,15 @@ class Cost:
 
 
 def compile_partitions(
-    model: onnx.ModelProto, accelerator: Accelerator, on_host: Mapping[str, str] | None = None
+    model: onnx.ModelProto,
+    accelerator: Accelerator,
+    on_host: Mapping[str, str] | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> tuple[Lowered, Cost]:
     """Lower a Q/DQ model for ``accelerator``, compile, and estimate the cost.
 
     Nodes that Vela rejects although the table of limits allows them are found one by one and stay on the host, as those
-    do that ``on_host`` names (with a reason).
+    do that ``on_host`` names (with a reason). Dynamic dimensions get the sizes of ``bind``, others 1.
 
     Raises:
         CompileFailed: Vela rejects a partition as a whole but none of its operators.
@@ -66,7 +69,7 @@ def compile_partitions(
     """
     kept = dict(on_host or {})
     for _ in range(_ROUNDS):
-        lowered = lower(model, "INT", legality=legality_for(ACCELERATORS[accelerator.name][0]), on_host=kept)
+        lowered = lower(model, "INT", bind, legality=legality_for(ACCELERATORS[accelerator.name][0]), on_host=kept)
         estimates: list[Estimate | None] = []
         rejected: dict[str, str] = {}
         for part in lowered.partitions:

@@ -22,12 +22,12 @@ from inlay.tosa.rules import (
 )
 from inlay.tosa.rules._node import NodeContext
 
-__all__ = ["FLOAT_RULES", "RULES", "Rule"]
+__all__ = ["DATA_MOVEMENT", "FLOAT_RULES", "RULES", "Rule"]
 
 Rule = Callable[[NodeContext], None]
 """Adds the node's integer operators and records its outputs; raises Unsupported, with the reason, where it cannot."""
 
-_DATA_MOVEMENT: Mapping[str, Rule] = {
+DATA_MOVEMENT: Mapping[str, Rule] = {
     "Identity": movement.identity,
     "Dropout": movement.identity,
     "Reshape": movement.reshape,
@@ -45,6 +45,7 @@ _DATA_MOVEMENT: Mapping[str, Rule] = {
     "Gather": movement.gather,
     "Pad": movement.pad,
 }
+"""Rules of operators that only move their first input."""
 
 RULES: Mapping[str, Rule] = {
     "Conv": conv.conv,
@@ -71,7 +72,7 @@ RULES: Mapping[str, Rule] = {
     "ReduceMax": pool.reduce_extreme,
     "ReduceMin": pool.reduce_extreme,
     "GlobalMaxPool": pool.reduce_extreme,
-    **_DATA_MOVEMENT,
+    **DATA_MOVEMENT,
     "Resize": resize.resize,
     "Upsample": resize.resize,
     "Softmax": softmax.softmax,
@@ -80,5 +81,5 @@ RULES: Mapping[str, Rule] = {
     "PRelu": arithmetic.prelu,
 }
 
-FLOAT_RULES: Mapping[str, Rule] = {**_DATA_MOVEMENT, **floats.RULES}
+FLOAT_RULES: Mapping[str, Rule] = {**DATA_MOVEMENT, **floats.RULES}
 """The same in floating point, for profile ``INT+FP``."""

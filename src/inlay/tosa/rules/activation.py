@@ -24,7 +24,7 @@ def clip(here: NodeContext) -> None:
         to = here.qparams_within(np.inf if exact else x.bound)
     except Unsupported as error:
         if not exact:
-            raise Unsupported(f"its bounds are no steps of its input, and {error}") from error
+            raise Unsupported(f"its bounds are no steps of its input, and {error}", error.unstated) from error
         to = own
     q_low, q_high = (int(v) for v in quantize(np.array([low, high]), to))
     tensor = here.requantize(x, to, f"{here.node.name}/rescaled")

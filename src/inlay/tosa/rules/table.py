@@ -51,7 +51,10 @@ def tabulate(here: NodeContext, slot: int) -> None:
     except Unsupported:
         to = None
     if x.wide or to is None:
-        done = function(here, x, evaluate)
+        try:
+            done = function(here, x, evaluate)
+        except Unsupported as error:  # eight bits over a range that is known would do
+            raise Unsupported(str(error), here.node.inputs[slot] if x.wide else here.out) from error
         here.set_output(done.tensor, done.known_qparams)
         return
     results = evaluate(dequantize(np.arange(-128, 128, dtype=np.int8), x.known_qparams))

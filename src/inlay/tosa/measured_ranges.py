@@ -1,0 +1,195 @@
+"""Q/DQ pairs where a model has none and lowering needs the range of a value: measured on samples.
+
+A model with pairs at the inputs of weighted operators only says nothing of what lies between those. Some of it has
+bounds that follow (:meth:`~inlay.tosa.context.Context.wide_qparams`); a normalization that is written out, a sum behind
+an embedding or a logarithm has none, and stays float on the host. With samples, a pair with the range seen there makes
+it 8-bit integers, as a quantizer of all operators would have.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from inlay.errors import DataError, TargetError
+from inlay.model.native import Values
+from inlay.model.passes.names import free_name
+from inlay.model.passes.steps import add_constant, constant_of
+from inlay.model.pieces import PiecewiseSession
+from inlay.model.serialize import to_proto
+from inlay.model.store import WeightStore, externalize_weights
+from inlay.quant.accuracy import sqnr_db
+from inlay.quant.observers import Range
+from inlay.quant.qparams import activation_params, constant_range
+from inlay.tosa.integer_graph import NotLowered, all_legal, build_integer_graph
+from inlay.tosa.static_model import StaticModel, static_ir
+from inlay.types import QType
+
+_ROUNDS = 16
+"""A pair lets its readers be lowered, which may lack the next range; chains of them are as long as a normalization."""
+
+
+@dataclass(frozen=True)
+class MeasuredRanges:
+    """Ranges that samples gave.
+
+    Attributes:
+        values: how many values got one.
+        samples: how many samples there were.
+        sqnr_db: of the worst output, over the samples, by the model without these pairs; None where none was needed.
+    """
+
+    values: int
+    samples: int
+    sqnr_db: float | None = None
+
+    def __str__(self) -> str:
+        if not self.values:
+            return "every range that is needed follows from the model: the samples gave none"
+        cost = "" if self.sqnr_db is None else f"; they cost its outputs accuracy: {self.sqnr_db:.1f} dB SQNR"
+        return f"{self.values} ranges that the model does not state are those of {self.samples} samples{cost}"
+
+
+def with_measured_ranges(
+    model: onnx.ModelProto, feeds: Sequence[Values], bind: Mapping[str, int] | None = None
+) -> tuple[onnx.ModelProto, MeasuredRanges]:
+    """``model`` with a pair at each float value whose missing range keeps an operator from integers.
+
+    Args:
+        model: a Q/DQ model, weights loaded; is not changed.
+        feeds: samples; the values of all of them lie in the ranges.
+        bind: sizes of named dynamic dimensions (others become 1).
+
+    Returns:
+        The model with static shapes, and what was measured.
+
+    Raises:
+        DataError: the model does not run on the samples.
+        ModelError: the model is not valid.
+    """
+    work = static_ir(model, bind)
+    before: _Observed | None = None
+    tried: set[tuple[str, str]] = set()
+    count = 0
+    for _ in range(_ROUNDS):
+        _, left = build_integer_graph(StaticModel.of(work), "INT", {}, all_legal)
+        wanted = [n for n in left if n.unstated and (n.node, n.unstated) not in tried]
+        tried.update((n.node, n.unstated) for n in wanted)
+        if not wanted:
+            break
+        before = before or _observed(work, feeds)
+        count += _add_pairs(work, wanted, before.ranges)
+    if before is None or not count:
+        return to_proto(work), MeasuredRanges(0, len(feeds))
+    after = _observed(work, feeds)
+    pairs = [zip(before.outputs[name], after.outputs[name], strict=True) for name in before.outputs]
+    worst = min((_sqnr(each) for each in pairs), default=None)
+    return to_proto(work), MeasuredRanges(count, len(feeds), worst)
+
+
+def _sqnr(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
+    signal = noise = 0.0
+    for want, got in pairs:
+        signal += float(np.square(want, dtype=np.float64).sum())
+        noise += float(np.square(want.astype(np.float64) - got).sum())
+    return float(sqnr_db(signal, noise))
+
+
+@dataclass(frozen=True, eq=False)
+class _Observed:
+    """The range of every float value that is computed or given, and the float outputs on each sample, by name."""
+
+    ranges: Mapping[str, Range]
+    outputs: Mapping[str, Sequence[np.ndarray]]
+
+
+def _observed(model: ir.Model, feeds: Sequence[Values]) -> _Observed:
+    values = [str(v.name) for n in model.graph for v in n.outputs if v.name and v.dtype is ir.DataType.FLOAT]
+    ranges: dict[str, Range] = {}
+    outputs: dict[str, list[np.ndarray]] = {str(o.name): [] for o in model.graph.outputs if o.name in {*values}}
+    with tempfile.TemporaryDirectory() as folder:
+        store = WeightStore(Path(folder))
+        try:
+            session = PiecewiseSession(externalize_weights(model, store), store, values)
+            for feed in feeds:
+                found = {**{k: a for k, a in feed.items() if a.dtype == np.float32}, **session.run(feed)}
+                for name, array in found.items():
+                    seen = constant_range(array[np.isfinite(array)])
+                    known = ranges.get(name, seen)
+                    ranges[name] = Range(min(known.low, seen.low), max(known.high, seen.high))
+                for name, arrays in outputs.items():
+                    arrays.append(found[name])
+        except TargetError as error:
+            raise DataError(f"the model does not run on the samples: {error}") from error
+    return _Observed(ranges, outputs)
+
+
+def _add_pairs(model: ir.Model, wanted: Sequence[NotLowered], ranges: Mapping[str, Range]) -> int:
+    graph = model.graph
+    values = {str(v.name): v for v in (*graph.inputs, *(v for n in graph for v in n.outputs))}
+    nodes = {str(n.name): n for n in graph}
+    done: set[str] = set()
+    for left in wanted:
+        name = left.unstated
+        if name in graph.initializers:
+            _quantize_constant(graph, nodes[left.node], graph.initializers[name])
+            done.add(name)
+        elif name in ranges and name in values and name not in done:
+            _add_pair(graph, values[name], ranges[name])
+            done.add(name)
+    return len(done)
+
+
+def _quantize_constant(graph: ir.Graph, reader: ir.Node, constant: ir.Value) -> None:
+    """Let ``reader`` read a float constant as a dequantized one."""
+    array = constant_of(constant)
+    assert array is not None
+    scale, zero = _constants(graph, f"{constant.name}", constant_range(array))
+    quantized = ir.Value(name=free_name(f"{constant.name}_q", graph.initializers), type=ir.TensorType(ir.DataType.INT8))
+    back = ir.Value(name=f"{quantized.name}_dq", type=constant.type, shape=constant.shape)
+    pair = _nodes(graph, constant, quantized, back, scale, zero)
+    graph.insert_before(graph[0], pair)
+    for slot, value in enumerate(reader.inputs):
+        if value is constant:
+            reader.replace_input_with(slot, back)
+
+
+def _add_pair(graph: ir.Graph, value: ir.Value, seen: Range) -> None:
+    """Put a pair between ``value`` and all that reads it; an output keeps its name."""
+    uses = [use for use in value.uses() if use.node.graph is graph]
+    scale, zero = _constants(graph, str(value.name), seen)
+    quantized = ir.Value(name=f"{value.name}_measured_q", type=ir.TensorType(ir.DataType.INT8), shape=value.shape)
+    back = ir.Value(name=f"{value.name}_measured_dq", type=value.type, shape=value.shape)
+    pair = _nodes(graph, value, quantized, back, scale, zero)
+    writer = value.producer()
+    if writer is None:
+        graph.insert_before(graph[0], pair)
+    else:
+        graph.insert_after(writer, pair)
+    for use in uses:
+        use.node.replace_input_with(use.idx, back)
+    for position, output in enumerate(graph.outputs):
+        if output is value and writer is not None:
+            value.name, back.name = f"{value.name}_measured", value.name
+            graph.outputs[position] = back
+
+
+def _constants(graph: ir.Graph, name: str, seen: Range) -> tuple[ir.Value, ir.Value]:
+    params = activation_params(seen, QType.INT8)
+    scale = add_constant(graph, f"{name}_measured_scale", np.array(params.scale[0], np.float32))
+    return scale, add_constant(graph, f"{name}_measured_zero_point", np.array(params.zero_point[0], np.int8))
+
+
+def _nodes(
+    graph: ir.Graph, value: ir.Value, quantized: ir.Value, back: ir.Value, scale: ir.Value, zero: ir.Value
+) -> list[ir.Node]:
+    return [
+        ir.node("QuantizeLinear", [value, scale, zero], outputs=[quantized], name=f"{quantized.name}_q"),
+        ir.node("DequantizeLinear", [quantized, scale, zero], outputs=[back], name=f"{quantized.name}_dq"),
+    ]
