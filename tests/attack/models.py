@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from tests.attack.case import Case
 from tests.attack.choices import Choices
 from tests.attack.damage import damaged
 from tests.attack.protos import Model, mutate
-from tests.attack.seeds import MODEL, MODELS, TUNE, Seeds, external_data, serialized
+from tests.attack.seeds import MODEL, MODELS, TUNE, Seeds, external_data, samples, serialized
 
 COMMANDS = (
     (40, ("regions", MODEL, "--target", "null")),
@@ -22,6 +24,7 @@ COMMANDS = (
 )
 """How often each command gets the model; the dear ones seldom."""
 LOWER = ("lower", MODEL, "-o", "@/out/m.tosa")
+MEASURED = (*LOWER, "--data", "@/given/samples.npz")
 BIND = ("--bind", "N=1", "--bind", "H=6", "--bind", "W=6")
 
 
@@ -40,8 +43,8 @@ def raw(choose: Choices, seeds: Seeds, folder: Path) -> Case:
 
 
 def _start(choose: Choices, seeds: Seeds) -> tuple[Model, tuple[str, ...]]:
-    argv = choose.weighted(((9, ()), (1, LOWER))) or choose.weighted(COMMANDS)
-    if argv == LOWER or choose.one_in(12):
+    argv = choose.weighted(((18, ()), (1, LOWER), (1, MEASURED))) or choose.weighted(COMMANDS)
+    if argv in (LOWER, MEASURED) or choose.one_in(12):
         model = Model()
         model.CopyFrom(seeds.quantized)
         return model, argv
@@ -53,6 +56,8 @@ def _case(kind: str, argv: tuple[str, ...], content: bytes, choose: Choices, fol
     if choose.one_in(20):  # the invalid UTF-8 that protobuf does not let one set
         content = content.replace(b"conv", b"c\xffnv")
     (folder / "model" / "model.onnx").write_bytes(content)
+    if argv == MEASURED:
+        np.savez(folder / "given" / "samples.npz", **samples(2))
     weights = external_data()
     (folder / "model" / "weights.bin").write_bytes(weights if not choose.one_in(5) else damaged(weights, choose))
     if choose.one_in(20):

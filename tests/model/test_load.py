@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -284,3 +285,18 @@ def test_metadata_that_is_no_text_is_left_out(tmp_path: Path) -> None:
     data = model.SerializeToString()
     (tmp_path / "m.onnx").write_bytes(data.replace(b"aekey", b"a\xffkey"[:5]))
     assert load(tmp_path / "m.onnx").model.metadata_props == {"other": "v"}
+
+
+@pytest.mark.parametrize("order", [("", "ai.onnx"), ("ai.onnx", ""), ("ai.onnx",)])
+def test_the_default_domain_has_one_name(order: Sequence[str], tmp_path: Path) -> None:
+    """As ONNX Runtime takes it: of two versions the last."""
+    model = residual_model()
+    del model.opset_import[:]
+    versions = dict(zip(order, (12, 17), strict=False)) if len(order) > 1 else {order[0]: 17}
+    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load(tmp_path / "m.onnx").model
+    assert dict(loaded.opset_imports) == {"": 17}
+    assert {node.domain for node in loaded.graph} == {""}

@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 import pytest
 
 from inlay import api
+from inlay.cli.render import quantized
 from inlay.errors import Crashed, UsageError
 from inlay.farm import lab
 from inlay.measure.client import Timing, Worker
@@ -87,13 +88,14 @@ def as_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, -0.005)
 
 
-def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float = 20.0) -> tuple[Quantized, int]:
+def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float | None = 20.0) -> tuple[Quantized, int]:
+    """With samples where there is a bound."""
     if table is not None:
         write_costs(OrtCpuTarget().fingerprint(), table)
     model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(residual_model(), model)
     feeds = [random_feed(model, seed) for seed in range(6)]
-    done = api.quantize(model, out, data=feeds, min_sqnr=min_sqnr)
+    done = api.quantize(model, out) if min_sqnr is None else api.quantize(model, out, data=feeds, min_sqnr=min_sqnr)
     return done, sum(n.op_type == "QuantizeLinear" for n in onnx.load(out).graph.node)
 
 
@@ -119,6 +121,27 @@ def test_where_nothing_is_timed_the_table_alone_decides(tmp_path: Path, monkeypa
     assert done.by_costs.timed is None
     assert done.by_costs.speedup == pytest.approx(4.0, rel=0.01)
     assert pairs > 0
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("bounded", [True, False])
+def test_where_nothing_in_low_precision_runs_float_is_delivered_and_the_reason_told(
+    bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Worker.run
+
+    def refuse(self: Worker, artifact: Artifact, *args: Any, **kwargs: Any) -> Any:
+        if any(n.op_type == "QuantizeLinear" for n in onnx.load(artifact.path, load_external_data=False).graph.node):
+            raise Crashed("it died")
+        return real(self, artifact, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "run", refuse)
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=20.0 if bounded else None)
+    assert done.by_costs is not None
+    assert done.by_costs.failed == "it died"
+    assert not done.by_costs.kept
+    assert pairs == 0
+    assert "nothing in low precision ran" in "\n".join(quantized(done))
 
 
 @pytest.mark.usefixtures("cache")

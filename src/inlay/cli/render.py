@@ -216,8 +216,10 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     if how.speedup is None:
         yield f"  Nothing was measured or chosen, this is the target's usual recipe: {how.source}."
         return
-    if not how.kept:
-        tries = f"{how.tries} {'try' if how.tries == 1 else 'tries'}"
+    tries = f"{how.tries} {'try' if how.tries == 1 else 'tries'}"
+    if how.failed:
+        yield f"  THIS IS THE FLOAT MODEL: nothing in low precision ran in {tries}: {how.failed}."
+    elif not how.kept:
         yield (
             f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB in {tries}; inlay tune searches for "
             "one, --min-sqnr lowers the bound."

@@ -29,6 +29,7 @@ from inlay.model.collector import collector_paused
 from inlay.model.store import INLINE_BYTES
 
 _CHUNK = 1 << 20  # bytes read at a time for a digest
+_DEFAULT_DOMAIN = "ai.onnx"
 _CYCLE_NODES = 8  # of a cycle that a message names
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 
@@ -131,6 +132,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
         raise ModelError(f"{path}: the model has no outputs")
     main = _with_bodies(model.graph)
     graphs = (*main, *(g for function in model.functions.values() for g in _with_bodies(function.graph)))
+    _name_default_domain(model, graphs)
     _refuse_references(path, main)
     _refuse_unknown_values(path, graphs)
     _sort(path, model)
@@ -143,6 +145,17 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     return ModelFile(
         path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
     )
+
+
+def _name_default_domain(model: ir.Model, graphs: Sequence[ir.Graph]) -> None:
+    """ONNX's own domain has two names: of both, the empty one stays, with the version that runtimes take, the last."""
+    for holder in (model, *model.functions.values()):
+        last = [version for domain, version in holder.opset_imports.items() if domain in ("", _DEFAULT_DOMAIN)][-1:]
+        if holder.opset_imports.pop(_DEFAULT_DOMAIN, None) is not None:
+            holder.opset_imports[""] = last[0]
+    for node in chain.from_iterable(graphs):
+        if node.domain == _DEFAULT_DOMAIN:
+            node.domain = ""
 
 
 def _refuse_references(path: Path, main: Sequence[ir.Graph]) -> None:

@@ -75,6 +75,7 @@ class ByCosts:
         models: that the target built altogether; that some were built again for their profiles is not counted.
         priced: there was a table; else profiles of what was built alone chose.
         kept: the bound holds on the scoring samples; else the file is the float model, as no try kept it.
+        failed: why the tries do not run, where none of them does.
     """
 
     source: str
@@ -86,6 +87,7 @@ class ByCosts:
     models: int = 0
     priced: bool = True
     kept: bool = True
+    failed: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +99,14 @@ class _Built:
         artifact: its file.
         accuracy: on the scoring samples; None without samples.
         kept: whether it keeps the bound.
+        failed: why it does not run.
     """
 
     choice: Choice
     artifact: Artifact
     accuracy: Accuracy | None
     kept: bool
+    failed: str = ""
 
 
 def choose_by_costs(
@@ -203,7 +207,8 @@ class _Race:
             winner = replace(winner, accuracy=self._accuracy_in_float(winner))
         expected = [self._instant.expected(b.choice.labels) for b in (in_float, winner)]
         how = ByCosts("", expected[0] / expected[1], timed, rejected, self._bound_db, len(low), 1 + len(low))
-        return winner, replace(how, kept=bool(kept) or not low)
+        failed = low[0].failed if low and all(b.failed for b in low) else ""
+        return winner, replace(how, kept=bool(kept) or not low, failed=failed)
 
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:
         """What is worth a build besides what was built in low precision; None for nothing."""
@@ -225,8 +230,8 @@ class _Race:
         try:
             if choice.low:
                 accuracy = self._accuracy(artifact)
-        except TargetError:
-            return _Built(choice, artifact, None, False)
+        except TargetError as error:
+            return _Built(choice, artifact, None, False, str(error) or type(error).__name__)
         kept = self._bound_db is None or accuracy is None or accuracy.sqnr_db >= self._bound_db
         built = _Built(choice, artifact, accuracy, kept)
         if last:
