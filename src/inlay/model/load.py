@@ -149,10 +149,10 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
 
 def _name_default_domain(model: ir.Model, graphs: Sequence[ir.Graph]) -> None:
     """ONNX's own domain has two names: of both, the empty one stays, with the version that runtimes take, the last."""
-    for holder in (model, *model.functions.values()):
-        last = [version for domain, version in holder.opset_imports.items() if domain in ("", _DEFAULT_DOMAIN)][-1:]
-        if holder.opset_imports.pop(_DEFAULT_DOMAIN, None) is not None:
-            holder.opset_imports[""] = last[0]
+    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+        last = [version for domain, version in imports.items() if domain in ("", _DEFAULT_DOMAIN)][-1:]
+        if imports.pop(_DEFAULT_DOMAIN, None) is not None:
+            imports[""] = last[0]
     for node in chain.from_iterable(graphs):
         if node.domain == _DEFAULT_DOMAIN:
             node.domain = ""
