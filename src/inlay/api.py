@@ -397,4 +397,8 @@ def regions(
             maximum_sequence_region_size=maximum_sequence_region_size,
             minimum_topdown_search_size=minimum_topdown_search_size,
         )
-        return find_search_space(graph, rules, None, allowed, config, units=units if allowed is None else None)
+        space = find_search_space(graph, rules, None, allowed, config, units=units if allowed is None else None)
+        if not gc.get_freeze_count():  # all of it lives on: the collector need not look through it at once
+            gc.freeze()
+            gc.unfreeze()
+        return space

@@ -188,6 +188,8 @@ def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> G
     graph = model.graph
     dtypes: dict[str, ir.DataType] = {}
     known: dict[str, Shape] = {}
+    same: dict[Shape, Shape] = {}  # a large model has few shapes and attributes, which its operators share
+    attributes: dict[str, Mapping[str, Any]] = {}
 
     def note(value: ir.Value) -> None:
         if value.name is None:
@@ -195,7 +197,8 @@ def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> G
         if value.dtype is not None:
             dtypes[value.name] = value.dtype
         if value.shape is not None:
-            known[value.name] = tuple(d if isinstance(d, int) else None for d in value.shape)
+            shape = tuple(d if isinstance(d, int) else None for d in value.shape)
+            known[value.name] = same.setdefault(shape, shape)
 
     for value in (*graph.inputs, *graph.initializers.values()):
         note(value)
@@ -205,7 +208,7 @@ def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> G
             raise ModelError(f"a {node.op_type} node has no name: normalize the model first")
         for value in node.outputs:
             note(value)
-        nodes.append(_node(node, index, graph))
+        nodes.append(_node(node, index, graph, attributes))
     known.update(shapes or {})
     constants = {name: v.const_value for name, v in graph.initializers.items() if v.const_value is not None}
     return Graph(
@@ -219,7 +222,7 @@ def build_graph(model: ir.Model, shapes: Mapping[str, Shape] | None = None) -> G
     )
 
 
-def _node(node: ir.Node, index: int, graph: ir.Graph) -> Node:
+def _node(node: ir.Node, index: int, graph: ir.Graph, known: dict[str, Mapping[str, Any]]) -> Node:
     attributes: dict[str, Any] = {}
     captured: set[str] = set()
     for name, attr in node.attributes.items():
@@ -236,12 +239,13 @@ def _node(node: ir.Node, index: int, graph: ir.Graph) -> Node:
         domain=node.domain,
         inputs=tuple("" if v is None else str(v.name) for v in node.inputs),
         outputs=tuple("" if v is None or v.name is None else v.name for v in node.outputs),
-        attributes=MappingProxyType(attributes),
-        captured=frozenset(captured),
+        attributes=known.setdefault(repr(attributes), MappingProxyType(attributes)),  # equal numbers differ in type
+        captured=frozenset(captured) if captured else _NONE,
         index=index,
     )
 
 
+_NONE: frozenset[str] = frozenset()
 _PLAIN = frozenset(
     {
         ir.AttributeType.INT,

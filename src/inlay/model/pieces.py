@@ -198,6 +198,8 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     if not {*outputs}.issubset(values):  # one is an input or a constant
         whole = Session(proto, store).run(feed)
     shapes = {v: a.shape if isinstance(a, np.ndarray) else a for v, a in found.items()}
+    same = {shape: shape for shape in shapes.values()}  # many values share few shapes
+    shapes = {v: same[shape] for v, shape in shapes.items()}
     dtypes = {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
     return Inference(proto, store, whole, shapes, dtypes)
 

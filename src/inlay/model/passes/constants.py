@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import add_constant, is_standard
 
 _GROWTH = 1 << 20  # bytes that a folded constant may be larger than what it was made of
+_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _NOT_FOLDED = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
     | {"QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan"}
@@ -42,9 +44,32 @@ def lift_constants(model: ir.Model) -> tuple[ir.Model, int]:
 
 def drop_dead(model: ir.Model) -> tuple[ir.Model, int]:
     """Remove nodes and initializers that no output depends on."""
+    if not _may_have_dead(model):
+        return model, 0
     before = model.graph.num_nodes() + len(model.graph.initializers)
     RemoveUnusedNodesPass()(model)
     return model, before - model.graph.num_nodes() - len(model.graph.initializers)
+
+
+def _may_have_dead(model: ir.Model) -> bool:
+    """Whether the library's pass may find something; it looks up every operator, and takes ten times as long as this.
+
+    It also cuts off unused outputs and absent inputs at the end of a node, enters bodies and functions, and takes
+    ``training_mode`` off BatchNormalization.
+    """
+
+    def unused(value: ir.Value) -> bool:
+        return not value.uses() and not value.is_graph_output()
+
+    def is_special(node: ir.Node) -> bool:
+        absent = bool(node.inputs) and node.inputs[-1] is None
+        return (
+            absent or node.op_type == "BatchNormalization" or any(a.type in _BODIES for a in node.attributes.values())
+        )
+
+    graph = model.graph
+    values = chain(graph.initializers.values(), chain.from_iterable(node.outputs for node in graph))
+    return bool(model.functions) or any(map(unused, values)) or any(map(is_special, graph))
 
 
 def fix_shapes(model: ir.Model) -> tuple[ir.Model, int]:
