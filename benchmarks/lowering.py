@@ -173,7 +173,8 @@ def text(table: Mapping[str, Any]) -> str:
         "|---" * (len(ways) + 1) + "|",
     ]
     for found in table["rows"]:
-        cells = [_cell(found.get("ways", {}).get(way, {"error": found.get("error", "")})) for way in ways]
+        missing = {"error": found["error"]} if "error" in found else None
+        cells = [_cell(of) if (of := found.get("ways", {}).get(way, missing)) else "not run" for way in ways]
         lines.append(f"| {found['model']} | {' | '.join(cells)} |")
     lines += ["", "What stays on the host where less than 95 % is integer:", ""]
     for found in table["rows"]:
