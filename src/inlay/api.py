@@ -6,7 +6,6 @@ from :mod:`inlay.prepare.options`.
 
 from __future__ import annotations
 
-import gc
 import math
 import tempfile
 import time
@@ -30,7 +29,7 @@ from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting
-from inlay.model.collector import collector_paused
+from inlay.model.collector import collect, collector_paused
 from inlay.model.load import ModelSource, kept
 from inlay.prepare import options
 from inlay.prepare.arguments import arguments
@@ -385,20 +384,16 @@ def regions(
         UsageError: a glob of ``nodes`` matches nothing.
         InlayError: the model cannot be used.
     """
-    spec = target_of(target, target_options)
-    with collector_paused(), tempfile.TemporaryDirectory() as folder:  # each step would end with a collection
+    capabilities = Capabilities.of(create(target_of(target, target_options)))
+    with collector_paused(lives_on=True), tempfile.TemporaryDirectory() as folder:  # each step would end with one
         given = Given.read(model, data, bind, images)
-        samples = given.samples_or_random(np.random.default_rng(0), 1)
-        prepared = prepare(given.file, Capabilities.of(create(spec)), samples.feeds[0], Path(folder), nodes)
+        feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
+        prepared = prepare(given.file, capabilities, feed, Path(folder), nodes)
         graph, rules, allowed, units = prepared.graph, prepared.rules, prepared.allowed, prepared.units
         del given, prepared
-        gc.collect()  # of a large model, its nodes take as much memory as its regions and patterns will
+        collect()  # of a large model, its nodes take as much memory as its regions and patterns will
         config = Config(
             maximum_sequence_region_size=maximum_sequence_region_size,
             minimum_topdown_search_size=minimum_topdown_search_size,
         )
-        space = find_search_space(graph, rules, None, allowed, config, units=units if allowed is None else None)
-        if not gc.get_freeze_count():  # all of it lives on: the collector need not look through it at once
-            gc.freeze()
-            gc.unfreeze()
-        return space
+        return find_search_space(graph, rules, None, allowed, config, units=units if allowed is None else None)

@@ -8,12 +8,24 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """Within this, dead objects that refer to each other are not freed. It may be nested, and used as a decorator."""
+def collector_paused(lives_on: bool = False) -> Iterator[None]:
+    """Within this, dead objects that refer to each other are not freed. It may be nested, and used as a decorator.
+
+    Args:
+        lives_on: nearly all that is built within is kept: the next collection need not look through it at once.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if lives_on and not gc.get_freeze_count():  # what the caller froze stays frozen
+            gc.freeze()
+            gc.unfreeze()
         if was:
             gc.enable()
+
+
+def collect() -> None:
+    """Free dead objects that refer to each other, now."""
+    gc.collect()
