@@ -6,6 +6,7 @@ from :mod:`inlay.prepare.options`.
 
 from __future__ import annotations
 
+import gc
 import math
 import tempfile
 import time
@@ -29,7 +30,7 @@ from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.farm.lab import measuring
 from inlay.files import refuse_overwriting
-from inlay.model.collector import collect, collector_paused
+from inlay.model.collector import collector_paused
 from inlay.model.load import ModelSource, kept
 from inlay.prepare import options
 from inlay.prepare.arguments import arguments
@@ -385,13 +386,13 @@ def regions(
         InlayError: the model cannot be used.
     """
     capabilities = Capabilities.of(create(target_of(target, target_options)))
-    with collector_paused(lives_on=True), tempfile.TemporaryDirectory() as folder:  # each step would end with one
+    with collector_paused(lives_on=True), tempfile.TemporaryDirectory() as folder:  # without a collection
         given = Given.read(model, data, bind, images)
         feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
         prepared = prepare(given.file, capabilities, feed, Path(folder), nodes)
         graph, rules, allowed, units = prepared.graph, prepared.rules, prepared.allowed, prepared.units
         del given, prepared
-        collect()  # of a large model, its nodes take as much memory as its regions and patterns will
+        gc.collect()  # of a large model, its nodes take as much memory as its regions and patterns will
         config = Config(
             maximum_sequence_region_size=maximum_sequence_region_size,
             minimum_topdown_search_size=minimum_topdown_search_size,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from benchmarks.lowering import inputs_only
 
 from inlay.errors import DataError, UsageError
 from inlay.tosa.command import lower_file
@@ -64,7 +65,7 @@ def test_the_loss_that_is_told_is_the_runtimes() -> None:
 
 
 def test_ranges_are_those_of_all_samples() -> None:
-    """Twice as large inputs in one sample more: what is measured grows, what the model states does not."""
+    """Larger inputs in one sample more: what is measured grows, what the model states does not."""
     model = taken_apart(normalized())
     few, more = samples(2), [*samples(2), {k: 4 * a for k, a in samples(1, seed=5)[0].items()}]
 
@@ -89,6 +90,21 @@ def test_a_model_that_states_all_ranges_stays_as_it_is() -> None:
     assert lower(measured).not_lowered == lower(model).not_lowered
     for feed in samples(2, seed=9):
         assert_equal(run_ort(measured, feed), run_ort(model, feed))
+
+
+def test_each_reader_of_a_float_constant_gets_a_pair_of_its_own() -> None:
+    n = FloatNet(5)
+    rows = n.const(n.rng.normal(size=(1, 4, 16, 16)).astype(np.float32))
+    first, last = (n.op("Concat", [*order], axis=1) for order in ((rows, n.conv("x", 3, 4)), (n.conv("x", 3, 4), rows)))
+    y = n.conv(n.op("Concat", [first, last], axis=1), 16, 4)
+    whole = quantize(onnx.shape_inference.infer_shapes(n.model({y: [1, 4, 16, 16], first: [1, 8, 16, 16]})), samples(8))
+    model = inputs_only(whole)
+    assert sum(n.unstated == rows for n in lower(model).not_lowered) == 2, "there are two readers"
+    measured, _ = with_measured_ranges(model, samples(2))
+    onnx.checker.check_model(measured)
+    assert not any(n.unstated == rows for n in lower(measured).not_lowered)
+    for want, got in zip(*(run_ort(m, samples(1)[0]) for m in (model, measured)), strict=True):
+        assert sqnr(want, got) > 20.0
 
 
 def test_the_command_measures_and_says_so(tmp_path: Path) -> None:

@@ -24,8 +24,3 @@ def collector_paused(lives_on: bool = False) -> Iterator[None]:
             gc.unfreeze()
         if was:
             gc.enable()
-
-
-def collect() -> None:
-    """Free dead objects that refer to each other, now."""
-    gc.collect()

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 _MASK = (1 << 64) - 1
 
@@ -33,7 +32,6 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _LOOKAHEAD = 4096
 """Work limit of the look-ahead: with more candidates times vertices in the component, the first candidate is taken."""
 
-_SMALL = 64  # vertices up to which orders are remembered: networks repeat their blocks, written in the same order
 
 # Salts that keep hashes of different meaning apart; their values are part of every cached signature.
 _INDIVIDUALIZED = 0x5851F42D4C957F2D
@@ -61,11 +59,6 @@ def canonical_order(labels: Sequence[int], edges: Iterable[tuple[int, int, int]]
         labels: 64-bit label of each vertex, in topological order.
         edges: ``(from, to, label)`` with ``from < to``; parallel edges are allowed.
     """
-    find = _remembered if len(labels) <= _SMALL else _canonical_order
-    return find(tuple(labels), tuple(edges))
-
-
-def _canonical_order(labels: tuple[int, ...], edges: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
     count = len(labels)
     before: Neighbours = [[] for _ in range(count)]
     after: Neighbours = [[] for _ in range(count)]
@@ -88,9 +81,6 @@ def _canonical_order(labels: tuple[int, ...], edges: tuple[tuple[int, int, int],
         while cells:
             _individualize(colour, cells, around)
     return tuple(sorted(range(count), key=lambda v: (depth[v], colour[v])))
-
-
-_remembered = lru_cache(maxsize=1024)(_canonical_order)
 
 
 def _refine_all(colour: list[int], before: Neighbours, after: Neighbours) -> None:

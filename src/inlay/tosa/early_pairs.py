@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of, is_standard
+from inlay.tosa.pairs import add_pair
 
 _MOVES = frozenset(
     {
@@ -102,15 +103,5 @@ def _pair(move: ir.Node, value: ir.Value, like: ir.Node, number: int) -> tuple[i
     """A new pair on ``value`` before ``move``: its QuantizeLinear, and what the pair makes of the value."""
     graph = move.graph
     assert isinstance(graph, ir.Graph)
-    prefix = f"{move.name}_early_{number}"
     attributes = {k: v for k, v in like.attributes.items() if k != "axis"}
-    low = ir.Value(name=f"{prefix}_quantized", type=like.outputs[0].type, shape=value.shape)
-    high = ir.Value(name=f"{prefix}_dequantized", type=value.type, shape=value.shape)
-    quantize = ir.node("QuantizeLinear", [value, *like.inputs[1:]], attributes, outputs=[low], name=f"{prefix}_q")
-    back = ir.node("DequantizeLinear", [low, *like.inputs[1:]], outputs=[high], name=f"{prefix}_dq")
-    writer = value.producer()  # right behind it: moves that stand earlier than this one may read the pair, too
-    if writer is None:
-        graph.insert_before(graph[0], [quantize, back])
-    else:
-        graph.insert_after(writer, [quantize, back])
-    return quantize, high
+    return add_pair(graph, value, like.inputs[1:], like.outputs[0].type, f"{move.name}_early_{number}", attributes)

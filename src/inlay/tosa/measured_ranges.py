@@ -19,7 +19,6 @@ import onnx_ir as ir
 
 from inlay.errors import DataError, TargetError
 from inlay.model.native import Values
-from inlay.model.passes.names import free_name
 from inlay.model.passes.steps import add_constant, constant_of
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.serialize import to_proto
@@ -28,6 +27,7 @@ from inlay.quant.accuracy import sqnr_db
 from inlay.quant.observers import Range
 from inlay.quant.qparams import activation_params, constant_range
 from inlay.tosa.integer_graph import NotLowered, all_legal, build_integer_graph
+from inlay.tosa.pairs import add_pair
 from inlay.tosa.static_model import StaticModel, static_ir
 from inlay.types import QType
 
@@ -83,7 +83,7 @@ def with_measured_ranges(
         tried.update((n.node, n.unstated) for n in wanted)
         if not wanted:
             break
-        before = before or _observed(work, feeds)
+        before = before or _observed(work, feeds, inside=True)
         count += _add_pairs(work, wanted, before.ranges)
     if before is None or not count:
         return to_proto(work), MeasuredRanges(0, len(feeds))
@@ -103,23 +103,26 @@ def _sqnr(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Observed:
-    """The range of every float value that is computed or given, and the float outputs on each sample, by name."""
+    """Ranges of float values, and the float outputs on each sample, by name."""
 
     ranges: Mapping[str, Range]
     outputs: Mapping[str, Sequence[np.ndarray]]
 
 
-def _observed(model: ir.Model, feeds: Sequence[Values]) -> _Observed:
+def _observed(model: ir.Model, feeds: Sequence[Values], inside: bool = False) -> _Observed:
+    """What outputs are on ``feeds``; with ``inside``, also the range of every float value that is computed or given."""
     values = [str(v.name) for n in model.graph for v in n.outputs if v.name and v.dtype is ir.DataType.FLOAT]
-    ranges: dict[str, Range] = {}
     outputs: dict[str, list[np.ndarray]] = {str(o.name): [] for o in model.graph.outputs if o.name in {*values}}
+    values = values if inside else list(outputs)
+    ranges: dict[str, Range] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = WeightStore(Path(folder))
         try:
             session = PiecewiseSession(externalize_weights(model, store), store, values)
             for feed in feeds:
-                found = {**{k: a for k, a in feed.items() if a.dtype == np.float32}, **session.run(feed)}
-                for name, array in found.items():
+                found = session.run(feed)
+                given = {k: a for k, a in feed.items() if inside and a.dtype == np.float32}
+                for name, array in {**given, **found}.items():
                     seen = constant_range(array[np.isfinite(array)])
                     known = ranges.get(name, seen)
                     ranges[name] = Range(min(known.low, seen.low), max(known.high, seen.high))
@@ -150,11 +153,7 @@ def _quantize_constant(graph: ir.Graph, reader: ir.Node, constant: ir.Value) -> 
     """Let ``reader`` read a float constant as a dequantized one."""
     array = constant_of(constant)
     assert array is not None
-    scale, zero = _constants(graph, f"{constant.name}", constant_range(array))
-    quantized = ir.Value(name=free_name(f"{constant.name}_q", graph.initializers), type=ir.TensorType(ir.DataType.INT8))
-    back = ir.Value(name=f"{quantized.name}_dq", type=constant.type, shape=constant.shape)
-    pair = _nodes(graph, constant, quantized, back, scale, zero)
-    graph.insert_before(graph[0], pair)
+    back = _pair(graph, constant, constant_range(array))
     for slot, value in enumerate(reader.inputs):
         if value is constant:
             reader.replace_input_with(slot, back)
@@ -163,33 +162,18 @@ def _quantize_constant(graph: ir.Graph, reader: ir.Node, constant: ir.Value) -> 
 def _add_pair(graph: ir.Graph, value: ir.Value, seen: Range) -> None:
     """Put a pair between ``value`` and all that reads it; an output keeps its name."""
     uses = [use for use in value.uses() if use.node.graph is graph]
-    scale, zero = _constants(graph, str(value.name), seen)
-    quantized = ir.Value(name=f"{value.name}_measured_q", type=ir.TensorType(ir.DataType.INT8), shape=value.shape)
-    back = ir.Value(name=f"{value.name}_measured_dq", type=value.type, shape=value.shape)
-    pair = _nodes(graph, value, quantized, back, scale, zero)
-    writer = value.producer()
-    if writer is None:
-        graph.insert_before(graph[0], pair)
-    else:
-        graph.insert_after(writer, pair)
+    back = _pair(graph, value, seen)
     for use in uses:
         use.node.replace_input_with(use.idx, back)
     for position, output in enumerate(graph.outputs):
-        if output is value and writer is not None:
+        if output is value and value.producer() is not None:
             value.name, back.name = f"{value.name}_measured", value.name
             graph.outputs[position] = back
 
 
-def _constants(graph: ir.Graph, name: str, seen: Range) -> tuple[ir.Value, ir.Value]:
+def _pair(graph: ir.Graph, value: ir.Value, seen: Range) -> ir.Value:
     params = activation_params(seen, QType.INT8)
-    scale = add_constant(graph, f"{name}_measured_scale", np.array(params.scale[0], np.float32))
-    return scale, add_constant(graph, f"{name}_measured_zero_point", np.array(params.zero_point[0], np.int8))
-
-
-def _nodes(
-    graph: ir.Graph, value: ir.Value, quantized: ir.Value, back: ir.Value, scale: ir.Value, zero: ir.Value
-) -> list[ir.Node]:
-    return [
-        ir.node("QuantizeLinear", [value, scale, zero], outputs=[quantized], name=f"{quantized.name}_q"),
-        ir.node("DequantizeLinear", [quantized, scale, zero], outputs=[back], name=f"{quantized.name}_dq"),
-    ]
+    scale = add_constant(graph, f"{value.name}_measured_scale", np.array(params.scale[0], np.float32))
+    zero = add_constant(graph, f"{value.name}_measured_zero_point", np.array(params.zero_point[0], np.int8))
+    prefix = str(scale.name).replace("_scale", "")  # of several readers of one constant, each has a pair of its own
+    return add_pair(graph, value, [scale, zero], ir.TensorType(ir.DataType.INT8), prefix)[1]
