@@ -66,7 +66,7 @@ docs: $(STAMP)  ## build the documentation into site
 
 lock: $(STAMP)  ## resolve the dependencies anew
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-strip-extras --no-emit-index-url --no-header \
 	  --python-version 3.10 pyproject.toml --extra dev --extra images --extra bench --extra docs --extra arm --extra openvino -o $(LOCK)
 
 clean:  ## remove everything that was made
