@@ -14,7 +14,13 @@ pytest.importorskip("tosa_serializer", reason="the extra arm is not installed")
 
 from inlay.tosa.ir import Array
 
-ONNX_TYPE = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "float32": TensorProto.FLOAT}
+ONNX_TYPE = {
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "float32": TensorProto.FLOAT,
+}
 
 
 class Net:

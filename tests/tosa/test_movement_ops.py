@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inlay.tosa.lowering import lower
-from tests.tosa.nets import Net
+from tests.tosa.comparison import three_ways
+from tests.tosa.nets import Net, shape_of
 from tests.tosa.one_op import ScaleZero, check, few, scale_zeros, seeds
 
 
@@ -108,6 +109,47 @@ def test_movement(kind: str, data: st.DataObject, seed: int, xq: ScaleZero) -> N
         case _:
             y = n.op(kind, [q])
     check(n, y, xq, seed, limit=0.001)
+
+
+@few
+@given(data=st.data(), seed=seeds, xq=scale_zeros)
+def test_gather_by_a_list_without_a_common_step(data: st.DataObject, seed: int, xq: ScaleZero) -> None:
+    shape = [data.draw(st.integers(1, 5)) for _ in range(data.draw(st.integers(1, 4)))]
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    of = data.draw(st.lists(st.integers(-shape[axis], shape[axis] - 1), min_size=1, max_size=6))
+    listed = np.array(of, np.int64).reshape(data.draw(st.sampled_from([(-1,), (1, -1), (-1, 1)])))
+    n = Net()
+    y = n.op("Gather", [n.qdq(n.input(shape), *xq), n.const(listed)], axis=axis)
+    check(n, y, xq, seed, limit=0.001)
+
+
+@few
+@given(data=st.data(), seed=seeds, xq=scale_zeros, table=st.booleans())
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("profile", ["INT", "INT+FP"])
+def test_gather_by_indices_that_only_a_run_tells(
+    kind: str, profile: str, data: st.DataObject, seed: int, xq: ScaleZero, table: bool
+) -> None:
+    """An embedding, or rows of an activation; the host counts indices from the end anew, and the lookup is TOSA's."""
+    shape = [data.draw(st.integers(1, 5)) for _ in range(data.draw(st.integers(1, 4)))]
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    rng = np.random.default_rng(seed)
+    n = Net()
+    x = n.weight(rng.integers(-127, 128, shape).astype(np.int8), xq[0]) if table else n.qdq(n.input(shape), *xq)
+    indices = n.input([data.draw(st.integers(1, 3)) for _ in range(data.draw(st.integers(0, 2)))], kind)
+    y = n.qdq(n.op("Gather", [x, indices], axis=axis), xq[0], 0 if table else xq[1])
+    n.output(n.qdq(n.op("Sigmoid", [y]), 1 / 256, -128))  # without work for it the accelerator is not called
+    model = n.model()
+    lowered = lower(model, profile)
+    assert not lowered.not_lowered
+    assert [p.kind for p in lowered.partitions] == ["host", "tosa"]
+    feed = {
+        v.name: rng.normal(size=shape_of(v)).astype(np.float32) * 3
+        if v.name != indices
+        else rng.integers(-shape[axis], shape[axis], shape_of(v)).astype(kind)
+        for v in model.graph.input
+    }
+    three_ways(model, feed, profile, lsb=1 / 256)
 
 
 @settings(max_examples=60, deadline=None)

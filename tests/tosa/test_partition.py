@@ -83,6 +83,20 @@ def test_random_graphs(seed: int, size: int, profile: str, qtype: str) -> None:
         assert np.abs(a - b).mean() <= 0.05
 
 
+def test_a_movement_waits_for_who_needs_it() -> None:
+    """A reshaped input joins the result of a host operator: one call of the accelerator, not two."""
+    n = Net()
+    x = n.input([1, 4, 6, 6])
+    host = n.qdq(n.op("CumSum", [x, n.const(np.int64(1))]), 0.05, 3)
+    turned = n.op("Transpose", [n.qdq(x, 0.05, 3)], perm=[0, 1, 3, 2])
+    n.output(n.qdq(n.op("Add", [host, turned]), 0.1, 3))
+    model = n.model()
+    assert [p.kind for p in lower(model).partitions] == ["host", "tosa"]
+    feed = {x: np.random.default_rng(0).normal(size=(1, 4, 6, 6)).astype(np.float32)}
+    (ours,), (theirs,) = LoweredRunner(lower(model)).run(feed), run_ort(model, feed)
+    np.testing.assert_allclose(ours, theirs, atol=0.101)
+
+
 def test_reasons_are_given() -> None:
     n = Net()
     x = n.qdq(n.input([1, 4, 6, 6]), 0.05, 3)

@@ -63,6 +63,8 @@ def _nodes(graph: IntegerGraph, op: Op, constants: dict[str, Array]) -> Sequence
             return [helper.make_node("DequantizeLinear", [op.inputs[0], *qparams], [op.out])]
         case ir.Rescale():
             return _uint8_conversion(graph, op, constants)
+        case ir.RowNumbers():
+            return _row_numbers(graph, op, constants)
     raise AssertionError(f"{type(op).__name__} never runs on the host")
 
 
@@ -113,4 +115,14 @@ def _uint8_conversion(graph: IntegerGraph, op: ir.Rescale, constants: dict[str, 
         helper.make_node("Cast", [op.inputs[0]], [wide], to=TensorProto.INT32),
         helper.make_node("Add", [wide, offset], [moved]),
         helper.make_node("Cast", [moved], [op.out], to=to),
+    ]
+
+
+def _row_numbers(graph: IntegerGraph, op: ir.RowNumbers, constants: dict[str, Array]) -> Sequence[onnx.NodeProto]:
+    """The remainder by the size, which counts −1 as the last row, in the accelerator's type."""
+    size, rows = f"{op.out}/size", f"{op.out}/rows"
+    constants[size] = np.array(op.size, graph.tensors[op.inputs[0]].dtype)
+    return [
+        helper.make_node("Mod", [op.inputs[0], size], [rows]),
+        helper.make_node("Cast", [rows], [op.out], to=TensorProto.INT32),
     ]

@@ -228,6 +228,19 @@ class Reverse(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowNumbers(Op):
+    """Computed by the host: an ONNX model's indices, which may count from the end, as int32 from 0 to ``size`` − 1."""
+
+    size: int
+    executor: Executor = Executor.HOST
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gather(Op):
+    """Inputs x[N,K,C] and row numbers r[N,W] (int32, each below K): ``out[n, w] = x[n, r[n, w]]``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Resize(Op):
     """TOSA RESIZE of x[N,C,H,W]; ``scale`` (ny, dy, nx, dx), ``offset`` and ``border`` (y, x) in units of 1/n.
 
@@ -267,7 +280,7 @@ class Host(Op):
     executor: Executor = Executor.HOST
 
 
-DATA_MOVEMENT = (Concat, Slice, Pad, Reshape, Transpose, Tile, Reverse)
+DATA_MOVEMENT = (Concat, Slice, Pad, Reshape, Transpose, Tile, Reverse, Gather)
 """Operators that only move bytes."""
 
 COMPUTE = (Conv2d, TransposeConv2d, MatMul, Table, Binary, Select, Unary, MaxPool, AvgPool, Reduce, Resize)

@@ -1,7 +1,7 @@
 """Memory layout of each tensor of a TOSA partition, chosen so that as few bytes as possible are transposed.
 
 A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution,
-pooling and resizing require channels last (NHWC), matrix products the ONNX order; element-wise operators, Concat and
+pooling and resizing require channels last (NHWC), matrix products and lookups the ONNX order; element-wise operators, Concat and
 Slice take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Only Reshape and
 Transpose connect groups; they are free when the bytes are the same on both sides (often they are: an ONNX
 export's own NCHW → NHWC Transpose vanishes). Groups without a requirement take the layout that moves fewest bytes.
@@ -32,6 +32,9 @@ _OPTIONS: Mapping[int, tuple[Layout, ...]] = {
 in a channel shuffle."""
 
 _CHANNELS_LAST = (ir.Conv2d, ir.TransposeConv2d, ir.MaxPool, ir.AvgPool, ir.Resize)
+
+_OWN_ORDER = (ir.MatMul, ir.Gather)
+"""Operators whose tensors differ in rank or meaning, each in ONNX's order."""
 
 _SWEEPS = 8
 """Rounds of local improvement; real graphs converge within three."""
@@ -66,27 +69,28 @@ def assign_layouts(ops: Sequence[Op], tensors: Mapping[str, Tensor], constants: 
             edges.append(op)
             continue
         for first, second in itertools.pairwise(live):
-            if not isinstance(op, ir.MatMul):
+            if not isinstance(op, _OWN_ORDER):
                 groups.merge(first, second)
-        layout = _required_layout(op, tensors)
-        if layout is not None:
-            for name in live:
+        for name in live:
+            layout = _required_layout(op, name, tensors)
+            if layout is not None:
                 required[name].add(layout)
     fixed: dict[str, Layout] = {}
     for name, choices in required.items():
         # One group never has two different requirements: each is the only layout that its rank's channel operators
-        # take, and matrix products have groups of their own behind a Reshape.
+        # take, and matrix products and lookups have groups of their own behind a Reshape.
         for layout in choices:
             fixed.setdefault(groups[name], layout)
     chosen = _improve(groups, fixed, edges, tensors)
     return {name: chosen[groups[name]] for name in groups}
 
 
-def _required_layout(op: Op, tensors: Mapping[str, Tensor]) -> Layout | None:
+def _required_layout(op: Op, name: str, tensors: Mapping[str, Tensor]) -> Layout | None:
+    """The only layout in which ``op`` can read or write the tensor ``name``; None where any will do."""
     if isinstance(op, _CHANNELS_LAST):
         return (0, 2, 3, 1)
-    if isinstance(op, ir.MatMul):
-        return (0, 1, 2)
+    if isinstance(op, _OWN_ORDER):
+        return identity(len(tensors[name].dims))
     if isinstance(op, ir.Reverse) and len(tensors[op.out].dims) == 4:
         return (0, 2, 3, 1)  # Ethos-U turns rows and columns only
     if isinstance(op, ir.Rescale) and op.axis is not None:

@@ -314,6 +314,8 @@ _FUNCTIONS: Mapping[type[Op], Callable[[Any, Sequence[Array], Tensors], Array]] 
     ir.Transpose: lambda op, args, _: args[0].transpose(op.perm),
     ir.Tile: lambda op, args, _: np.tile(args[0], op.multiples),
     ir.Reverse: lambda op, args, _: np.flip(args[0], op.axis),
+    ir.RowNumbers: lambda op, args, _: args[0] % op.size,
+    ir.Gather: lambda op, args, _: np.take_along_axis(args[0], args[1][:, :, np.newaxis], axis=1),
     ir.Resize: _resize,
     ir.Cast: _cast,
     ir.Quantize: lambda op, args, tensors: quantize(args[0], _qparams(tensors[op.out])),

@@ -1,7 +1,8 @@
 """Splits an integer graph into TOSA and host partitions that can run one after the other.
 
-An operator's level is the number of changes between TOSA and host on the longest path to it. Operators of one level and
-one executor form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
+An operator's level is the number of changes between TOSA and host on the longest path to it; one that is not worth a
+call of the accelerator waits for the first operator that needs it. Operators of one level and one executor form a
+partition; every edge stays inside or goes to a higher level, so there are no cycles.
 """
 
 from __future__ import annotations
@@ -43,25 +44,34 @@ class Subgraph:
 
 def split(graph: IntegerGraph) -> tuple[Subgraph, ...]:
     """The partitions of ``graph``, in an order in which they can run."""
-    at: dict[str, tuple[int, Executor]] = {}
-    members: defaultdict[tuple[int, Executor], list[Op]] = defaultdict(list)
-    for op in graph.ops:
-        if op.executor is Executor.CALLER:
-            continue
-        level = 0
-        for name in op.inputs:
-            if name in at:
-                before, executor = at[name]
-                level = max(level, before + (executor is not op.executor))
-        for name in op.outputs:
-            at[name] = (level, op.executor)
-        members[level, op.executor].append(op)
-    ordered = sorted(members.items(), key=lambda item: (item[0][0], item[0][1].value))
+    ops = [op for op in graph.ops if op.executor is not Executor.CALLER]
     readers: defaultdict[str, list[Op]] = defaultdict(list)
     for op in graph.ops:
         for name in op.inputs:
             readers[name].append(op)
+    levels = _levels(ops, readers)
+    members: defaultdict[tuple[int, Executor], list[Op]] = defaultdict(list)
+    for op in ops:
+        members[levels[op.out], op.executor].append(op)
+    ordered = sorted(members.items(), key=lambda item: (item[0][0], item[0][1].value))
     return tuple(_subgraph(graph, executor, ops, readers) for (_, executor), ops in ordered)
+
+
+def _levels(ops: Sequence[Op], readers: Mapping[str, Sequence[Op]]) -> dict[str, int]:
+    """The level of each operator, by its first output."""
+    at: dict[str, int] = {}
+    computed_by = {name: op for op in ops for name in op.outputs}
+    for op in ops:
+        before = [computed_by[name] for name in op.inputs if name in computed_by]
+        at[op.out] = max((at[b.out] + (b.executor is not op.executor) for b in before), default=0)
+    for op in reversed(ops):
+        after = [r for name in op.outputs for r in readers.get(name, ()) if r.out in at]
+        if op.executor is not Executor.TOSA or isinstance(op, ir.COMPUTE) or not after:
+            continue
+        same = min((at[r.out] for r in after if r.executor is op.executor), default=0)
+        if same > at[op.out] and all(at[r.out] > same for r in after if r.executor is not op.executor):
+            at[op.out] = same
+    return at
 
 
 def _subgraph(

@@ -216,6 +216,7 @@ _EMITTERS: Mapping[type[Op], Callable[[Emitter, Any], None]] = {
     ir.Pad: _pad,
     ir.Tile: _tile,
     ir.Reverse: _reverse,
+    ir.Gather: lambda e, op: e.operator("GATHER", _inputs(e, op), op.out),
     ir.Resize: _resize,
     ir.Cast: _cast,
     ir.Transpose: _transpose,

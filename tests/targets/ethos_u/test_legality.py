@@ -96,6 +96,10 @@ def reverse(axis: int) -> Graph:
     return graph(ir.Reverse, (1, 4, 6, 6), (1, 4, 6, 6), axis=axis)
 
 
+def gather() -> Graph:
+    return graph(ir.Gather, (1, 9, 16), (1, 5, 16), [np.array([[8, 0, 0, 3, 1]], np.int32)])
+
+
 CASES = {
     "conv": (conv(), True),
     "conv stride 3": (conv(3, size=12), True),
@@ -115,6 +119,7 @@ CASES = {
     "reverse rows": (reverse(2), True),
     "reverse columns": (reverse(3), True),
     "reverse channels": (reverse(1), False),
+    "gather": (gather(), False),
 }
 
 

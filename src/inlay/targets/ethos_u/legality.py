@@ -73,6 +73,10 @@ def _select(op: ir.Select, tensors: Tensors, constants: Constants) -> str | None
     return "Ethos-U55/U65 do not select by what is computed at run time"
 
 
+def _gather(op: ir.Gather, tensors: Tensors, constants: Constants) -> str | None:
+    return "Ethos-U55/U65 do not look up what is numbered at run time or without a common step"
+
+
 _LIMITS: Mapping[type[Op], Callable[[Any, Tensors, Constants], str | None]] = {
     ir.Conv2d: _conv,
     ir.TransposeConv2d: _transpose_conv,
@@ -80,6 +84,7 @@ _LIMITS: Mapping[type[Op], Callable[[Any, Tensors, Constants], str | None]] = {
     ir.Resize: _resize,
     ir.Reverse: _reverse,
     ir.Select: _select,
+    ir.Gather: _gather,
 }
 
 

@@ -162,23 +162,55 @@ def _every(here: NodeContext, tensor: str, axis: int, stride: int) -> str:
 
 
 def gather(here: NodeContext) -> None:
-    """Gather of one index, or of indices with one common step."""
+    """Gather: of one index, or of indices with one common step, a slice; of others, also computed ones, a lookup."""
     x = here.quantized_input(wide=True)
     shape = here.shape(x.tensor)
+    if not shape:
+        raise Unsupported("its input has no axis")
     axis = int(here.attribute("axis", 0)) % len(shape)
-    given = here.constant_input(1)
-    if given is None or not given.size or given.ndim > 1:
-        raise Unsupported("its indices are not a list")
+    given = here.context.model.constants.get(here.node.inputs[1])
+    if given is None:
+        here.set_moved(x, _looked_up(here, x.tensor, axis, _run_time_rows(here, shape[axis])))
+        return
+    if not given.size:
+        raise Unsupported("it selects nothing")
     indices = given.reshape(-1) % shape[axis]
     step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
     if not step or not np.array_equal(indices, indices[0] + step * np.arange(len(indices))):
-        raise Unsupported("its indices have no common step")
+        rows = here.constant("rows", indices.reshape(1, -1).astype(np.int32))
+        here.set_moved(x, _looked_up(here, x.tensor, axis, rows))
+        return
     first, last = int(indices.min()), int(indices.max())
     tensor = here.sliced(x.tensor, {axis: (first, last - first + 1)})
     tensor = _strided(here, tensor, with_size([1] * len(shape), axis, abs(step)))
     if step < 0:
         tensor = here.add(ir.Reverse, tensor, axis=axis)
     here.set_moved(x, here.reshape(tensor, here.out_shape))
+
+
+def _run_time_rows(here: NodeContext, size: int) -> str:
+    """The node's indices, which only a run tells, as [1, W] row numbers: the host counts those from the end anew."""
+    given = here.context.unquantized_tensor(here.node.inputs[1], ir.Executor.HOST)
+    shape = here.shape(given)
+    if here.tensor(given).dtype not in ("int32", "int64"):
+        raise Unsupported("its indices are quantized")
+    if not math.prod(shape):
+        raise Unsupported("it selects nothing")
+    rows = here.add(ir.RowNumbers, given, "numbers", "int32", shape, size=size)
+    return here.add(ir.Reshape, rows, "rows", shape=(1, math.prod(shape)))
+
+
+def _looked_up(here: NodeContext, tensor: str, axis: int, rows: str) -> str:
+    """The rows [1, W] of ``tensor`` along ``axis``, in the shape of the node's output."""
+    dims = here.shape(tensor)
+    outer, count = math.prod(dims[:axis]), here.shape(rows)[1]
+    if outer > 1:
+        rows = here.add(ir.Tile, rows, "tiled", shape=(outer, count), multiples=(outer, 1))
+    # Reshapes also where the shape stays: a lookup has one layout, which those around it need not have.
+    table = here.add(ir.Reshape, tensor, "table", shape=(outer, dims[axis], math.prod(dims[axis + 1 :])))
+    shape = (outer, count, here.shape(table)[2])
+    found = here.add(ir.Gather, [table, rows], "found", shape=shape)
+    return here.add(ir.Reshape, found, shape=here.out_shape)
 
 
 # Concat and Pad
