@@ -149,7 +149,7 @@ def _idle_moves(model: onnx.ModelProto, left: Mapping[str, NotLowered]) -> int:
 
 
 def share(way: Mapping[str, Any]) -> float:
-    """Integer nodes over those whose operator has a rule; moves and lookups of what others compute on the host are not."""
+    """Integer nodes over those whose operator has a rule, less moves and lookups of what others compute on the host."""
     ruled = way["nodes"] - way["without_rule"]
     return way["integer"] / ruled if ruled else 1.0
 
@@ -165,8 +165,8 @@ def text(table: Mapping[str, Any]) -> str:
     lines = [
         "# Lowering to integers",
         "",
-        "Integer nodes of those whose operator has a rule (without moves and lookups of what others compute on the host), and "
-        f"estimated cycles of the whole model on {ACCELERATOR} (Vela's, with the stated model of the host). "
+        "Integer nodes of those whose operator has a rule (without moves and lookups of what others compute on the "
+        f"host), and estimated cycles of the whole model on {ACCELERATOR} (Vela's, with the stated model of the host). "
         "With samples: inputs only, and ranges that are not stated measured on all samples (of how many values; SQNR "
         "of the outputs with them).",
         "",

@@ -1,9 +1,9 @@
 """Memory layout of each tensor of a TOSA partition, chosen so that as few bytes as possible are transposed.
 
 A layout is a permutation: axis ``i`` of the stored tensor is axis ``layout[i]`` of the ONNX tensor. Convolution,
-pooling and resizing require channels last (NHWC), matrix products and lookups the ONNX order; element-wise operators, Concat and
-Slice take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Only Reshape and
-Transpose connect groups; they are free when the bytes are the same on both sides (often they are: an ONNX
+pooling and resizing require channels last (NHWC), matrix products and lookups the ONNX order; element-wise operators,
+Concat and Slice take any, as long as all their tensors agree, so tensors fall into groups with one layout each. Only
+Reshape and Transpose connect groups; they are free when the bytes are the same on both sides (often they are: an ONNX
 export's own NCHW → NHWC Transpose vanishes). Groups without a requirement take the layout that moves fewest bytes.
 """
 
