@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from inlay.run.contenders import (
     Entry,
     champion_of,
     contenders_of,
+    fastest_of,
     gain,
     is_open,
     most_promising,
@@ -46,6 +48,25 @@ def test_of_equally_fast_models_the_most_accurate_comes_first() -> None:
     assert order((loud, 0.3), (quiet, 0.3), tie=0.0) == ["quiet", "loud"]
     assert order((slow, 0.2)) == ["slow"]
     assert order() == []
+
+
+def test_where_contenders_fail_other_anchors_and_more_accurate_candidates_take_their_place() -> None:
+    given, fast, middle = candidate("given", 1.0, 300.0), candidate("fast", 2.0, 21.0), candidate("middle", 1.5, 30.0)
+    quiet, slow, outside = candidate("quiet", 1.2, 50.0), candidate("slow", 0.9, 60.0), candidate("o", 3.0, 9.0, False)
+    other = candidate("other", 1.4, 25.0)
+    anchor = replace(other, trial=replace(other.trial, proposal=replace(other.trial.proposal, anchor=True)))
+    judged = [given, fast, middle, other, quiet, slow, outside]
+
+    def keys(judged: list[Candidate], least_db: float, *failed: str) -> str | None:
+        found = fastest_of(judged, least_db, failed)
+        return None if found is None else found.key
+
+    assert keys(judged, 28.0, "fast") == "middle"
+    assert keys(judged, 28.0, "fast", "middle") == "quiet"
+    assert keys(judged, 55.0, "fast") is None, "slow is no gain"
+    judged[3] = anchor
+    assert keys(judged, 28.0, "fast", "middle") == "other", "an anchor quantizes in another way than what failed"
+    assert keys(judged, math.inf, "fast", "middle", "other") is None
 
 
 def test_a_gain_over_float_is_shown_and_the_estimate_decides_between_two_that_have_one() -> None:

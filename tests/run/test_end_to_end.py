@@ -19,9 +19,12 @@ import onnx
 import pytest
 
 import inlay
+from inlay.run.contenders import Entry
+from inlay.run.verification import Verifier
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import price
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
+from inlay.trial import Accuracy
 from tests.support.fixtures import SaveModel
 from tests.support.runtime import check_and_load
 
@@ -75,6 +78,29 @@ def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> Non
     assert {"measurements", "compiles", "failed", "wall_s", "stopped_because"} <= data["search"].keys()
     assert data["seed"] == 0
     assert result.best.output_sha256 == data["best"]["output_sha256"]
+
+
+@pytest.mark.parametrize("necessary_db", [43.5, 1000.0])
+def test_where_fast_models_fail_on_unseen_samples_another_one_is_delivered(
+    necessary_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By samples on which only models of so much accuracy keep the bound. The control: where none does, none is."""
+
+    def judge(self: Verifier, entry: Entry, *_: object) -> Accuracy:
+        searched = entry.candidate.trial.accuracy
+        assert searched is not None
+        feasible = entry.is_float or searched.sqnr_db >= necessary_db
+        return Accuracy(feasible, searched.sqnr_db if feasible else 9.0, reason="" if feasible else "too loud")
+
+    monkeypatch.setattr(Verifier, "_judge", judge)
+    monkeypatch.setattr("inlay.run.tune._RETREATS", 0)  # no time for another search
+    model = small_model(4)
+    options = {"min_sqnr": 10.0, "max_measurements": 30, "data": samples(model)}
+    result, data = tune(save(model), tmp_path / "out", **options)
+    found = [t for t in data["pareto"] if t["sqnr_db"] >= necessary_db and t["speedup"] > 1.0]
+    assert bool(found) == (necessary_db < 1000.0)
+    assert result.best.is_float == (not found)
+    assert "too loud" in json.dumps(data["notes"])
 
 
 def test_the_delivered_bytes_are_the_measured_ones(save: SaveModel, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,6 +106,27 @@ def contenders_of(
     wishes = [*floats, *kept, *anchors[:1], *fastest[:1], *safest, *fastest[1 : most - 2]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:most]
+
+
+def fastest_of(judged: Sequence[Candidate], least_db: float, failed: Collection[str]) -> Candidate | None:
+    """The fastest quantized candidate that is an anchor or accurate enough, and gained in the search.
+
+    Args:
+        judged: every candidate, the given model first.
+        least_db: SQNR of the worst output on the selection samples that is enough. Anchors need only the bound: they
+            were not chosen among many by those samples, and quantize in other ways than what failed.
+        failed: keys of candidates that are left out.
+    """
+    rest = [
+        c
+        for c in judged[1:]
+        if c.trial.feasible
+        and c.placement
+        and c.key not in failed
+        and c.speedup > 1.0
+        and (c.trial.proposal.anchor or _sqnr_db(c) >= least_db)
+    ]
+    return max(rest, key=lambda c: c.speedup, default=None)
 
 
 def most_promising(entries: Sequence[Entry], promises: Mapping[str, float], tie: float = TIE) -> list[Entry]:

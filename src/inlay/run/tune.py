@@ -22,7 +22,7 @@ from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
-from inlay.run.confirm import Confirmation, Confirmed, Unseen
+from inlay.run.confirm import Confirmation, Confirmed
 from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
 from inlay.run.crossfit import cross_fitted
 from inlay.run.cuts import cuts
@@ -45,6 +45,7 @@ from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.run.stress import calibration_stress, losses, stress_test
 from inlay.run.tuned_for import elsewhere, facts_of
+from inlay.run.verification import Unseen
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
 from inlay.targets.base import Capabilities
@@ -271,12 +272,13 @@ def _confirm(
         session.plan,
         search.time.costs,
     )
-    confirmed = confirmation.decide(evaluator.incumbent)
+    confirmed = latest = confirmation.decide(evaluator.incumbent)
     rejected, builds = confirmed.rejected, 0
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
-        least_db = confirmed.least_db(config.bound.min_sqnr_db)
-        if least_db is None or not confirmed.best.is_float or not search.time.least().fits(search.time.trial_s):
+        least_db = latest.least_db(config.bound.min_sqnr_db)
+        settled = not (latest.best.is_float or latest.fell_back)
+        if least_db is None or settled or not search.time.least().fits(search.time.trial_s):
             break
         wanted_db = least_db + _SAFETY_DB
         session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones fail on unseen samples")
@@ -284,8 +286,10 @@ def _confirm(
         retreat = search.strategies.guided.retreat(wanted_db)
         search_until(limit, retreat, evaluator, model.candidates, session.progress)
         builds += worker.builds - before
-        confirmed = confirmation.decide(evaluator.incumbent, least_db)
-        rejected += confirmed.rejected
+        latest = confirmation.decide(evaluator.incumbent, least_db)
+        rejected += latest.rejected
+        if confirmed.best.is_float or (latest.best.confirmed and not latest.best.is_float):
+            confirmed = latest
     return replace(confirmed, rejected=rejected), builds
 
 

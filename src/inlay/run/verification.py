@@ -1,0 +1,176 @@
+"""Contenders judged on samples that neither calibration nor search has seen, and what those lack that fail there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from inlay.data import Samples
+from inlay.deadline import Deadline
+from inlay.errors import TargetError
+from inlay.measure.client import Worker
+from inlay.quant.accuracy import Bound, Judge, Metric, Outputs
+from inlay.run.contenders import Entry
+from inlay.run.evaluate import Candidate
+from inlay.targets.base import Artifact
+from inlay.trial import Accuracy, Failed, Measured
+from inlay.types import Placement
+
+_METRIC_STEP_DB = 3.0  # half the noise: the next attempt after a rejection by a metric, whose distance has no dB
+_LEAST_STEP_DB = 0.1  # the next attempt must differ, however narrowly the last one failed
+
+
+@dataclass(frozen=True, eq=False)
+class Rejected:
+    """A contender that was rejected on unseen samples: as it was searched, and its accuracy or failure there."""
+
+    candidate: Candidate
+    unseen: Accuracy | Failed
+
+    @property
+    def origin(self) -> str:
+        """Which anchor or strategy proposed it."""
+        return self.candidate.trial.proposal.origin
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is the normalized float model."""
+        return self.candidate.placement == Placement()
+
+    @property
+    def reason(self) -> str:
+        """Why it was rejected."""
+        if isinstance(self.unseen, Failed):
+            return f"it failed on unseen samples: {self.unseen.message}"
+        return self.unseen.reason
+
+    def least_db(self, bound_db: float | None) -> float | None:
+        """SQNR on the selection samples below which other models would be rejected, too, by what this one lacked.
+
+        Args:
+            bound_db: bound on the SQNR; None where a metric decides, whose distance from its bound has no dB.
+
+        Returns:
+            dB; None where it failed to run, which more accuracy would not mend.
+        """
+        searched = self.candidate.trial.accuracy
+        assert searched is not None, "only what was judged is a contender"
+        if bound_db is None:
+            return searched.sqnr_db + _METRIC_STEP_DB
+        if isinstance(self.unseen, Failed):
+            return None
+        return searched.sqnr_db + max(_LEAST_STEP_DB, bound_db - self.unseen.sqnr_db)
+
+
+def least_db(rejected: Sequence[Rejected], bound_db: float | None) -> float | None:
+    """SQNR on the selection samples that other models need; None where nothing was rejected, or none would help.
+
+    Args:
+        rejected: by the unseen samples.
+        bound_db: as for :meth:`Rejected.least_db`.
+    """
+    wanted = [r.least_db(bound_db) for r in rejected]
+    known = [db for db in wanted if db is not None]
+    return max(known) if known and len(known) == len(wanted) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """Samples that neither calibration nor search has seen, the same as files, and the metric of the bound."""
+
+    samples: Samples
+    feeds: Sequence[Path]
+    metric: Metric | None
+
+
+class Verifier:
+    """Judges contenders on the unseen samples, each at most once; without such samples all are kept.
+
+    One is judged in any case, and others while there is time: one that hangs or ends its process takes seconds.
+
+    Args:
+        worker: computes outputs.
+        given: the given model, which is its own reference.
+        baseline: its file.
+        unseen: the samples; None where there are too few.
+        bound: that must be kept on them.
+        deadline: when no further contender is judged.
+
+    Attributes:
+        troubles: what failed, for people.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        given: Candidate,
+        baseline: Artifact,
+        unseen: Unseen | None,
+        bound: Bound,
+        deadline: Deadline,
+    ) -> None:
+        self._worker, self._baseline, self._unseen = worker, baseline, unseen
+        self._bound, self._deadline = bound, deadline
+        self._known: dict[str, Accuracy | Failed] = {}
+        self._rejected: list[Rejected] = []
+        self._each_db: dict[str, tuple[float, ...]] = {}
+        self._longest_s = 0.0
+        self.troubles: list[str] = []
+        exact = given.trial.outcome
+        if unseen is not None and isinstance(exact, Measured) and exact.accuracy is not None:
+            self._known[given.key] = exact.accuracy
+
+    @property
+    def rejected(self) -> tuple[Rejected, ...]:
+        """What was rejected, in the order in which it was judged."""
+        return tuple(self._rejected)
+
+    def keeps(self, entry: Entry) -> bool:
+        """Whether a contender keeps the bound on the unseen samples, as far as there are some."""
+        reference = self._reference
+        if reference is None or self._unseen is None:
+            return True
+        if entry.key not in self._known:
+            if self._longest_s and not self._deadline.fits(self._longest_s):
+                return False
+            begun = self._deadline.clock()
+            found = self._judge(entry, reference, self._unseen)
+            self._longest_s = max(self._longest_s, self._deadline.clock() - begun)
+            self._known[entry.key] = found
+            if isinstance(found, Failed) or not found.feasible:
+                self._rejected.append(Rejected(entry.candidate, found))
+        known = self._known[entry.key]
+        return isinstance(known, Accuracy) and known.feasible
+
+    def accuracy(self, entry: Entry) -> Accuracy | None:
+        """Accuracy of a finalist on the unseen samples; None without such samples."""
+        known = self._known.get(entry.key)
+        return known if isinstance(known, Accuracy) else None
+
+    def each_db(self, entry: Entry) -> tuple[float, ...]:
+        """SQNR of a finalist's worst output on each unseen sample; empty where it was not judged on them."""
+        return self._each_db.get(entry.key, ())
+
+    def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
+        judge = Judge(reference, unseen.samples, self._bound, unseen.metric, margin=False)
+        try:
+            outputs = self._worker.run(entry.file, unseen.feeds)
+            self._each_db[entry.key] = judge.each_db(outputs)
+            return judge.judge(outputs)
+        except TargetError as error:
+            return Failed("accuracy", str(error))
+        finally:
+            self._worker.drop(entry.file)
+
+    @cached_property
+    def _reference(self) -> Sequence[Outputs] | None:
+        """What the given model makes of the unseen samples; None where there are none, or it fails."""
+        if self._unseen is None:
+            return None
+        try:
+            return self._worker.run(self._baseline, self._unseen.feeds)
+        except TargetError as error:
+            self.troubles.append(f"no model was verified on unseen samples, as the given model fails there: {error}")
+            return None
