@@ -37,11 +37,16 @@ def test_it_says_the_same_as_json(run: RunCommand, save: SaveModel) -> None:
 
 
 @pytest.mark.parametrize("type_of_inputs", [onnx.TensorProto.FLOAT, onnx.TensorProto.STRING])
+@pytest.mark.parametrize("first", [1, 2, "batch"])
 def test_the_template_writes_samples_that_fit(
-    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_of_inputs: int
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_of_inputs: int, first: int | str
 ) -> None:
+    """Also for an input whose first axis has a size of its own, as the state of a recurrent net has."""
     model = small_model()
-    model.graph.input[0].type.tensor_type.elem_type = type_of_inputs
+    x, state = model.graph.input[0].type.tensor_type, model.graph.input.add(name="state")
+    x.elem_type = type_of_inputs
+    shape = (first, "b", 4)
+    state.type.CopyFrom(onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, shape))
     path = save(model)
     program = tmp_path / "samples.py"
     program.write_text(inlay.inspect(path, target="null").template)

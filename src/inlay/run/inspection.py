@@ -91,8 +91,10 @@ class Inspection:
         """A Python program that writes samples for ``--data``, to be filled in."""
         rows = []
         for spec in self.inputs:
-            sizes = ", ".join(["16", *(str(d) if isinstance(d, int) else "1" for d in (spec.dims or ())[1:])])
-            free = [d for d in (spec.dims or ())[1:] if isinstance(d, str)]
+            dims = spec.dims or ()
+            own = dims if dims and isinstance(dims[0], int) and dims[0] != 1 else dims[1:]  # a first axis that is none
+            sizes = ", ".join(["16", *(str(d) if isinstance(d, int) else "1" for d in own)])
+            free = [d for d in own if isinstance(d, str)]
             rows += [f"    # any size: {', '.join(free)}"] if free else []
             rows.append(f"    {spec.name!r}: np.zeros([{sizes}], {spec.dtype.name.replace('object', 'str')!r}),")
         body = "\n".join(rows)
