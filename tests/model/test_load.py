@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from inlay.errors import ModelError
 from inlay.model.load import load
-from inlay.testing import Builder, residual_model
+from inlay.testing import Builder, residual_model, small_model
 
 
 def external(folder: Path, location: str = "weights.bin", name: str = "model.onnx") -> tuple[Path, onnx.ModelProto]:
@@ -300,3 +300,29 @@ def test_the_default_domain_has_one_name(order: Sequence[str], tmp_path: Path) -
     loaded = load(tmp_path / "m.onnx").model
     assert dict(loaded.opset_imports) == {"": 17}
     assert {node.domain for node in loaded.graph} == {""}
+
+
+def test_a_constant_has_the_shape_of_its_tensor(tmp_path: Path) -> None:
+    """As runtimes see it, who warn of another one."""
+    model = small_model()
+    bias = next(t for t in model.graph.initializer if t.name.endswith("bias"))
+    stated = onnx.helper.make_tensor_value_info(bias.name, onnx.TensorProto.FLOAT, [1, *bias.dims])
+    model.graph.value_info.append(stated)
+    onnx.save(model, tmp_path / "m.onnx")
+    value = load(tmp_path / "m.onnx").model.graph.initializers[bias.name]
+    assert value.shape is not None
+    assert value.shape.numpy() == tuple(bias.dims)
+
+
+@pytest.mark.parametrize("opset", [5, 17])
+def test_attributes_have_their_types_in_opsets_too_that_lack_the_operator(opset: int, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("QuantizeLinear", ["x", "s"], ["y"], axis="where")
+    x, y = (onnx.helper.make_tensor_value_info(n, t, [2]) for n, t in (("x", 1), ("y", 2)))
+    scale = onnx.numpy_helper.from_array(np.ones(2, np.float32), "s")
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [scale])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
+    with pytest.raises(ModelError, match="attribute axis of node QuantizeLinear has the wrong type STRING"):
+        load(tmp_path / "m.onnx")

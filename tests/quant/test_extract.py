@@ -82,6 +82,19 @@ def _model(nodes: list[onnx.NodeProto], **tensors: object) -> ir.Model:
     )
 
 
+def test_an_output_may_be_listed_twice() -> None:
+    """The runtime runs such a model, and hands the value out twice."""
+    model = insert_qdq_everywhere(residual_model())
+    name = model.graph.output[0].name
+    model.graph.output.append(model.graph.output[0])
+    check_and_load(model)
+    found = extract(ir.from_proto(model))
+    (first, second) = found.model.graph.outputs
+    assert first is second
+    assert first.name == name
+    assert {Port(GRAPH_OUTPUT, 0), Port(GRAPH_OUTPUT, 1)} <= {port for port, _ in found.placement}
+
+
 def test_a_pair_with_different_numbers_stays() -> None:
     """Q and DQ that disagree rescale the value: taking them out would change the model."""
     nodes = [

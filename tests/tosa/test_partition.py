@@ -12,8 +12,9 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
-from inlay.errors import UsageError
+from inlay.errors import ModelError, UsageError
 from inlay.tosa.command import lower_file
 from inlay.tosa.emitter import TosaTensor
 from inlay.tosa.ir import Array, Executor
@@ -170,6 +171,33 @@ def test_nothing_to_lower_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="CumSum has no rule"):
         lower_file(tmp_path / "m.onnx", tmp_path / "m.tosa")
     assert not list(tmp_path.glob("*.tosa*"))
+
+
+def test_an_operator_that_contradicts_its_inputs_is_named(tmp_path: Path) -> None:
+    """ONNX's rules on types and shapes are asked, as no runtime is; what they overlook stays on the host."""
+
+    def model_of(kind: str, weight: Array, **attributes: Any) -> Path:
+        n = Net()
+        x = n.qdq(n.input([1, 4, 6, 6]), 0.05, 3)
+        y = n.op(kind, [x, n.weight(np.ones((4, 4, 3, 3), np.int8), 0.1)])
+        n.output(n.qdq(n.op("Sigmoid", [n.qdq(y, 0.05, 3)]), 1 / 256, -128))
+        model = n.model()
+        model.graph.value_info[0].type.tensor_type.shape.dim.add(dim_value=7)  # a false statement is no fault
+        initializer = next(t for t in model.graph.initializer if list(t.dims) == [4, 4, 3, 3])
+        initializer.CopyFrom(numpy_helper.from_array(weight, initializer.name))
+        node = next(n for n in model.graph.node if n.op_type == kind)
+        node.attribute.extend(helper.make_attribute(k, v) for k, v in attributes.items())
+        onnx.save(model, tmp_path / "m.onnx")
+        return tmp_path / "m.onnx"
+
+    def left(path: Path) -> list[str]:
+        return [n.reason for n in lower_file(path, tmp_path / "m.tosa").lowered.not_lowered if n.op_type == "Conv"]
+
+    whole = np.ones((4, 4, 3, 3), np.int8)
+    assert not left(model_of("Conv", whole))
+    assert left(model_of("Conv", np.ones(4, np.int8))) == ["its window does not fit its 2 spatial dimensions"]
+    with pytest.raises(ModelError, match=r"not a valid ONNX model.*Conv"):
+        lower_file(model_of("Conv", whole, strides=[1, 1, 1]), tmp_path / "m.tosa")
 
 
 def test_dynamic_sizes_are_asked_for(tmp_path: Path) -> None:

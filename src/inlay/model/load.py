@@ -1,8 +1,8 @@
 """Load a model file: parse it, check that its external data stays inside its folder, and compute its digest.
 
-Model files are data: nothing in them is executed, and no path in them is followed out of the model's own folder. Two
-things that runtimes accept are put right where they are read, since they change no value: nodes out of topological
-order are sorted, and small tensors in external data are read in.
+Model files are data: nothing in them is executed, and no path in them is followed out of the model's own folder. Things
+that runtimes accept are put right where they are read, since they change no value: nodes out of topological order are
+sorted, small tensors in external data are read in, and constants have the shapes of their tensors.
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     for key in [k for k in model.metadata_props if not isinstance(k, str)]:
         del model.metadata_props[key]  # not UTF-8: nobody can ask for it
     _free_negative_dimensions(graphs)
+    _shape_constants(graphs)
     external = tuple(_external_files(path, graphs))
     _refuse_unreadable(path, model, main, graphs)
     _read_in(model, graphs)
@@ -212,10 +213,12 @@ def _required_inputs(domain: str, op_type: str, version: int) -> Sequence[int]:
 
 
 def _schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    try:
+    """What ONNX says of an operator; of the latest form of one that is none of this version, as runtimes run some."""
+    with contextlib.suppress(onnx.defs.SchemaError, TypeError, OverflowError):
         return onnx.defs.get_schema(op_type, version, domain)
-    except (onnx.defs.SchemaError, TypeError, OverflowError):
-        return None
+    with contextlib.suppress(onnx.defs.SchemaError, TypeError):
+        return onnx.defs.get_schema(op_type, domain=domain)
+    return None
 
 
 def _refuse_unknown_values(path: Path, graphs: Sequence[ir.Graph]) -> None:
@@ -293,6 +296,15 @@ def _free_negative_dimensions(graphs: Sequence[ir.Graph]) -> None:
         for value in (*graph.inputs, *computed):
             if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
                 value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
+
+
+def _shape_constants(graphs: Sequence[ir.Graph]) -> None:
+    """Give initializers the shapes of their tensors, whatever else the model states."""
+    for graph in graphs:
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and value.shape != tensor.shape:
+                value.shape = ir.Shape(tensor.shape)
 
 
 def _external_files(path: Path, graphs: Sequence[ir.Graph]) -> Iterator[Path]:

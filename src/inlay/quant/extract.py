@@ -93,7 +93,6 @@ def extract(
     sites: dict[Port, QType] = dict(plain.anew)
     qparams: dict[tuple[str, QType], QParams] = {}
     leftovers = list(plain.leftovers)
-    outputs = {id(v): i for i, v in enumerate(graph.outputs)}
     saturations = Saturations(graph)
     for node in list(graph):
         if node.op_type != DEQUANTIZE:
@@ -120,16 +119,17 @@ def extract(
         if not ours and params is not None:
             source = saturations.of(source, read, params)
         if read.is_graph_output():
-            position = outputs[id(read)]
+            positions = [i for i, v in enumerate(graph.outputs) if v is read]  # an output may be listed twice
             if source.is_graph_output() or source.producer() is None:
                 leftovers.append(Leftover(str(node.name), "it hands an input or another output to a graph output"))
                 continue
-            ports.append(Port(GRAPH_OUTPUT, position))
+            ports += [Port(GRAPH_OUTPUT, i) for i in positions]
             name = read.name
             read.name = f"{name}_dequantized"
             source.name = name
             source.type, source.shape = source.type or read.type, source.shape or read.shape
-            graph.outputs[position] = source
+            for position in positions:
+                graph.outputs[position] = source
         read.replace_all_uses_with(source)
         sites.update(dict.fromkeys(ports, qtype))
         if params is not None and qtype is not QType.INT32:

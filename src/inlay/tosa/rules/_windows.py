@@ -40,6 +40,8 @@ def window(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
     dilations = list(node.attributes.get("dilations", ())) or [1] * rank
     pads = list(node.attributes.get("pads", ())) or [0] * (2 * rank)
     auto = node.attributes.get("auto_pad", "NOTSET")
+    if {len(kernel), len(strides), len(dilations)} != {rank} or len(pads) != 2 * rank or min(strides) < 1:
+        raise Unsupported(f"its window does not fit its {rank} spatial dimensions")  # no check of ONNX finds that
     if min(pads) < 0:
         raise Unsupported("it has negative pads")
     axes = []
