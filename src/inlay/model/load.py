@@ -304,7 +304,7 @@ def _shape_constants(graphs: Sequence[ir.Graph]) -> None:
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and value.shape != tensor.shape:
-                value.shape = ir.Shape(tensor.shape)
+                value.shape = ir.Shape(tensor.shape.numpy())
 
 
 def _external_files(path: Path, graphs: Sequence[ir.Graph]) -> Iterator[Path]:
