@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from inlay import api
+from inlay.cli.explained import lines
 from inlay.explain.exact import exact_form
 from inlay.model.load import load
 from inlay.model.serialize import proto_with
@@ -49,9 +50,30 @@ def test_the_value_with_a_coarse_scale_is_named(dtype: type, zero: int, tmp_path
         path, data=[{"net_x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
     )
     assert found.sqnr_db is not None
+    worst, *others = [loss.loss_db for loss in found.losses if loss.loss_db is not None]
     assert found.losses[0].source == "net_op_out"
-    assert found.losses[0].loss_db > 1.0
-    assert all(loss.loss_db < found.losses[0].loss_db for loss in found.losses[1:])
+    assert worst > 1.0
+    assert all(db < worst for db in others)
+
+
+def test_where_several_values_ruin_the_outputs_those_are_named_and_what_is_gained_without_them(tmp_path: Path) -> None:
+    """Without one of two coarse roundings the other does as much harm: no single value is to blame."""
+    b = Handmade()
+    b.branch = "net"
+    y = b.pair(b.convolve(b.pair(b.x(), "a", scale=0.03)), "one", scale=3.0)
+    y = b.pair(b.convolve(y, "next"), "two", scale=3.0)
+    b.end(b.pair(b.convolve(y, "last"), "y", scale=0.2), op_type="Relu")
+    path = tmp_path / "coarse.onnx"
+    onnx.save(b.model(), path)
+    rng = np.random.default_rng(0)
+    feeds = [{"net_x": rng.standard_normal((1, 8, 12, 12)).astype(np.float32)} for _ in range(3)]
+    found = api.explain(path, data=feeds)
+    assert found.sqnr_db is not None
+    assert all(loss.loss_db is not None and loss.loss_db < 3.0 for loss in found.losses)
+    assert found.together[0].sources == 2
+    assert found.together[0].sqnr_db > found.sqnr_db + 10.0
+    text = "\n".join(line for line in lines(found) if isinstance(line, str))
+    assert f"{found.together[0].sqnr_db:.1f} dB without rounding the 2 that are the loudest alone" in text
 
 
 def test_the_exact_form_computes_the_same_and_has_no_fault_left(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from inlay.cli.terminal import Table
 from inlay.explain import policy
-from inlay.explain.explanation import Change, Explanation, Operator, Reason, Repair
+from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
 from inlay.quant.accuracy import EXACT_DB
 
 _ROWS = 12  # operators and conversions that are listed without --all
@@ -145,10 +145,18 @@ def _losses(found: Explanation) -> Iterator[str]:
         return
     yield ""
     yield f"SQNR of the worst output against the float model in it: {found.sqnr_db:.1f} dB"
-    for loss in found.losses:
-        if loss.loss_db >= policy.SHOWN_DB:
-            named = "values" if loss.kind == "activation" else "weights of"
-            yield f"  {loss.loss_db:+6.1f} dB without rounding the {named} {loss.source}"
+    costly = [loss for loss in found.losses if loss.loss_db is not None and loss.loss_db >= policy.SHOWN_DB]
+    for loss in costly:
+        yield f"  {loss.loss_db:+6.1f} dB without rounding the {_named(loss)}"
+    for loss in [] if costly else sorted(found.losses, key=lambda loss: loss.alone_db)[: policy.SHOWN_ALONE]:
+        yield f"  {loss.alone_db:6.1f} dB where only the {_named(loss)} are rounded"
+    for several in found.together:
+        if several.sqnr_db >= found.sqnr_db + policy.SHOWN_DB:
+            yield f"  {several.sqnr_db:6.1f} dB without rounding the {several.sources} that are the loudest alone"
+
+
+def _named(loss: Loss) -> str:
+    return f"{'values' if loss.kind == 'activation' else 'weights of'} {loss.source}"
 
 
 def _repair(done: Repair, every: bool) -> Iterator[str]:

@@ -118,6 +118,7 @@ def explain(
             None if mended is None else mended.total_ns / 1e6,
             rounding.sqnr_db,
             rounding.sources,
+            rounding.together,
             at_most.bound,
             notes=(*_notes(samples, runs.executed), *filter(None, [rounding.problem, at_most.problem])),
         )

@@ -99,12 +99,27 @@ class Waste:
 
 @dataclass(frozen=True)
 class Loss:
-    """What one source of rounding costs: the SQNR of the worst output without it, less that with it, in dB."""
+    """What one source of rounding costs.
+
+    Attributes:
+        source: the value, or the operator that reads the weights.
+        kind: ``activation`` or ``weights``.
+        loss_db: SQNR of the worst output without it, less that with it; None where there was no time for that.
+        alone_db: SQNR where nothing else is rounded.
+    """
 
     source: str
     kind: str
-    loss_db: float
+    loss_db: float | None
     alone_db: float
+
+
+@dataclass(frozen=True)
+class Together:
+    """SQNR of the worst output without the ``sources`` that are the loudest alone."""
+
+    sources: int
+    sqnr_db: float
 
 
 @dataclass(frozen=True)
@@ -192,6 +207,7 @@ class Explanation:
         mended_ms: kernels once every reason that can be mended is, with made-up scales; None where that was not tried.
         sqnr_db: of the worst output against the float model in it, on the samples; None without samples.
         losses: sources of rounding, the worst first.
+        together: without several of them at once.
         bound: of a float model.
         repair: what came of a repair, where one was asked for.
         notes: what else people should know.
@@ -208,6 +224,7 @@ class Explanation:
     mended_ms: float | None = None
     sqnr_db: float | None = None
     losses: tuple[Loss, ...] = ()
+    together: tuple[Together, ...] = ()
     bound: Bound | None = None
     repair: Repair | None = None
     notes: tuple[str, ...] = ()
@@ -236,7 +253,11 @@ class Explanation:
             "mended_ms": self.mended_ms,
             "operators": [o.as_json() for o in self.operators],
             "waste": [asdict(w) for w in self.waste],
-            "accuracy": {"sqnr_db": self.sqnr_db, "losses": [asdict(loss) for loss in self.losses]},
+            "accuracy": {
+                "sqnr_db": self.sqnr_db,
+                "losses": [asdict(loss) for loss in self.losses],
+                "together": [asdict(found) for found in self.together],
+            },
             "bound": None if self.bound is None else {**asdict(self.bound), "at_most": self.bound.at_most},
             "repair": None if self.repair is None else asdict(self.repair),
             "notes": list(self.notes),

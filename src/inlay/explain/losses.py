@@ -1,4 +1,6 @@
-"""Which sources of rounding cost a Q/DQ model its accuracy: each put back to float, and each alone.
+"""Which sources of rounding cost a Q/DQ model its accuracy: each alone, each put back to float, the loudest together.
+
+Where many sources each ruin the outputs, putting back one of them changes nothing: only several at once tell.
 
 One build of the float model with switches answers all questions (:mod:`inlay.quant.noise_probe`), with the scales and
 zero points that the given model states.
@@ -6,8 +8,9 @@ zero points that the given model states.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import InlayError, TargetError
 from inlay.explain import policy
-from inlay.explain.explanation import Loss
+from inlay.explain.explanation import Loss, Together
 from inlay.measure.client import Worker
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile
@@ -42,11 +45,13 @@ class Losses:
     Attributes:
         sqnr_db: of the given model's worst output against the float model in it, as the target computes both.
         sources: the worst first.
+        together: without several of them at once.
         problem: why something could not be found out.
     """
 
     sqnr_db: float | None
     sources: tuple[Loss, ...] = ()
+    together: tuple[Together, ...] = ()
     problem: str = ""
 
 
@@ -78,10 +83,9 @@ def losses(
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
         graph = prepared.graph
         whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in sites.items())
-        found = _probed(probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
+        return _probed(sqnr, probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
     except InlayError as error:
-        return Losses(None, (), f"nothing is said of single sources of rounding: {error}")
-    return Losses(sqnr, found)
+        return Losses(None, problem=f"nothing is said of single sources of rounding: {error}")
 
 
 def _in_type(
@@ -128,21 +132,39 @@ def _sources(
 
 
 def _probed(
-    probe: NoiseProbe, whole: Placement, sources: dict[tuple[str, str], tuple[Port, ...]], deadline: Deadline
-) -> tuple[Loss, ...]:
+    sqnr_db: float | None,
+    probe: NoiseProbe,
+    whole: Placement,
+    sources: dict[tuple[str, str], tuple[Port, ...]],
+    deadline: Deadline,
+) -> Losses:
     """Every source alone on the noisiest sample, then the loudest taken out of the whole on all of them."""
+
+    def without(keys: Sequence[tuple[str, str]]) -> float:
+        return decibels(max(probe.noise(whole.without(tuple(p for k in keys for p in sources[k]))), default=0.0))
+
     alone: dict[tuple[str, str], float] = {}
+    first = deadline.within(policy.ALONE_SHARE * deadline.left) if math.isfinite(deadline.at) else deadline
     for key, ports in sources.items():
-        if not deadline.left:
+        if not first.left:
             break
         only = Placement((port, qtype) for port, qtype in whole if port in set(ports))
         alone[key] = max(probe.noise(only, 1), default=0.0)
-    everything = decibels(max(probe.noise(whole), default=0.0))
+    everything = without(())
+    loudest = sorted(alone, key=lambda k: -alone[k])[: policy.LOSSES]
+    together = [
+        Together(count, without(loudest[:count]))
+        for count in policy.TOGETHER
+        if count <= len(loudest) and deadline.left
+    ]
     found = []
-    for key in sorted(alone, key=lambda k: -alone[k])[: policy.LOSSES]:
-        if not deadline.left:
-            break
-        left = decibels(max(probe.noise(whole.without(sources[key])), default=0.0))
+    for key in loudest:
+        loss_db = without([key]) - everything if deadline.left else None
         name = key[1].removesuffix("_saturated")  # what a pair clips is a node of its own in the float model
-        found.append(Loss(name, key[0], left - everything, decibels(alone[key])))
-    return tuple(sorted(found, key=lambda loss: -loss.loss_db))
+        found.append(Loss(name, key[0], loss_db, decibels(alone[key])))
+    found.sort(key=lambda loss: -math.inf if loss.loss_db is None else loss.loss_db, reverse=True)
+    missed = len(sources) - len(alone)
+    problem = (
+        f"there was no time to try {missed} of {len(sources)} sources of rounding: give --budget" if missed else ""
+    )
+    return Losses(sqnr_db, tuple(found), tuple(together), problem)

@@ -51,11 +51,20 @@ LOSS_SAMPLES = 8
 LOSSES = 12
 """Sources that are taken out of the whole model, the loudest ones alone."""
 
+ALONE_SHARE = 0.6
+"""Of the time that is left for them, in which sources are tried alone."""
+
+TOGETHER = (2, 4, 8, 12)
+"""So many of them are taken out at once: each step doubles the number, up to all."""
+
 LOSS_SHARE = 0.5
 """Of the budget, for them."""
 
 SHOWN_DB = 0.1
 """Decibels that a source must cost to be listed on the terminal."""
+
+SHOWN_ALONE = 5
+"""Sources that are listed by what they do alone, where none costs so much: others would ruin the outputs without it."""
 
 BOUND_SAMPLES = 2
 """Samples that make the ranges of a model whose kernels are timed: they do not depend on them."""
