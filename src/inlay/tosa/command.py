@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from inlay.data import bound, files_of, input_specs, read_samples
 from inlay.errors import ModelError, UsageError
+from inlay.files import refuse_overwriting
 from inlay.model.load import load
 from inlay.model.onnx_library import check
 from inlay.model.serialize import to_proto
@@ -20,7 +21,7 @@ from inlay.quant.extract import without_rewrites
 from inlay.quant.rewrite import Rewrite
 from inlay.tosa.lowering import Lowered, lower
 from inlay.tosa.measured_ranges import MeasuredRanges, with_measured_ranges
-from inlay.tosa.sidefile import write
+from inlay.tosa.sidefile import side_of, write
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,8 @@ def lower_file(
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}")
     given = load(model)
+    inputs = [*given.files, *files_of(data)]
+    refuse_overwriting([output, side_of(output)], inputs)  # before the work; the other files' names come with it
     whole = without_rewrites(ir.external_data.load_to_model(given.model), rewrites)
     try:
         check(whole)
@@ -103,7 +106,7 @@ def lower_file(
         feeds = read_samples(data, bound(input_specs(given.model), bind or {})).feeds
         proto, measured = with_measured_ranges(proto, feeds, bind)
     lowered = lower(proto, profile, bind)
-    return LowerReport(lowered, write(lowered, output, [*given.files, *files_of(data)]), measured)
+    return LowerReport(lowered, write(lowered, output, inputs), measured)
 
 
 def _require_sizes(model: onnx.ModelProto, bind: Mapping[str, int]) -> None:

@@ -104,6 +104,11 @@ def _tensor(graph: IntegerGraph, stored: TosaTensor, names: Mapping[str, str]) -
     }
 
 
+def side_of(path: Path) -> Path:
+    """The side file of the flatbuffer ``path``."""
+    return path.with_name(f"{path.name}.json")
+
+
 def write(lowered: Lowered, path: Path, inputs: Sequence[Path] = ()) -> tuple[Path, ...]:
     """Write every partition and the side file; returns the paths, ``path`` first, the side file last.
 
@@ -128,7 +133,7 @@ def write(lowered: Lowered, path: Path, inputs: Sequence[Path] = ()) -> tuple[Pa
             file = path.with_name(f"{path.stem}.host{hosts}.onnx")
             contents[file], hosts = part.host.SerializeToString(), hosts + 1
         files[index] = file.name
-    side = path.with_name(f"{path.name}.json")
+    side = side_of(path)
     contents[side] = (json.dumps(describe(lowered, files), indent=1) + "\n").encode()
     refuse_overwriting(contents, inputs)
     for file, data in contents.items():
