@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -36,6 +37,8 @@ from inlay.space.units import Unit
 from inlay.targets.base import Artifact, Capabilities
 from inlay.trial import decibels
 from inlay.types import Placement, Port, QParams, QType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -145,10 +148,11 @@ def _probed(
 
     alone: dict[tuple[str, str], float] = {}
     first = deadline.within(policy.ALONE_SHARE * deadline.left) if math.isfinite(deadline.at) else deadline
-    for key, ports in sources.items():
+    for key in _spread(list(sources)):
         if not first.left:
             break
-        only = Placement((port, qtype) for port, qtype in whole if port in set(ports))
+        ports = set(sources[key])
+        only = Placement((port, qtype) for port, qtype in whole if port in ports)
         alone[key] = max(probe.noise(only, 1), default=0.0)
     everything = without(())
     loudest = sorted(alone, key=lambda k: -alone[k])[: policy.LOSSES]
@@ -168,3 +172,9 @@ def _probed(
         f"there was no time to try {missed} of {len(sources)} sources of rounding: give --budget" if missed else ""
     )
     return Losses(sqnr_db, tuple(found), tuple(together), problem)
+
+
+def _spread(keys: Sequence[T]) -> list[T]:
+    """``keys`` in an order of which every beginning is spread over all of them: by their numbers' bits, reversed."""
+    bits = len(keys).bit_length()
+    return [keys[i] for i in sorted(range(len(keys)), key=lambda i: f"{i:0{bits}b}"[::-1])]
