@@ -24,6 +24,11 @@ from inlay.types import GRAPH_OUTPUT, Port
 Shape = tuple[int | None, ...]
 """Dimensions of a tensor; None for an unknown one."""
 
+_SIZES = frozenset({"Shape", "Size"})  # they do not read what their input holds
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
@@ -105,6 +110,20 @@ class Graph:
     def captured(self) -> frozenset[str]:
         """Values that some subgraph reads. Such a read is no port: it always sees the original value."""
         return frozenset().union(*(n.captured for n in self.nodes))
+
+    @cached_property
+    def _of_inputs(self) -> frozenset[str]:
+        """Values whose elements depend on those of an input, or on chance."""
+        found = set(self.inputs)
+        for node in self.nodes:
+            reads = () if node.op_type in _SIZES else (*node.inputs, *node.captured)
+            if node.op_type in _RANDOM or not found.isdisjoint(reads):
+                found.update(v for v in node.outputs if v)
+        return frozenset(found)
+
+    def is_fixed(self, value: str) -> bool:
+        """Whether constants and shapes alone decide what ``value`` is: a compiler that knows the sizes computes it."""
+        return value not in self._of_inputs
 
     def node(self, name: str) -> Node:
         """The node called ``name``; KeyError if there is none."""

@@ -47,8 +47,8 @@ def whole_blocks(block: int) -> Condition:
 
 
 def moves_activation(graph: Graph, node: Node) -> str | None:
-    """The elements that the operator moves are no constant's."""
-    return "it only moves a constant" if node.inputs and graph.is_constant(node.inputs[0]) else None
+    """The elements that the operator moves are no constant's, nor what follows from constants and sizes."""
+    return "it only moves a constant" if node.inputs and graph.is_fixed(node.inputs[0]) else None
 
 
 def one_output(graph: Graph, node: Node) -> str | None:

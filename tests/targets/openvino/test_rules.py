@@ -7,6 +7,7 @@ read back: the operator's kernel reads bytes and writes bytes. The negative cont
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.targets.base import Capabilities
+from inlay.targets.conditions import constant_weight
 from inlay.targets.openvino.profile import Attribution, Kernel, executed_graph
 from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.target import OpenVinoCpuTarget
@@ -290,6 +292,53 @@ def test_a_residual_add_is_computed_by_the_convolution_before_it(tmp_path: Path)
     assert kernel_of(space.emit(space.label("stem", "first", "last", "after")), "add").op_type == "Subgraph", (
         "a kernel alone"
     )
+
+
+def _rows(b: Builder, x: str) -> str:
+    """Rows of a table, as many as a value has, which a compiler that knows the sizes looks up."""
+    sizes = b.node("sizes", "Shape", [x], start=1, end=2)
+    numbers = b.node("numbers", "Slice", [b.constant("all", _ints(*range(C))), b.constant("zero", _ints(0)), sizes])
+    return b.node("rows", "Gather", [b.constant("table", b.rng.standard_normal((C, 8, 8))), numbers], axis=0)
+
+
+@pytest.mark.parametrize("looked_up", [False, True])
+def test_a_sum_with_what_the_compiler_computes_stays_in_float(looked_up: bool, tmp_path: Path) -> None:
+    """As positions are added in transformers: with Q/DQ nodes there the model does not compile."""
+
+    def added(b: Builder, x: str) -> str:
+        beside = _rows(b, x) if looked_up else b.constant("token", b.rng.standard_normal((C, 8, 8)))
+        image = b.node("image", "Reshape", [beside, b.constant("to", _ints(1, C, 8, 8))])
+        return b.node("op", "Add", [x, image])
+
+    space = Workspace(model(added), tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    assert {u.name for u in space.prepared.selectable} == {"before", "after"}
+    compiled_in_float32(space.emit(space.full()))
+    if not looked_up:
+        with pytest.raises(RuntimeError, match="out of range"):
+            compiled_in_float32(insert_qdq_everywhere(model(added)))
+
+
+def test_a_product_of_joined_rows_stays_in_float(tmp_path: Path) -> None:
+    """In 8 bits it does not compile, that of joined columns does."""
+
+    def joined(axis: int) -> onnx.ModelProto:
+        b = Builder(opset=17)
+        y = b.node("op", "Concat", [b.input("x", (1, 8, 16)), b.input("z", (1, 8, 16))], axis=axis)
+        shape = (16 if axis == 1 else 32, 8)
+        b.output(b.node("product", "MatMul", [y, b.constant("w", b.rng.standard_normal(shape))]))
+        return b.model()
+
+    rows = Workspace(joined(1), tmp_path / "rows", Capabilities.of(OpenVinoCpuTarget()))
+    columns = Workspace(joined(2), tmp_path / "columns", Capabilities.of(OpenVinoCpuTarget()))
+    assert {u.name for u in rows.prepared.selectable} == {"op"}
+    assert {u.name for u in columns.prepared.selectable} == {"op", "product"}
+    for space in (rows, columns):
+        compiled_in_float32(space.emit(space.full()))
+    target = Capabilities.of(OpenVinoCpuTarget())
+    ops = {**target.rules.ops, "MatMul": replace(OPS["MatMul"], conditions=(constant_weight,))}
+    control = Workspace(joined(1), tmp_path / "control", replace(target, rules=replace(target.rules, ops=ops)))
+    with pytest.raises(RuntimeError, match="cannot be broadcasted"):
+        compiled_in_float32(control.emit(control.full()))
 
 
 def test_a_quantization_is_computed_by_the_kernel_before_it(tmp_path: Path) -> None:
