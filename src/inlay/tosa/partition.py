@@ -1,8 +1,8 @@
 """Splits an integer graph into TOSA and host partitions that can run one after the other.
 
-An operator's level is the number of changes between TOSA and host on the longest path to it; one that is not worth a
-call of the accelerator waits for the first operator that needs it. Operators of one level and one executor form a
-partition; every edge stays inside or goes to a higher level, so there are no cycles.
+An operator's level is the number of changes between TOSA and host on the longest path to it. Those of a level that are not
+worth a call of the accelerator, all together, wait for the first operator that needs them. Operators of one level and
+one executor form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def _levels(ops: Sequence[Op], readers: Mapping[str, Sequence[Op]]) -> dict[str,
     for op in ops:
         before = [computed_by[name] for name in op.inputs if name in computed_by]
         at[op.out] = max((at[b.out] + (b.executor is not op.executor) for b in before), default=0)
+    at_work = {at[op.out] for op in ops if op.executor is Executor.TOSA and isinstance(op, ir.COMPUTE)}
     for op in reversed(ops):
         after = [r for name in op.outputs for r in readers.get(name, ()) if r.out in at]
-        if op.executor is not Executor.TOSA or isinstance(op, ir.COMPUTE) or not after:
+        if op.executor is not Executor.TOSA or at[op.out] in at_work or not after:
             continue
         same = min((at[r.out] for r in after if r.executor is op.executor), default=0)
         if same > at[op.out] and all(at[r.out] > same for r in after if r.executor is not op.executor):
