@@ -1,8 +1,8 @@
 """Splits an integer graph into TOSA and host partitions that can run one after the other.
 
-An operator's level is the number of changes between TOSA and host on the longest path to it. Those of a level that are not
-worth a call of the accelerator, all together, wait for the first operator that needs them. Operators of one level and
-one executor form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
+An operator's level is the number of changes between TOSA and host on the longest path to it. Those of a level that are
+not worth a call of the accelerator, all together, wait for the first operator that needs them. Operators of one level
+and one executor form a partition; every edge stays inside or goes to a higher level, so there are no cycles.
 """
 
 from __future__ import annotations
