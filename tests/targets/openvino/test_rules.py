@@ -279,6 +279,21 @@ def test_elementwise_operators_are_computed_by_the_convolution_before_them(name:
     )
 
 
+@pytest.mark.parametrize("form", ["float", "weight-only", "static"])
+def test_a_product_behind_a_normalization_is_attributed_to_itself(form: str, tmp_path: Path) -> None:
+    """The runtime names the normalization, or the bias alone, as what such kernels were made of."""
+    b = Builder(opset=17)
+    x = b.node("norm", "LayerNormalization", [b.input("x", (1, 64, 384)), b.constant("g", np.full(384, 1.5))], axis=-1)
+    for name in ("query", "key"):
+        product = b.node(name, "MatMul", [x, b.constant(f"{name}_w", b.rng.standard_normal((384, 384)) / 20)])
+        b.output(b.node(f"{name}_add", "Add", [product, b.constant(f"{name}_b", b.rng.standard_normal(384))]))
+    space = Workspace(b.model(), tmp_path, Capabilities.of(OpenVinoCpuTarget()))
+    labels = {} if form == "float" else {"query": form, "key": form}
+    graph, attribution = executed(space.emit(space.prepared.label(labels)))
+    products = [attribution.nodes(k) for k in graph if k.op_type == "FullyConnected"]
+    assert sorted(products) == [("key", "key_add"), ("query", "query_add")]
+
+
 def test_a_residual_add_is_computed_by_the_convolution_before_it(tmp_path: Path) -> None:
     b = Builder()
     stem = b.conv("stem", b.input("x", X), C, relu=True)

@@ -22,6 +22,13 @@ _STEP_NS = 1000.0  # averages are cut off to whole microseconds
 _PRECISIONS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "u8": "uint8", "i8": "int8", "i4": "int4"}
 _NO_KERNEL = frozenset({"Const", "Input", "Output"})
 _INSERTED = frozenset({"Reorder", "Convert"})
+_PRODUCTS = {
+    "FullyConnected": frozenset({"MatMul", "Gemm"}),
+    "MatMul": frozenset({"MatMul", "Gemm"}),
+    "Convolution": frozenset({"Conv"}),
+    "Deconvolution": frozenset({"ConvTranspose"}),
+}
+"""Operators of the model that each kernel of products computes one of."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ class Attribution:
     def __init__(self, model: onnx.ModelProto) -> None:
         graph = model.graph
         self._nodes = {n.name: n for n in graph.node}
+        self._place = {n.name: i for i, n in enumerate(graph.node)}
         self._producer = {v: n for n in graph.node for v in n.output if v}
         self._public = self._public_names({o.name for o in graph.output})
 
@@ -127,9 +135,28 @@ class Attribution:
         return KernelTime(kernel.name, kernel.op_type, ns, precision)
 
     def nodes(self, kernel: Kernel) -> tuple[str, ...]:
-        """The model's nodes that a kernel computes, less Q/DQ."""
-        found = (self._node(origin) for origin in kernel.origins)
-        return tuple(dict.fromkeys(n.name for n in found if n is not None and n.op_type not in QDQ_KINDS))
+        """The model's nodes that a kernel computes, less Q/DQ.
+
+        What the runtime tells of the origins of a product may lack the product, and may name the normalization whose
+        last factor was merged with it; the kernel is called like the last operator that it was made of.
+        """
+        found = [n for n in map(self._node, kernel.origins) if n is not None and n.op_type not in QDQ_KINDS]
+        kinds = _PRODUCTS.get(kernel.op_type, frozenset())
+        if kinds and not any(n.op_type in kinds for n in found):
+            last = self._node(kernel.name)
+            product = None if last is None else self._product(last, kinds)
+            if last is not None and product is not None:
+                behind = [n for n in found if self._place[n.name] > self._place[product.name]]
+                found = [product, *([] if last is product else [last]), *behind]
+        return tuple(dict.fromkeys(n.name for n in found))
+
+    def _product(self, node: onnx.NodeProto, kinds: frozenset[str]) -> onnx.NodeProto | None:
+        """The product that ``node`` is, or adds its bias to."""
+        if node.op_type in kinds:
+            return node
+        before = [self._producer.get(value) for value in node.input] if node.op_type == "Add" else []
+        products = [n for n in before if n is not None and n.op_type in kinds]
+        return products[0] if len(products) == 1 else None
 
     def _node(self, origin: str) -> onnx.NodeProto | None:
         """The model's node that an operator was made of: by its name, or by that of a value that it computes.
