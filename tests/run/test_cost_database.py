@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inlay.run.cost_database import CostDatabase
+from inlay.run.cost_database import VERSION, CostDatabase
 from inlay.targets.base import Fingerprint
 
 TARGET = Fingerprint("null", {})
@@ -27,7 +27,7 @@ def write(folder: Path, text: str) -> CostDatabase:
      "{}", "[[], 1]"],
 )  # fmt: skip
 def test_a_cost_that_is_none_is_left_out(row: str, tmp_path: Path) -> None:
-    database = write(tmp_path, f'{{"version": 1, "costs": {{"bad": {row}, "good": [5.0, 2]}}}}')
+    database = write(tmp_path, f'{{"version": {VERSION}, "costs": {{"bad": {row}, "good": [5.0, 2]}}}}')
     assert database.read() == {"good": 5.0}
     database.add({"bad": 7.0})
     assert database.read() == {"bad": 7.0, "good": 5.0}
@@ -35,9 +35,19 @@ def test_a_cost_that_is_none_is_left_out(row: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "5", "{", '{"version": 1}', '{"version": 1, "costs": 5}', '{"version": [], "costs": {}}', "[" * 100_000,
-     f'{{"version": {"9" * 5000}}}', '{"version": 2, "costs": {"a": [1.0, 1]}}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "5",
+        "{",
+        f'{{"version": {VERSION}}}',
+        f'{{"version": {VERSION}, "costs": 5}}',
+        '{"version": [], "costs": {}}',
+        "[" * 100_000,
+        f'{{"version": {"9" * 5000}}}',
+        '{"version": 1, "costs": {"a": [1.0, 1]}}',
+    ],
+)
 def test_a_file_that_is_none_is_empty(text: str, tmp_path: Path) -> None:
     database = write(tmp_path, text)
     assert database.read() == {}
@@ -54,4 +64,4 @@ def test_runs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         list(pool.map(_add, [str(tmp_path)] * 4, range(4)))
     assert len(CostDatabase(TARGET, tmp_path).read()) == 40
-    assert json.loads(CostDatabase(TARGET, tmp_path).path.read_text())["version"] == 1
+    assert json.loads(CostDatabase(TARGET, tmp_path).path.read_text())["version"] == VERSION
