@@ -326,3 +326,14 @@ def test_attributes_have_their_types_in_opsets_too_that_lack_the_operator(opset:
     )
     with pytest.raises(ModelError, match="attribute axis of node QuantizeLinear has the wrong type STRING"):
         load(tmp_path / "m.onnx")
+
+
+def test_operators_in_functions_have_the_form_of_their_own_opset(tmp_path: Path) -> None:
+    """A Slice of opset 1 there, whose bounds are attributes, lacks no input."""
+    node = helper.make_node("Slice", ["a"], ["b"], starts=[0], ends=[1])
+    function = helper.make_function("own", "First", ["a"], ["b"], [node], [helper.make_opsetid("", 9)])
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("First", ["x"], ["y"], domain="own")], "g", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    assert load(tmp_path / "m.onnx").model.graph.num_nodes() == 1

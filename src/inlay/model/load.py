@@ -214,6 +214,8 @@ def _required_inputs(domain: str, op_type: str, version: int) -> Sequence[int]:
 
 def _schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
     """What ONNX says of an operator; of the latest form of one that is none of this version, as runtimes run some."""
+    if version < 1:  # in a function, or of a domain without a version
+        return None
     with contextlib.suppress(onnx.defs.SchemaError, TypeError, OverflowError):
         return onnx.defs.get_schema(op_type, version, domain)
     with contextlib.suppress(onnx.defs.SchemaError, TypeError):

@@ -18,7 +18,7 @@ runs there, nothing can be confirmed: the readings of the search are the evidenc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -226,35 +226,42 @@ class Confirmation:
         """
         base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks)
         while True:
-            finalists = self._finalists(base, [e for e in entries if e.key not in fresh.given_up], verifier)
+            finalists = self._finalists(base, entries, fresh.given_up, verifier)
             found, level = self._second_round([base, *finalists], fresh, effort)
             if len(found) == 1 + len(finalists):
                 return found[0], found[1:], level
 
-    def _finalists(self, base: Entry, entries: Sequence[Entry], verifier: Verifier) -> list[Entry]:
+    def _finalists(
+        self, base: Entry, contenders: Sequence[Entry], given_up: Collection[str], verifier: Verifier
+    ) -> list[Entry]:
         """Float, the most promising contender that keeps the bound, and the best anchor."""
         deterministic = self.worker.deterministic
+        entries = [e for e in contenders if e.key not in given_up]
         promises = {e.key: promise(base, e, deterministic) for e in entries}
         quantized = most_promising([e for e in entries if not e.is_float], promises, 0.0 if deterministic else TIE)
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
         chosen = next((e for e in quantized if not is_hopeless(base, e, deterministic) and verifier.keeps(e)), None)
-        chosen = chosen or self._more_accurate(verifier)
+        chosen = chosen or self._more_accurate({*given_up, *(e.key for e in contenders)}, verifier)
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
         if anchor is not None and (chosen is None or not verifier.keeps(anchor)):
             anchor = None
         return [*floats, *(e for e in (chosen, anchor) if e is not None)]
 
-    def _more_accurate(self, verifier: Verifier) -> Entry | None:
-        """Where all contenders fail on unseen samples: the fastest other anchor, or candidate with what they lacked."""
+    def _more_accurate(self, tried: Collection[str], verifier: Verifier) -> Entry | None:
+        """Where contenders fail on unseen samples: the fastest other anchor, or candidate with what they lacked there.
+
+        ``tried`` are keys of contenders, which lost for that or another reason.
+        """
+        left_out = set(tried)
         for _ in range(_FALLBACKS if verifier.rejected else 0):
             least = least_db(verifier.rejected, self.config.bound.min_sqnr_db)
-            failed = {r.candidate.key for r in verifier.rejected}
-            candidate = fastest_of(self.judged, math.inf if least is None else least, failed)
+            candidate = fastest_of(self.judged, math.inf if least is None else least, left_out)
             if candidate is None:
                 break
             entry = Entry(candidate, self._final(candidate), np.empty(0))
             if verifier.keeps(entry):
                 return entry
+            left_out.add(candidate.key)
         return None
 
     def _second_round(
