@@ -218,8 +218,8 @@ FAULTS: Mapping[str, tuple[Branch, Branch]] = {
     "needs-rewrite": (_transposed, _plain),
     "unsupported": (_binary("Sub"), _binary("Add")),
 }
-APART = {"scale-shape"}
-"""It keeps the whole model from being built, so that it has a test of its own."""
+APART = {"scale-shape", "several-scales"}
+"""They keep the whole model from being built or from running, so that they have tests of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -291,3 +291,26 @@ def test_a_scale_that_keeps_the_model_from_being_built_is_the_reason(tmp_path: P
     assert "scale-shape" in found.failed
     assert [r.code for r in add.reasons] == ["scale-shape"]
     assert add.precision == "int8"  # of the model without the fault
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_value_with_a_scale_for_each_channel(bias: bool, tmp_path: Path) -> None:
+    """Without a bias the kernel is built and fails; with one, as NNCF writes depthwise convolutions, it stays float."""
+    b = Handmade()
+    for b.branch, shape in (("bad", (8,)), ("good", ())):
+        weight = b.stored("w", (8, 1, 3, 3), 0)
+        inputs = [b.pair(b.x(), "a", shape=shape), weight]
+        if bias:
+            inputs.append(b.constant(f"{b.branch}_b", b.rng.standard_normal(8).astype(np.float32)))
+        y = b.node(f"{b.branch}_op", "Conv", inputs, channels=8, group=8, pads=[1, 1, 1, 1])
+        b.end(b.pair(y, "y"))
+    path = tmp_path / "channels.onnx"
+    onnx.save(b.model(), path)
+    found = api.explain(path)
+    bad, good = (next(o for o in found.operators if o.name == f"{kind}_op") for kind in ("bad", "good"))
+    assert bool(found.failed) == (not bias)
+    assert [r.code for r in bad.reasons] == ["several-scales"]
+    assert bad.reasons[0].proof == ("alone" if bias else "together")
+    assert bad.precision == ("float" if bias else "int8")  # int8: of the model without the fault
+    assert not good.reasons
+    assert good.precision == "int8"

@@ -17,7 +17,7 @@ from inlay.errors import InlayError
 from inlay.files import cache_folder, replacing
 from inlay.targets.base import Fingerprint
 
-VERSION = 2  # 1 held costs of OpenVINO products under the operators around them
+VERSION = 2  # 1 held costs of products under the operators around them, on one of the targets
 _LARGEST_NS = 1e15  # eleven days: no kernel takes that long, and sums of such numbers stay finite
 _LOCK_S = 5.0  # to add costs takes milliseconds; who holds the lock for longer has died or is stuck
 _MOST_WEIGHT = 8  # earlier readings count at most so many times against a new one

@@ -84,13 +84,29 @@ def _imply_activation(site: Site) -> None:
                 set_grid(q, grid.dtype, np.asarray(scale), np.asarray(least))
 
 
-def _vectors(site: Site) -> Iterator[ir.Node]:
-    """Q and DQ nodes of activations whose scale is no scalar."""
+def _grids(site: Site) -> Iterator[tuple[ir.Node, Grid]]:
+    """Q and DQ nodes of activations, with their grids."""
     reads = [r.quantizer or r.dequantizer for r in site.activations]
     for node in (*(n for n in reads if n is not None), *(q for r in site.results for q in r.quantizers)):
         grid = grid_of(node)
-        if grid is not None and grid.scale.ndim > 0:
-            yield node
+        if grid is not None:
+            yield node, grid
+
+
+def _several_scales(site: Site) -> str | None:
+    found = [f"{node.name} ({grid.scale.size})" for node, grid in _grids(site) if grid.scale.size > 1]
+    return f"kernels take one scale for a value, not several: {', '.join(dict.fromkeys(found))}" if found else None
+
+
+def _make_single(site: Site) -> None:
+    for node, grid in list(_grids(site)):
+        if grid.scale.size > 1:
+            one_scale(node, grid)
+
+
+def _vectors(site: Site) -> Iterator[ir.Node]:
+    """Q and DQ nodes of activations whose scale is no scalar."""
+    return (node for node, grid in _grids(site) if grid.scale.ndim > 0)
 
 
 def _no_scalar(site: Site) -> str | None:
@@ -216,6 +232,13 @@ _ROWS = (
         _wrong_axis,
         _one_weight_scale,
         "give the weight of {node} a scale for each output channel",
+        source=_SOURCE,
+    ),
+    Precondition(
+        "several-scales",
+        _several_scales,
+        _make_single,
+        "quantize the values around {node} with one scale each; only weights may have one for each channel",
         source=_SOURCE,
     ),
     Precondition(
