@@ -314,3 +314,19 @@ def test_a_value_with_a_scale_for_each_channel(bias: bool, tmp_path: Path) -> No
     assert bad.precision == ("float" if bias else "int8")  # int8: of the model without the fault
     assert not good.reasons
     assert good.precision == "int8"
+
+
+def test_a_weight_behind_a_quantizer_may_have_a_scale_for_each_channel(tmp_path: Path) -> None:
+    b = Handmade()
+    b.branch = "op"
+    weight = b.constant("w", b.rng.standard_normal((8, 8, 3, 3)).astype(np.float32))
+    grid = b.grid("w", 0, np.int8, 0.02, (8,))
+    stored = b.node(
+        "w_dq", "DequantizeLinear", [b.node("w_q", "QuantizeLinear", [weight, *grid], axis=0), *grid], axis=0
+    )
+    y = b.node("relu", "Relu", [b.node("conv", "Conv", [b.pair(b.x(), "a"), stored], channels=8, pads=[1] * 4)])
+    b.end(b.pair(y, "y", zero=128))
+    path = tmp_path / "weight.onnx"
+    onnx.save(b.model(), path)
+    (conv,) = (o for o in api.explain(path).operators if o.name == "conv")
+    assert [r.code for r in conv.reasons] == ["zero-point"]

@@ -93,15 +93,22 @@ def _grids(site: Site) -> Iterator[tuple[ir.Node, Grid]]:
             yield node, grid
 
 
+def _by_channel(site: Site) -> Iterator[tuple[ir.Node, Grid]]:
+    """Those that have several scales, of values that are computed: ModelOpt writes the Q of a weight as well."""
+    for node, grid in _grids(site):
+        value = node.inputs[0]
+        if grid.scale.size > 1 and (value is None or value.const_value is None):
+            yield node, grid
+
+
 def _several_scales(site: Site) -> str | None:
-    found = [f"{node.name} ({grid.scale.size})" for node, grid in _grids(site) if grid.scale.size > 1]
+    found = [f"{node.name} ({grid.scale.size})" for node, grid in _by_channel(site)]
     return f"kernels take one scale for a value, not several: {', '.join(dict.fromkeys(found))}" if found else None
 
 
 def _make_single(site: Site) -> None:
-    for node, grid in list(_grids(site)):
-        if grid.scale.size > 1:
-            one_scale(node, grid)
+    for node, grid in list(_by_channel(site)):
+        one_scale(node, grid)
 
 
 def _vectors(site: Site) -> Iterator[ir.Node]:
