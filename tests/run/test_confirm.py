@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -47,6 +48,20 @@ def test_the_next_attempt_asks_for_what_was_missing() -> None:
     both = confirmed(rejected(outside(17.0)), rejected(outside(10.0), 24.0))
     assert both.least_db(20.0) == pytest.approx(34.0)
     assert confirmed().least_db(20.0) is None
+
+
+def test_a_later_search_never_makes_the_result_worse() -> None:
+    def decided(speedup: float, is_float: bool = False, proven: bool = True) -> Confirmed:
+        gained = Interval(speedup, speedup, speedup)
+        best = cast(Best, SimpleNamespace(is_float=is_float, confirmed=proven, speedup=gained))
+        return replace(confirmed(), best=best)
+
+    fallback, slower, faster = decided(1.3), decided(1.2), decided(1.4)
+    assert fallback.or_better(faster) is faster
+    assert fallback.or_better(slower) is fallback
+    assert fallback.or_better(decided(1.5, proven=False)) is fallback
+    assert fallback.or_better(decided(1.5, is_float=True)) is fallback
+    assert decided(1.0, is_float=True).or_better(slower) is slower
 
 
 def test_a_failure_on_unseen_samples_is_no_amount_of_noise() -> None:

@@ -98,6 +98,16 @@ class Confirmed:
         """
         return least_db(self.rejected, bound_db)
 
+    def or_better(self, later: Confirmed) -> Confirmed:
+        """A later decision in place of this one, where this one is float, or the later model is proven and faster.
+
+        A later search asks for more accuracy, and may find something slower than what is in hand.
+        """
+        if self.best.is_float:
+            return later
+        proven = later.best.confirmed and not later.best.is_float
+        return later if proven and later.best.speedup.value > self.best.speedup.value else self
+
     def install(self, path: Path) -> None:
         """Copy the measured bytes to ``path`` atomically, external data beside it."""
         install(self.file, path)

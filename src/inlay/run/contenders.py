@@ -108,21 +108,21 @@ def contenders_of(
     return list(unique.values())[:most]
 
 
-def fastest_of(judged: Sequence[Candidate], least_db: float, failed: Collection[str]) -> Candidate | None:
+def fastest_of(judged: Sequence[Candidate], least_db: float, left_out: Collection[str]) -> Candidate | None:
     """The fastest quantized candidate that is an anchor or accurate enough, and gained in the search.
 
     Args:
         judged: every candidate, the given model first.
         least_db: SQNR of the worst output on the selection samples that is enough. Anchors need only the bound: they
             were not chosen among many by those samples, and quantize in other ways than what failed.
-        failed: keys of candidates that are left out.
+        left_out: keys of candidates that do not count.
     """
     rest = [
         c
         for c in judged[1:]
         if c.trial.feasible
         and c.placement
-        and c.key not in failed
+        and c.key not in left_out
         and c.speedup > 1.0
         and (c.trial.proposal.anchor or _sqnr_db(c) >= least_db)
     ]

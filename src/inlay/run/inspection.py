@@ -92,7 +92,9 @@ class Inspection:
         rows = []
         for spec in self.inputs:
             dims = spec.dims or ()
-            own = dims if dims and isinstance(dims[0], int) and dims[0] != 1 else dims[1:]  # a first axis that is none
+            own = (
+                dims if dims and isinstance(dims[0], int) and dims[0] != 1 else dims[1:]
+            )  # of another size it counts no samples
             sizes = ", ".join(["16", *(str(d) if isinstance(d, int) else "1" for d in own)])
             free = [d for d in own if isinstance(d, str)]
             rows += [f"    # any size: {', '.join(free)}"] if free else []

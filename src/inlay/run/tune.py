@@ -288,8 +288,7 @@ def _confirm(
         builds += worker.builds - before
         latest = confirmation.decide(evaluator.incumbent, least_db)
         rejected += latest.rejected
-        if confirmed.best.is_float or (latest.best.confirmed and not latest.best.is_float):
-            confirmed = latest
+        confirmed = confirmed.or_better(latest)
     return replace(confirmed, rejected=rejected), builds
 
 
