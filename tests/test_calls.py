@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -157,27 +152,3 @@ def test_mistakes_with_other_functions(name: str, given: tuple[Any, ...], named:
     with pytest.raises(InlayError, match=word) as error:
         getattr(api, name)(*given, **named)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_an_interruption_is_acknowledged_before_anything_is_cleared_up() -> None:
-    program = (
-        "import sys, time\nfrom inlay.cli.start import end_in_order\nend_in_order()\nprint('up', flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.stdin.read()  # clears up until we let it\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == "up\n"
-        time.sleep(0.05)  # into its sleep
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.readline() + process.stderr.readline()
-        assert "interrupted; clearing up" in said
-        assert process.poll() is None, "it says so while it is still at work"
-        process.communicate("", timeout=30)

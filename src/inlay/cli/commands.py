@@ -21,7 +21,7 @@ from inlay.cli.answer import JSON, answer
 from inlay.cli.defaults import CONFIG, EFFORT
 from inlay.cli.options import options_of
 from inlay.cli.progress import JsonLines, Lines, LiveTable
-from inlay.cli.start import end_in_order, seconds_since_start
+from inlay.cli.start import code_of_stop, end_in_order, seconds_since_start
 from inlay.cli.terminal import Terminal, columns, laid_out, plain, say, tolerate_encoding
 from inlay.errors import InlayError, UsageError
 from inlay.files import refuse_overwriting
@@ -370,6 +370,8 @@ def run(command: Callable[[], object]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
+    if (stopped := code_of_stop()) is not None:
+        return stopped
     line = plain(" ".join(message.split()))
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
