@@ -44,6 +44,16 @@ def _with_function() -> onnx.ModelProto:
     """)
 
 
+def _residual_with_function() -> onnx.ModelProto:
+    """What the library writes, since there is a function, with constants beside it."""
+    model = residual_model()
+    function = model.functions.add(name="twice", domain="own", input=["a"], output=["b"])
+    function.node.add(op_type="Add", input=["a", "a"], output=["b"])
+    for opsets in (model.opset_import, function.opset_import):
+        opsets.add(domain="own", version=1)
+    return model
+
+
 def _branches() -> onnx.ModelProto:
     return parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
@@ -68,13 +78,14 @@ def test_it_is_what_the_library_writes(make: Callable[[], onnx.ModelProto], infe
     assert got.SerializeToString(deterministic=True) == want.SerializeToString(deterministic=True)
 
 
-def test_constants_become_others_or_inputs() -> None:
-    model = ir.from_proto(residual_model())
+@pytest.mark.parametrize("make", [residual_model, _residual_with_function])
+def test_constants_become_others_or_inputs(make: Callable[[], onnx.ModelProto]) -> None:
+    model = ir.from_proto(make())
     before = ir.to_proto(model)
     names = [t.name for t in before.graph.initializer]
-    zero = ir.tensor(np.zeros(3, np.float32))
+    zero = onnx.numpy_helper.from_array(np.zeros(3, np.float32), names[1])
 
-    def given(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
+    def given(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol | onnx.TensorProto | None:
         return None if name == names[0] else zero if name == names[1] else tensor
 
     proto = proto_with(model, given, ir_version=9)

@@ -6,7 +6,7 @@ attributes, which repeat in thousands of operators: those are written once and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import cast
@@ -21,7 +21,7 @@ from inlay.model.metadata import has_entries
 _DEVICES = "device_configurations"  # older versions of the library know none
 _HASHED = frozenset({ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.STRING})  # equal means the same
 
-Constant = Callable[[str, ir.TensorProtocol], ir.TensorProtocol | None]
+Constant = Callable[[str, ir.TensorProtocol], ir.TensorProtocol | onnx.TensorProto | None]
 
 
 @collector_paused()
@@ -30,8 +30,8 @@ def proto_with(model: ir.Model, constant: Constant, ir_version: int | None = Non
 
     Args:
         model: is not changed.
-        constant: gives the tensor that stands for an initializer, by its name and its own tensor; None makes it an
-            input of the graph.
+        constant: gives the tensor that stands for an initializer, by its name and its own tensor, where it is another
+            one as a proto of that name; None makes it an input of the graph.
         ir_version: of the proto; the model's own by default.
 
     Raises:
@@ -60,20 +60,23 @@ def _well_formed() -> Iterator[None]:
 def _proto_with(model: ir.Model, constant: Constant, ir_version: int | None) -> onnx.ModelProto:
     graph = model.graph
     inputs, initializers = list(graph.inputs), list[ir.Value]()
+    others: dict[str | None, onnx.TensorProto] = {}
     listed = {v.name for v in inputs}
     for name, value in graph.initializers.items():
         tensor = value.const_value
         given = None if tensor is None else constant(name, tensor)
-        if tensor is None or given is tensor:
-            initializers.append(value)
-        elif given is not None:
-            initializers.append(_twin(value, given))
-        elif name not in listed:
-            inputs.append(value)
+        if given is None and tensor is not None:
+            if name not in listed:
+                inputs.append(value)
+            continue
+        initializers.append(value)
+        if isinstance(given, onnx.TensorProto):
+            others[name] = given
     if model.functions or any(has_entries(v, "meta") for v in chain(inputs, initializers, _computed(graph))):
-        return ir.to_proto(_seen(model, inputs, initializers, graph, ir_version))
+        twins = [_twin(v, others[v.name]) if v.name in others else v for v in initializers]
+        return ir.to_proto(_seen(model, inputs, twins, graph, ir_version))
     proto = ir.to_proto(_seen(model, inputs, (), (), ir_version))
-    _write(proto.graph, initializers, listed, graph)
+    _write(proto.graph, initializers, others, listed, graph)
     return proto
 
 
@@ -81,8 +84,9 @@ def _computed(graph: ir.Graph) -> Iterator[ir.Value]:
     return (v for node in graph for v in node.outputs)
 
 
-def _twin(value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+def _twin(value: ir.Value, proto: onnx.TensorProto) -> ir.Value:
     """``value`` with another tensor."""
+    tensor = ir.serde.deserialize_tensor(proto)
     twin = ir.Value(
         name=value.name, type=value.type, shape=value.shape, doc_string=value.doc_string, const_value=tensor
     )
@@ -143,7 +147,13 @@ def _sizes(value: ir.Value) -> Sequence[int] | None:
     return shape.numpy()
 
 
-def _write(proto: onnx.GraphProto, initializers: list[ir.Value], listed: set[str | None], graph: ir.Graph) -> None:
+def _write(
+    proto: onnx.GraphProto,
+    initializers: list[ir.Value],
+    others: Mapping[str | None, onnx.TensorProto],
+    listed: set[str | None],
+    graph: ir.Graph,
+) -> None:
     """Add constants, nodes and the types of values, as the library does and in its order."""
     types: dict[tuple[ir.DataType, Sequence[int]], onnx.TypeProto] = {}
     attributes: dict[tuple[object, ...], onnx.AttributeProto] = {}
@@ -182,7 +192,9 @@ def _write(proto: onnx.GraphProto, initializers: list[ir.Value], listed: set[str
         if value.name not in listed:
             note(value)
         tensor = value.const_value
-        if tensor is not None:
+        if value.name in others:
+            proto.initializer.append(others[value.name])
+        elif tensor is not None:
             tensor.name = value.name
             ir.serde.serialize_tensor_into(proto.initializer.add(), tensor)
     for node in graph:

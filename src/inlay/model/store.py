@@ -6,8 +6,11 @@ a store; a candidate is then a small file with external-data references, and wri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -30,6 +33,7 @@ class WeightStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / self.NAME
+        self._file: BinaryIO | None = None  # while many are put
         self._where: dict[str, tuple[int, int]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.path.write_bytes(b"")
@@ -38,12 +42,25 @@ class WeightStore:
         """Offset and length in bytes of the tensor called ``key``; ``data`` is called only the first time."""
         if key not in self._where:
             payload = data()
-            with self.path.open("ab") as file:
-                file.write(b"\0" * (-file.tell() % _ALIGN))
-                offset = file.tell()
+            with self.appending() as file:
+                gap = -file.tell() % _ALIGN
+                offset = file.tell() + gap
+                file.write(b"\0" * gap)
                 file.write(payload)
             self._where[key] = (offset, len(payload))
         return self._where[key]
+
+    @contextmanager
+    def appending(self) -> Iterator[BinaryIO]:
+        """Within this, the file is opened once for all that is put; what is put can be read afterwards."""
+        if self._file is not None:
+            yield self._file
+            return
+        with self.path.open("ab") as self._file:
+            try:
+                yield self._file
+            finally:
+                self._file = None
 
     def put_array(self, key: str, make: Callable[[], np.ndarray]) -> tuple[int, ...]:
         """Shape of the array called ``key``; ``make`` is called only the first time."""
@@ -76,21 +93,16 @@ def externalize_weights(model: ir.Model, store: WeightStore) -> onnx.ModelProto:
         ModelError: something was read that cannot be written.
     """
 
-    def stored(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        if tensor.nbytes < INLINE_BYTES or tensor.dtype is ir.DataType.STRING:
+    def stored(name: str, tensor: ir.TensorProtocol) -> ir.TensorProtocol | onnx.TensorProto:
+        dims = tensor.shape.numpy()
+        if tensor.dtype is ir.DataType.STRING or math.prod(dims) * tensor.dtype.bitwidth < 8 * INLINE_BYTES:
             return tensor
-        offset, length = store.put(f"float:{name}", tensor.tobytes)
-        return ir.ExternalTensor(
-            store.NAME,
-            offset,
-            length,
-            tensor.dtype,
-            shape=ir.Shape(tensor.shape.numpy()),
-            name=name,
-            base_dir=store.folder,
-        )
+        key = f"float:{name}"
+        store.put(key, tensor.tobytes)
+        return store.reference(key, name, tensor.dtype.value, tuple(dims))
 
-    return proto_with(model, stored)
+    with store.appending():
+        return proto_with(model, stored)
 
 
 def embed_weights(proto: onnx.ModelProto, store: WeightStore) -> onnx.ModelProto:
