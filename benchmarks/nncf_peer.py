@@ -82,6 +82,13 @@ class _Form(Protocol):
         """Whether two activations are multiplied."""
 
 
+def _feeds(arrays: dict[str, np.ndarray], ranks: dict[str, int]) -> list[dict[str, np.ndarray]]:
+    """The first samples, along an axis of their own, or that of the batch."""
+    arrays = {k: a if a.ndim > ranks[k] else a[:, None] for k, a in arrays.items()}
+    count = min(SAMPLES, *(len(a) for a in arrays.values()))
+    return [{k: a[i] for k, a in arrays.items()} for i in range(count)]
+
+
 class _OpenVino:
     """OpenVINO's own."""
 
@@ -92,8 +99,8 @@ class _OpenVino:
         importlib.import_module("openvino").save_model(model, str(path), compress_to_fp16=False)
 
     def feeds(self, model: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        count = min(SAMPLES, *(len(a) for a in arrays.values()))
-        return [{k: a[i : i + 1] for k, a in arrays.items()} for i in range(count)]
+        ranks = {n: len(i.get_partial_shape()) for i in model.inputs for n in i.get_names()}
+        return _feeds(arrays, ranks)
 
     def is_transformer(self, model: Any) -> bool:
         def activation(port: Any) -> bool:
@@ -119,11 +126,9 @@ class OnnxForm:
         importlib.import_module("onnx").save(model, str(path))
 
     def feeds(self, model: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """Along an axis of their own, or that of the batch."""
+        """The first samples."""
         ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in model.graph.input}
-        arrays = {k: a if a.ndim > ranks[k] else a[:, None] for k, a in arrays.items()}
-        count = min(SAMPLES, *(len(a) for a in arrays.values()))
-        return [{k: a[i] for k, a in arrays.items()} for i in range(count)]
+        return _feeds(arrays, ranks)
 
     def is_transformer(self, model: Any) -> bool:
         """Whether a MatMul reads no constant."""
