@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from inlay import api
@@ -154,6 +155,29 @@ def _bias(quantized: bool) -> Branch:
     return build
 
 
+def _joined(apart: bool) -> Branch:
+    def build(b: Handmade) -> None:
+        x = b.input(f"{b.branch}_x", (4, 8))
+        y = b.node(f"{b.branch}_op", "MatMul", [b.pair(x, "a"), b.stored("w", (8, 6))])
+        bias = b.constant(f"{b.branch}_b", b.rng.standard_normal(6).astype(np.float32))
+        b.end(b.node(f"{b.branch}_add", "Add", [b.pair(y, "y") if apart else y, bias]))
+
+    return build
+
+
+def _conv_bias(scale: float = 0.001, zero: int = 0, dtype: Any = np.int32) -> Branch:
+    """A Conv whose products have scale 0.05 * 0.02 = 0.001, with a quantized bias."""
+
+    def build(b: Handmade) -> None:
+        integers = b.constant(f"{b.branch}_b", b.rng.integers(-99, 99, 8).astype(dtype))
+        grid = [b.constant(f"{b.branch}_bs", np.float32(scale)), b.constant(f"{b.branch}_bz", dtype(zero))]
+        bias = b.node(f"{b.branch}_bias", "DequantizeLinear", [integers, *grid])
+        inputs = [b.pair(b.x(), "a"), b.stored("w", (8, 8, 3, 3)), bias]
+        b.end(b.pair(b.node(f"{b.branch}_op", "Conv", inputs, channels=8, pads=[1] * 4), "y"))
+
+    return build
+
+
 def _pool(scale: float) -> Branch:
     def build(b: Handmade) -> None:
         y = b.node(f"{b.branch}_op", "MaxPool", [b.pair(b.x(), "a")], kernel_shape=[2, 2])
@@ -211,6 +235,8 @@ FAULTS: Mapping[str, tuple[Branch, Branch]] = {
     "not-quantized": (_nothing, _plain),
     "float-weight": (_float_weight, _stored_weight),
     "float-bias": (_bias(False), _bias(True)),
+    "bias-scale": (_conv_bias(0.00102), _conv_bias(0.00101)),
+    "joined-add": (_joined(False), _joined(True)),
     "other-scale": (_pool(0.1), _pool(0.05)),
     "scale-axis": (_weight_axis(0), _weight_axis(1)),
     "int8-branches": (_branching(np.int8, 0), _branching(np.uint8, 128)),
@@ -218,8 +244,8 @@ FAULTS: Mapping[str, tuple[Branch, Branch]] = {
     "needs-rewrite": (_transposed, _plain),
     "unsupported": (_binary("Sub"), _binary("Add")),
 }
-APART = {"scale-shape", "several-scales"}
-"""They keep the whole model from being built or from running, so that they have tests of their own."""
+APART = {"scale-shape", "several-scales", "misread-bias"}
+"""They keep the whole model from being built or from running, or no operator in float: they have tests of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -330,3 +356,46 @@ def test_a_weight_behind_a_quantizer_may_have_a_scale_for_each_channel(tmp_path:
     onnx.save(b.model(), path)
     (conv,) = (o for o in api.explain(path).operators if o.name == "conv")
     assert [r.code for r in conv.reasons] == ["zero-point"]
+
+
+@pytest.mark.parametrize("bad", [_conv_bias(zero=5), _conv_bias(0.05, dtype=np.int8), _conv_bias(0.1)])
+def test_a_bias_of_another_zero_point_type_or_scale(bad: Branch, tmp_path: Path) -> None:
+    b = Handmade()
+    b.branch = "bad"
+    bad(b)
+    path = tmp_path / "bias.onnx"
+    onnx.save(b.model(), path)
+    found = api.explain(path)
+    (conv,) = (o for o in found.operators if o.name == "bad_op")
+    assert [(r.code, r.proof) for r in conv.reasons] == [("bias-scale", "alone")]
+    assert not any("bad_op" in n for n in found.notes)  # in float it computes what the file says
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.1])
+def test_a_bias_that_a_kernel_reads_at_another_scale_is_told(scale: float, tmp_path: Path) -> None:
+    """Gemm runs on integers with a bias of any scale, and computes something else: the runtime itself is the oracle."""
+    b = Handmade()
+    b.branch = "fc"
+    integers = b.constant("b", np.array([90, -80, 70, 60, -50, 40], np.int32))
+    grid = [b.constant("bs", np.float32(scale)), b.constant("bz", np.int32(0))]
+    bias = b.node("bias", "DequantizeLinear", [integers, *grid])
+    y = b.node("fc_op", "Gemm", [b.pair(b.input("x", (4, 8)), "a"), b.stored("w", (8, 6)), bias])
+    b.end(b.pair(y, "y"))
+    path = tmp_path / "misread.onnx"
+    onnx.save(b.model(), path)
+    feed = {"x": b.rng.standard_normal((4, 8)).astype(np.float32)}
+    fused, said = (_run(path, feed, level) for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"))
+    found = api.explain(path)
+    (fc,) = (o for o in found.operators if o.name == "fc_op")
+    assert fc.precision == "int8"
+    assert not fc.reasons
+    told = [n for n in found.notes if "fc_op" in n]
+    assert bool(told) == (np.abs(fused - said).max() > 0.1) == (scale != 0.001)
+    assert all("b at the scale of the products, which is off by up to 8.91" in n for n in told)
+
+
+def _run(path: Path, feed: Mapping[str, np.ndarray], level: str) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, dict(feed))[0])

@@ -9,6 +9,7 @@ from inlay.cli.terminal import Table
 from inlay.explain import policy
 from inlay.explain.explanation import Change, Explanation, Loss, Operator, Reason, Repair
 from inlay.quant.accuracy import EXACT_DB
+from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
 
 _ROWS = 12  # operators and conversions that are listed without --all
 _NAMES = 3  # operators that are named for a reason that many share
@@ -144,15 +145,18 @@ def _losses(found: Explanation) -> Iterator[str]:
     if found.sqnr_db is None:
         return
     yield ""
-    yield f"SQNR of the worst output against the float model in it: {found.sqnr_db:.1f} dB"
-    costly = [loss for loss in found.losses if loss.loss_db is not None and loss.loss_db >= policy.SHOWN_DB]
-    for loss in costly:
-        yield f"  {loss.loss_db:+6.1f} dB without rounding the {_named(loss)}"
+    shown = shown_sqnr(found.sqnr_db)
+    yield f"SQNR of the worst output against the float model in it, on {_samples(found.judged)}: {shown}"
+    costly = [(loss, db) for loss in found.losses if (db := loss.loss_db) is not None and db >= policy.SHOWN_DB]
+    for loss, gained_db in costly:
+        exact = found.sqnr_db + gained_db >= SHOWN_AS_EXACT_DB
+        yield f"  {'exact' if exact else f'{gained_db:+.1f} dB':>9} without rounding the {_named(loss)}"
     for loss in [] if costly else sorted(found.losses, key=lambda loss: loss.alone_db)[: policy.SHOWN_ALONE]:
-        yield f"  {loss.alone_db:6.1f} dB where only the {_named(loss)} are rounded"
+        yield f"  {shown_sqnr(loss.alone_db):>9} where only the {_named(loss)} are rounded"
     for several in found.together:
         if several.sqnr_db >= found.sqnr_db + policy.SHOWN_DB:
-            yield f"  {several.sqnr_db:6.1f} dB without rounding the {several.sources} that are the loudest alone"
+            shown = shown_sqnr(several.sqnr_db)
+            yield f"  {shown:>9} without rounding the {several.sources} that are the loudest alone"
 
 
 def _named(loss: Loss) -> str:
@@ -183,7 +187,11 @@ def _repair(done: Repair, every: bool) -> Iterator[str]:
 def _decibels(done: Repair) -> str:
     if done.repaired_db is None or done.repaired_db >= EXACT_DB:
         return f"as float (the given model: {done.given_db:.1f} dB)"
-    return f"{done.repaired_db:.1f} dB (the given model: {done.given_db:.1f} dB)"
+    return f"{done.repaired_db:.1f} dB on {_samples(done.judged)} (the given model: {done.given_db:.1f} dB)"
+
+
+def _samples(count: int) -> str:
+    return f"{count} sample{'s' if count != 1 else ''}"
 
 
 def _operators(found: Explanation) -> Iterator[str | Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +15,22 @@ import onnx_ir as ir
 
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
-from inlay.errors import ModelError, TargetError, UsageError
+from inlay.errors import InlayError, ModelError, TargetError, UsageError
 from inlay.explain import policy
 from inlay.explain.bound import Bounded, bound
 from inlay.explain.executed import Executed, executed, operators_of
 from inlay.explain.experiments import Laboratory, Proven, does_run, prove
 from inlay.explain.explanation import Explanation, Operator, Reason
-from inlay.explain.faults import Suspect, suspects
+from inlay.explain.faults import Suspect, misread, suspects
 from inlay.explain.losses import Losses, losses
 from inlay.explain.removal import timed
 from inlay.explain.waste import wasted
 from inlay.measure.client import Worker
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile
+from inlay.model.passes.constants import fold_constants, lift_constants
 from inlay.model.passes.names import fix_names
+from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.take_apart import holds_quantized
 from inlay.quant.extract import extract
@@ -70,6 +73,7 @@ def explain(
         plain, operators = given.clone(), known_operators()
         if quantized:
             write_plain(plain, operators)
+            plain = _with_constants(plain, folder)
         inside = extract(given, known_rewrites(), operators).model if quantized else given
         stage("profile the model as it is")
         found = suspects(plain.graph, build_graph(inside), rules, rows)
@@ -117,10 +121,15 @@ def explain(
             failed,
             None if mended is None else mended.total_ns / 1e6,
             rounding.sqnr_db,
+            rounding.judged,
             rounding.sources,
             rounding.together,
             at_most.bound,
-            notes=(*_notes(samples, runs.executed), *filter(None, [rounding.problem, at_most.problem])),
+            notes=(
+                *misread(plain.graph, rules, rows, runs.executed),
+                *_notes(samples, runs.executed),
+                *filter(None, [rounding.problem, at_most.problem]),
+            ),
         )
 
 
@@ -132,6 +141,14 @@ class _Runs:
     executed: Executed
     latency_ns: float
     factor: float = 1.0
+
+
+def _with_constants(model: ir.Model, folder: Path) -> ir.Model:
+    """``model`` with what runtimes compute as they load it: the bounds of a Clip and weights are constants in it."""
+    model, _ = lift_constants(model)
+    with contextlib.suppress(InlayError):  # what cannot be computed stays as it is
+        fold_constants(model, ConstantEvaluator(folder))
+    return model
 
 
 def _as_given(worker: Worker, model: ir.Model, rules: Rules, folder: Path, feed: Path) -> _Runs | TargetError:

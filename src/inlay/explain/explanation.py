@@ -176,6 +176,7 @@ class Repair:
         speedup: over the given model, paired in fresh processes; None where that does not run, or nothing was found.
         given_db: SQNR of the given model's worst output, against the model without its Q/DQ nodes.
         repaired_db: of the repaired one, on the same samples.
+        judged: how many these are.
         sha256: of the written file.
         problem: why nothing was written.
         changes: what is different, what brought most first.
@@ -186,6 +187,7 @@ class Repair:
     speedup: Interval | None
     given_db: float
     repaired_db: float | None
+    judged: int
     sha256: str = ""
     problem: str = ""
     changes: tuple[Change, ...] = ()
@@ -206,6 +208,7 @@ class Explanation:
         failed: why the model does not run as it is; the figures are then those of a model without that fault.
         mended_ms: kernels once every reason that can be mended is, with made-up scales; None where that was not tried.
         sqnr_db: of the worst output against the float model in it, on the samples; None without samples.
+        judged: the number of samples that this and what follows are of.
         losses: sources of rounding, the worst first.
         together: without several of them at once.
         bound: of a float model.
@@ -223,6 +226,7 @@ class Explanation:
     failed: str = ""
     mended_ms: float | None = None
     sqnr_db: float | None = None
+    judged: int = 0
     losses: tuple[Loss, ...] = ()
     together: tuple[Together, ...] = ()
     bound: Bound | None = None
@@ -255,6 +259,7 @@ class Explanation:
             "waste": [asdict(w) for w in self.waste],
             "accuracy": {
                 "sqnr_db": self.sqnr_db,
+                "samples": self.judged,
                 "losses": [asdict(loss) for loss in self.losses],
                 "together": [asdict(found) for found in self.together],
             },

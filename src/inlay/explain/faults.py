@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from inlay.explain.executed import operators_of
+from inlay.explain import policy
+from inlay.explain.executed import Executed, operators_of
 from inlay.model.graph import Graph
 from inlay.quant.site import Site
 from inlay.space.rules import Rules, no_form_of
@@ -62,9 +63,21 @@ def suspects(graph: ir.Graph, plain: Graph, rules: Rules, rows: Sequence[Precond
     return found
 
 
+def misread(graph: ir.Graph, rules: Rules, rows: Sequence[Precondition], ran: Executed) -> tuple[str, ...]:
+    """What ``ran`` on integers and computes something else than the nodes of ``graph`` say, each with what to do."""
+    sites = [Site(node, rules) for node in operators_of(graph) if ran.is_low(str(node.name))]
+    found = [(row, site, row.fault_at(site)) for site in sites for row in rows if row.runs]
+    told = [f"{text}; {row.advice_at(site)}" for row, site, text in found if text is not None]
+    others = len(told) - policy.MISREAD_LISTED
+    return (*told[: policy.MISREAD_LISTED], *([f"so do {others} other operators"] if others > 0 else []))
+
+
 def _faults(site: Site, rows: Sequence[Precondition]) -> list[Fault]:
+    """The rows that keep an operator in float."""
     found = []
     for row in rows:
+        if row.runs:
+            continue
         text = row.fault_at(site)
         if text is not None:
             found.append(Fault(row, text, row.advice_at(site)))

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from inlay.data import Samples, save_feed
+from inlay.data import Samples, evenly_spaced, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import InlayError, TargetError
 from inlay.explain import policy
@@ -47,12 +47,14 @@ class Losses:
 
     Attributes:
         sqnr_db: of the given model's worst output against the float model in it, as the target computes both.
+        judged: the number of samples that it is of.
         sources: the worst first.
         together: without several of them at once.
         problem: why something could not be found out.
     """
 
     sqnr_db: float | None
+    judged: int = 0
     sources: tuple[Loss, ...] = ()
     together: tuple[Together, ...] = ()
     problem: str = ""
@@ -72,7 +74,7 @@ def losses(
         deadline: sources that are left then are not probed.
     """
     folder.mkdir()
-    some = samples.part(range(min(len(samples), policy.LOSS_SAMPLES)))
+    some = samples.part(evenly_spaced([*range(len(samples))], min(len(samples), policy.LOSS_SAMPLES)))
     try:
         apart = take_apart(file, some.feeds, folder)
         assert apart is not None
@@ -86,7 +88,8 @@ def losses(
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
         graph = prepared.graph
         whole = Placement((p, t if graph.is_constant(graph.value_of(p)) else own) for p, t in sites.items())
-        return _probed(sqnr, probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
+        found = _probed(sqnr, probe, whole, dict(_sources(prepared.graph, prepared.units, whole)), deadline)
+        return replace(found, judged=len(some))
     except InlayError as error:
         return Losses(None, problem=f"nothing is said of single sources of rounding: {error}")
 
@@ -171,7 +174,7 @@ def _probed(
     problem = (
         f"there was no time to try {missed} of {len(sources)} sources of rounding: give --budget" if missed else ""
     )
-    return Losses(sqnr_db, tuple(found), tuple(together), problem)
+    return Losses(sqnr_db, 0, tuple(found), tuple(together), problem)
 
 
 def _spread(keys: Sequence[T]) -> list[T]:

@@ -68,3 +68,6 @@ SHOWN_ALONE = 5
 
 BOUND_SAMPLES = 2
 """Samples that make the ranges of a model whose kernels are timed: they do not depend on them."""
+
+MISREAD_LISTED = 3
+"""Operators that compute something else than the file says, by name; the others are counted."""

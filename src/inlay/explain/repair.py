@@ -92,6 +92,7 @@ def repair(
         work = Path(name)
         subject = _subject(file, spec, samples, worker, work)
         given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
+        judged = len(subject.samples)
         config = TuneConfig(
             target=spec,
             bound=Bound(min_sqnr_db=given_db - margin),
@@ -121,8 +122,8 @@ def repair(
         if best is not None:
             publish(best[2], out)
             written = load(out)
-            return Repair(str(out), True, best[0], given_db, best[1], written.sha256), written
-    return Repair(str(out), False, None, given_db, None, "", problem), None
+            return Repair(str(out), True, best[0], given_db, best[1], judged, written.sha256), written
+    return Repair(str(out), False, None, given_db, None, judged, "", problem), None
 
 
 def _subject(file: ModelFile, spec: TargetSpec, samples: Samples, worker: Worker, work: Path) -> _Subject:

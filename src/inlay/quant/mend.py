@@ -116,7 +116,8 @@ def _read_constant(site: Site, read: Read, array: np.ndarray, dtype: ir.DataType
     largest = float(np.abs(array).max(initial=0.0)) or 1.0
     scale = np.asarray(largest / (2**20 if dtype is ir.DataType.INT32 else 127.0), np.float32)
     if dtype is ir.DataType.INT32:
-        scale = _bias_scale(site, scale)
+        products = product_scale(site)
+        scale = scale if products is None else products
     integers = np.clip(np.round(array / scale) + zero, info.min, info.max).astype(info.dtype)
     name = f"{read.value.name}_quantized"
     zeros = np.full(scale.shape, zero, info.dtype)
@@ -128,13 +129,31 @@ def _read_constant(site: Site, read: Read, array: np.ndarray, dtype: ir.DataType
     site.node.replace_input_with(read.slot, node.outputs[0])
 
 
-def _bias_scale(site: Site, otherwise: np.ndarray) -> np.ndarray:
-    """That of the products that a bias is added to, for each channel where the weight has one; else ``otherwise``."""
-    weight = None if site.weight is None else site.weight.grid
-    factors = [read.grid for read in site.activations]
-    if weight is None or not weight.per_channel or not factors or factors[0] is None or factors[0].per_channel:
-        return otherwise
-    return np.asarray(factors[0].scale.reshape(()) * weight.scale.reshape(-1), np.float32)
+def product_scale(site: Site) -> np.ndarray | None:
+    """The scale of the products that a bias is added to: input's times weight's, for each channel where it has several.
+
+    None where one of the two is float, or computed, or the input has several.
+    """
+    now = Site(site.node, site.rules)  # what was mended since ``site`` was looked at counts
+    read = now.read(now.rule.weight)  # also of a float constant behind a Q, as ModelOpt writes it
+    weight = None if read is None else read.grid
+    given = now.activations[0].grid if now.activations else None
+    if weight is None or given is None or given.scale.size > 1:
+        return None
+    scale = np.asarray(given.scale.reshape(()) * weight.scale, np.float32)
+    return scale if scale.size > 1 else scale.reshape(())
+
+
+def requantize_bias(site: Site) -> None:
+    """Give a quantized bias the scale of the products and int32, so that it stays as near to its values as it can."""
+    bias, scale = site.bias, product_scale(site)
+    if bias is None or bias.dequantizer is None or bias.grid is None or scale is None or not bias.is_constant:
+        return
+    stored, grid = bias.dequantizer.inputs[0], bias.grid
+    assert stored is not None
+    assert stored.const_value is not None
+    array = (np.asarray(stored.const_value.numpy()).astype(np.float64) - grid.zero.reshape(-1)) * grid.scale.reshape(-1)
+    _read_constant(site, bias, array.astype(np.float32), ir.DataType.INT32)
 
 
 def _dequantized(site: Site, value: ir.Value, quantizer: ir.Node | None, at_least: bool = False) -> ir.Value:

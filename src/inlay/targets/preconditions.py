@@ -31,6 +31,7 @@ class Precondition:
         ops: the operators that it is about; None for all with a row in the rules.
         alone: where it is not met, the rows behind it say nothing.
         exact: the mend changes no number that the model computes.
+        runs: where it is not met, the operator runs on integers all the same, and computes something else.
         source: where it is known from.
     """
 
@@ -42,6 +43,7 @@ class Precondition:
     ops: frozenset[str] | None = None
     alone: bool = False
     exact: bool = False
+    runs: bool = False
     source: str = ""
 
     def fault_at(self, site: Site) -> str | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from inlay.quant.mend import make_unsigned, one_scale, set_grid
+from inlay.quant.mend import make_unsigned, one_scale, product_scale, requantize_bias, set_grid
 from inlay.quant.site import Grid, Read, Result, Site, grid_of, readers_behind
 from inlay.targets.onnxruntime.rules import WRITTEN_AS
 from inlay.targets.preconditions import (
@@ -33,6 +34,7 @@ from inlay.targets.preconditions import (
 _LIMITS = {ir.DataType.UINT8: (0, 255), ir.DataType.INT8: (-128, 127)}
 _SCALARS = frozenset({"Add", "Mul", "AveragePool"})
 _BINARY = frozenset({"Add", "Mul", "Concat"})
+_BIAS_RELATIVE, _BIAS_ABSOLUTE = 0.01, 1e-6  # how far the scale of Conv's bias may be off; of Gemm's nothing is asked
 _SOURCE = "QDQ selectors, checked against 1.31.1"
 
 
@@ -192,6 +194,72 @@ def _unsigned_constants(site: Site) -> None:
             make_unsigned(read.dequantizer)
 
 
+def _joined_add(site: Site) -> str | None:
+    for result in site.results:
+        if result.quantizers or result.is_output or len(result.floats) != 1 or len(result.value.uses()) != 1:
+            continue
+        (add,) = result.floats
+        others = [v for v in add.inputs if v is not None and v is not result.value]
+        if add.op_type == "Add" and any(v.const_value is not None for v in others):
+            return f"the runtime joins it with {named(add)} into a Gemm, whose bias is float"
+    return None
+
+
+def _bias_grids(site: Site) -> tuple[Grid, np.ndarray] | None:
+    """The grid of a quantized bias, and the scale of the products, where both are known."""
+    grid, products = None if site.bias is None else site.bias.grid, product_scale(site)
+    if grid is None or products is None or len({1, products.size, grid.scale.size}) > 2:
+        return None
+    return grid, products.reshape(-1)
+
+
+def _other_bias(site: Site) -> str | None:
+    found = _bias_grids(site)
+    if found is None or site.bias is None:
+        return None
+    grid, products = found
+    if grid.dtype is not ir.DataType.INT32:
+        return f"its bias {site.bias.name} is {grid.dtype.name.lower()}, not int32"
+    if site.node.op_type != "Conv":
+        return None
+    if grid.zero.any():
+        return f"the zero point of its bias {site.bias.name} is not 0"
+    scales = grid.scale.reshape(-1)
+    off = np.abs(scales - products) > _BIAS_ABSOLUTE + _BIAS_RELATIVE * products
+    if not off.any():
+        return None
+    at = int(np.argmax(off))
+    scale, product = (float(np.broadcast_to(a, off.shape)[at]) for a in (scales, products))
+    return f"its bias {site.bias.name} has scale {scale:.3g}, and not input's times weight's, {product:.3g}"
+
+
+def _misread_bias(site: Site) -> str | None:
+    found = _bias_grids(site)
+    if found is None or site.bias is None or site.bias.dequantizer is None:
+        return None
+    grid, products = found
+    stored = site.bias.dequantizer.inputs[0]
+    if grid.dtype is not ir.DataType.INT32 or stored is None or stored.const_value is None:
+        return None
+    integers = np.asarray(stored.const_value.numpy()).astype(np.float64)
+    said = (integers - grid.zero.reshape(-1)) * grid.scale.reshape(-1)
+    off, largest = (float(np.abs(a).max(initial=0.0)) for a in (said - integers * products, said))
+    if off < _least_error(site, largest):
+        return None
+    return (
+        f"{named(site.node)} runs on integers and does not compute what the file says: the kernel reads its bias "
+        f"{site.bias.name} at the scale of the products, which is off by up to {off:.3g} (its largest "
+        f"value is {largest:.3g})"
+    )
+
+
+def _least_error(site: Site, largest: float) -> float:
+    """Of a bias, that counts: a step of the result; where that is float, as much as the scale may be off elsewhere."""
+    grids = [grid_of(q) for r in site.results for q in r.quantizers]
+    steps = [float(g.scale.max()) for g in grids if g is not None and g.scale.size]
+    return min(steps) if steps else _BIAS_RELATIVE * largest + _BIAS_ABSOLUTE
+
+
 def _other_grids(site: Site) -> str | None:
     if not site.rule.moves_data or not site.activations or site.activations[0].grid is None:
         return None
@@ -221,8 +289,16 @@ _ROWS = (
     NOT_QUANTIZED,
     FLOAT_INPUT,
     FLOAT_WEIGHT,
-    FLOAT_BIAS,
+    replace(FLOAT_BIAS, ops=frozenset({"Gemm"})),
     NO_QUANTIZER,
+    Precondition(
+        "joined-add",
+        _joined_add,
+        cover_results,
+        "set a Q/DQ pair behind {node}, or write both as one Gemm with an int32 bias, as inlay does",
+        ops=frozenset({"MatMul"}),
+        source=_SOURCE,
+    ),
     Precondition("two-quantizers", several_quantizers, join_all, "keep one Q behind {node}", source=_SOURCE),
     Precondition("float-reader", float_reader, cover_results, "let all readers of {value} read its DQ", source=_SOURCE),
     Precondition("graph-output", is_graph_output, cover_results, "let the output {value} be the DQ's", source=_SOURCE),
@@ -234,6 +310,23 @@ _ROWS = (
         source=_SOURCE,
     ),
     Precondition("other-scale", _other_grids, _same_grids, "give {value} the scale of the input", source=_SOURCE),
+    Precondition(
+        "bias-scale",
+        _other_bias,
+        requantize_bias,
+        "quantize the bias of {node} to int32 with zero point 0, at the scale of its input times that of its weight",
+        ops=frozenset({"Conv", "Gemm"}),
+        source=_SOURCE,
+    ),
+    Precondition(
+        "misread-bias",
+        _misread_bias,
+        requantize_bias,
+        "quantize the bias of {node} at the scale of its input times that of its weight, or leave it float",
+        ops=frozenset({"Conv", "Gemm"}),
+        runs=True,
+        source=_SOURCE,
+    ),
     Precondition(
         "scale-axis",
         _wrong_axis,
