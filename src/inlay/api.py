@@ -39,18 +39,18 @@ from inlay.prepare.model import prepare
 from inlay.prepare.options import check_sqnr, documented
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space
-from inlay.run import calibrate_machine as _calibrate
-from inlay.run import quantize as _run_quantize
 from inlay.run import select as _run_select
 from inlay.run import tune as _run_tune
-from inlay.run.calibrate_machine import Calibrated
 from inlay.run.call import Batch, DataSource, Given, GivenOptions, Sizes, files_in, request_of, seconds_of
 from inlay.run.compare import BenchRow, compare, load_all
 from inlay.run.inputs import RANDOM_SAMPLES
 from inlay.run.inspection import DryRun, Inspection, inspection, quantizable_in
 from inlay.run.inspection import dry_run as _dry_run
+from inlay.run.instant import calibrate_machine as _calibrate
+from inlay.run.instant import quantize as _run_quantize
+from inlay.run.instant.calibrate_machine import Calibrated
+from inlay.run.instant.quantize import Quantized
 from inlay.run.progress import Logged, Progress
-from inlay.run.quantize import Quantized
 from inlay.run.result import TuneResult
 from inlay.run.select import Selected
 from inlay.space.recipe import Recipe

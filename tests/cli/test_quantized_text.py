@@ -9,8 +9,8 @@ import pytest
 
 from inlay.cli.render import quantized
 from inlay.quant.plain_graph import Leftover
-from inlay.run.by_costs import ByCosts
-from inlay.run.quantize import Quantized
+from inlay.run.instant.by_costs import ByCosts
+from inlay.run.instant.quantize import Quantized
 from inlay.trial import Accuracy, Interval
 
 EXACT = Accuracy(feasible=True, sqnr_db=300.0, samples=12)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -24,8 +23,8 @@ class HalfWritten:
 
 def command():
     half_written = HalfWritten()
-    print("up", flush=True)
     try:
+        print("up", flush=True)
         if sys.argv[1:] != ["alone"]:
             time.sleep(60)
     finally:
@@ -45,7 +44,6 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    time.sleep(0.05)  # into its sleep
     return process
 
 

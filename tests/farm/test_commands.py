@@ -13,7 +13,7 @@ from inlay.cli import commands
 from inlay.errors import NoDevice
 from inlay.farm.device import Answer, Device
 from inlay.farm.lab import resource_of
-from inlay.run import quantize as quantizing
+from inlay.run.instant import quantize as quantizing
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.search.cost_table import CostTable, Fit
 from inlay.space.recipe import Recipe

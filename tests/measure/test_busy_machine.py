@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from inlay.measure.client import Worker
 from inlay.measure.stats import speedup
 from inlay.prepare.config import TuneConfig
-from inlay.run.contenders import Entry, gain
+from inlay.run.confirm.contenders import Entry, gain
+from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.evaluate import Candidate
-from inlay.run.fresh_readings import FreshReadings
 from inlay.targets.base import Artifact
 from inlay.trial import Failed, Interval, Proposal, Trial
 from inlay.types import Placement

@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 import inlay
 from inlay.measure.journal import Journal
-from inlay.run.evidence import EVIDENCE, NodeFacts, RegionFacts, UnitFacts
 from inlay.run.facts import PROFILE
+from inlay.run.outcome.evidence import EVIDENCE, NodeFacts, RegionFacts, UnitFacts
 from inlay.targets.base import KernelTime
 from tests.report.conftest import HOSTILE
 

@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.run.confirm import Confirmed
-from inlay.run.contenders import Entry
-from inlay.run.delivered import best_of, ratio_of
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.delivered import best_of, ratio_of
+from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort
 from inlay.run.result import Best
-from inlay.run.verification import Rejected
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial

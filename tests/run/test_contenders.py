@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inlay.run.contenders import (
-    MOST_CONTENDERS,
+from inlay.run.confirm.contenders import (
     TIE,
     Entry,
     champion_of,
@@ -21,6 +20,7 @@ from inlay.run.contenders import (
     open_cases,
 )
 from inlay.run.evaluate import Candidate
+from inlay.run.plan import MOST_CONTENDERS
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement, Port, QType

@@ -19,8 +19,8 @@ import onnx
 import pytest
 
 import inlay
-from inlay.run.contenders import Entry
-from inlay.run.verification import Verifier
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.verification import Verifier
 from inlay.targets.base import TargetSpec
 from inlay.targets.null import price
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr

@@ -16,9 +16,9 @@ from inlay.errors import NoDevice, RunFailed, TargetError
 from inlay.measure.client import Timing, Worker
 from inlay.measure.lab import StartWorker
 from inlay.prepare.config import TuneConfig
-from inlay.run.contenders import Entry
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.evaluate import Candidate
-from inlay.run.fresh_readings import FreshReadings
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Failed, Proposal, Trial
 from inlay.types import Placement

@@ -18,9 +18,9 @@ from inlay.errors import Crashed, UsageError
 from inlay.farm import lab
 from inlay.measure.client import Timing, Worker
 from inlay.measure.lab import Lab
-from inlay.run import calibrate_machine as calibration
+from inlay.run.instant import calibrate_machine as calibration
+from inlay.run.instant.quantize import Quantized
 from inlay.run.machine_costs import read_costs, write_costs
-from inlay.run.quantize import Quantized
 from inlay.search import policy
 from inlay.search.cost_table import CostTable, Fit
 from inlay.search.workload import Workload

@@ -10,12 +10,12 @@ from typing import cast
 
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound
-from inlay.run.confirm import Confirmed
+from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.verification import Rejected
 from inlay.run.evaluate import Candidate
-from inlay.run.notes import notes_for
+from inlay.run.outcome.notes import notes_for
 from inlay.run.robustness import Robustness
 from inlay.run.stress import Losses
-from inlay.run.verification import Rejected
 from inlay.space.rules import OpRule
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,10 @@ MAX_LINES = 400
 """Of a file: what can be read in one sitting."""
 MAX_LOOSE = 10
 """Modules directly in the package's root."""
-MAX_PACKAGES = 34
+MAX_ROOMS = 20
+"""Packages in the root."""
+MAX_FILES = 30
+"""In one folder: what fits on a page of the plan."""
 
 RUNTIME = re.compile(r"onnx[ _-]?runtime|openvino|tensorrt|ethos|\bvela\b|\bqnn|\bort\b|_ort\b|\bort_", re.IGNORECASE)
 """Names of runtimes and of what compiles for them."""
@@ -189,14 +193,17 @@ def runtime_names(root: Path, rooms: Iterable[str], allowed: Iterable[str] = ())
 
 
 def too_large(root: Path) -> list[str]:
-    """Files with too many lines, a root with too many modules, a tree with too many packages."""
+    """Files with too many lines, folders with too many files, a root with too many modules or packages."""
     lines = {path: len((root / path).read_text(encoding="utf8").splitlines()) for path in files(root)}
     found = [f"{path} has {n} lines" for path, n in lines.items() if n > MAX_LINES]
     loose = [path for path in lines if "/" not in path]
     if len(loose) > MAX_LOOSE:
         found.append(f"{len(loose)} modules in the root")
-    count = len(packages(root))
-    return [*found, *([f"{count} packages"] if count > MAX_PACKAGES else [])]
+    rooms = [path for path in packages(root) if "/" not in path and path != "."]
+    if len(rooms) > MAX_ROOMS:
+        found.append(f"{len(rooms)} rooms")
+    folders = Counter(path.rpartition("/")[0] for path in lines)
+    return [*found, *(f"{count} files in {folder}" for folder, count in folders.items() if count > MAX_FILES)]
 
 
 def without_contents(root: Path) -> list[str]:

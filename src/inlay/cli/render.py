@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from inlay.cli.terminal import Table
-from inlay.run.calibrate_machine import Calibrated
 from inlay.run.compare import BenchRow
-from inlay.run.quantize import Quantized
+from inlay.run.instant.calibrate_machine import Calibrated
+from inlay.run.instant.quantize import Quantized
 from inlay.run.result import AnchorResult, Best, TuneResult
 from inlay.run.select import Selected
 from inlay.search.baselines import ORIGINAL

@@ -8,7 +8,7 @@ from typing import Any
 from inlay.report.folder import FinishedRun
 from inlay.report.kernels import NONE, UnitRow, prices
 from inlay.report.layered import layers_of, positions
-from inlay.run.evidence import Evidence
+from inlay.run.outcome.evidence import Evidence
 
 
 def drawing(run: FinishedRun, evidence: Evidence, units: Sequence[UnitRow]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from inlay.errors import JournalError, ModelError, UsageError
 from inlay.files import refuse_overwriting, replacing
 from inlay.report.folder import FinishedRun, read_run, refusing_damage
 from inlay.report.kernels import unit_rows
-from inlay.run.evidence import FLOAT, Evidence
 from inlay.run.finished import inputs_of
+from inlay.run.outcome.evidence import FLOAT, Evidence
 from inlay.trial import Failed, Measured
 
 _QUANT_TYPES = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16", "uint16": "QUInt16"}

@@ -13,8 +13,8 @@ from jinja2 import TemplateError
 
 from inlay.errors import JournalError
 from inlay.measure.journal import Journal, Record
-from inlay.run.evidence import EVIDENCE, Evidence
 from inlay.run.facts import PROFILE, SIZE
+from inlay.run.outcome.evidence import EVIDENCE, Evidence
 from inlay.targets.base import KernelTime
 from inlay.trial import Measured
 

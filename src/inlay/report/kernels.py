@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from inlay.report.folder import FinishedRun
-from inlay.run.evidence import FLOAT, Evidence, UnitFacts
+from inlay.run.outcome.evidence import FLOAT, Evidence, UnitFacts
 from inlay.space.units import STATIC
 from inlay.targets.base import KernelTime
 

@@ -19,7 +19,7 @@ from inlay.report.drawing import drawing
 from inlay.report.folder import FinishedRun, read_run, refusing_damage
 from inlay.report.kernels import KINDS, spent, unit_rows
 from inlay.report.points import front, ratio, sentinel, trace
-from inlay.run.evidence import Evidence
+from inlay.run.outcome.evidence import Evidence
 from inlay.search.baselines import ORIGINAL
 from inlay.trial import SHOWN_AS_EXACT_DB, shown_sqnr
 

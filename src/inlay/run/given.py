@@ -13,12 +13,12 @@ from inlay.data import save_feed, shapes_of
 from inlay.errors import Late, TargetError, TimedOut, UsageError
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import EXACT_DB, Judge
-from inlay.run.assemble import assemble
-from inlay.run.confirm import Confirmed
-from inlay.run.contenders import Entry
-from inlay.run.delivered import best_of
+from inlay.run.confirm.contenders import Entry
+from inlay.run.confirm.decision import Confirmed
+from inlay.run.confirm.delivered import best_of
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS
+from inlay.run.outcome.assemble import assemble
 from inlay.run.plan import Effort
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session

@@ -19,8 +19,12 @@ from inlay.errors import TooShort
 from inlay.measure import policy
 from inlay.measure.race import Protocol
 from inlay.prepare.config import TuneConfig
-from inlay.run.contenders import MOST_CONTENDERS, QUICK_CONTENDERS, QUICK_NS
 
+MOST_CONTENDERS = 5
+"""Candidates of the search that are measured again, the given model aside."""
+QUICK_CONTENDERS, QUICK_NS = 8, 20e6
+"""Where the given model takes less than so many nanoseconds, more contenders cost little. The best of many noisy
+readings owe their place to luck in part: the more are measured again, the likelier a sound one is among them."""
 _EQUALIZATION_SHARE = 0.25
 """Of the time that the least confirmation leaves: a model may do without."""
 _CALIBRATION_SHARE = 0.35

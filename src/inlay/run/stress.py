@@ -9,7 +9,7 @@ from functools import partial
 from inlay.calibrate import policy
 from inlay.data import Samples, StressSet, bound, input_specs
 from inlay.errors import InlayError
-from inlay.run.confirm import Confirmed
+from inlay.run.confirm.decision import Confirmed
 from inlay.run.facts import VARIATIONS
 from inlay.run.robustness import Robustness, StressTest, variations_of
 from inlay.run.session import Session

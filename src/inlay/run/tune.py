@@ -19,24 +19,25 @@ from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
-from inlay.run.assemble import assemble
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
-from inlay.run.confirm import Confirmation, Confirmed
-from inlay.run.contenders import QUICK_CONTENDERS, contenders_of
-from inlay.run.crossfit import cross_fitted
-from inlay.run.cuts import cuts
+from inlay.run.confirm.contenders import contenders_of
+from inlay.run.confirm.crossfit import cross_fitted
+from inlay.run.confirm.decision import Confirmation, Confirmed
+from inlay.run.confirm.verification import Unseen
 from inlay.run.evaluate import Evaluator
-from inlay.run.evidence import EVIDENCE, evidence_of
 from inlay.run.facts import SENSITIVITY
 from inlay.run.given import Given, evaluator_of, given_alone, run_given
 from inlay.run.inputs import TuneRequest
-from inlay.run.memory import measure_memory
-from inlay.run.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.oracles import GuidedSetup, guided_report
+from inlay.run.outcome.assemble import assemble
+from inlay.run.outcome.cuts import cuts
+from inlay.run.outcome.evidence import EVIDENCE, evidence_of
+from inlay.run.outcome.memory import measure_memory
+from inlay.run.outcome.notes import PROFILES_COMPARED, compare_profiles, notes_for
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
-from inlay.run.plan import efforts
+from inlay.run.plan import QUICK_CONTENDERS, efforts
 from inlay.run.preparation import prepare_model, without_outliers
 from inlay.run.progress import Progress
 from inlay.run.result import TuneResult, not_measured, write_json
@@ -45,7 +46,6 @@ from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
 from inlay.run.stress import calibration_stress, losses, stress_test
 from inlay.run.tuned_for import elsewhere, facts_of
-from inlay.run.verification import Unseen
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
 from inlay.targets.base import Capabilities

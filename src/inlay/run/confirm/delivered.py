@@ -10,7 +10,7 @@ import onnx
 from inlay.data import Workload
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
-from inlay.run.contenders import Entry
+from inlay.run.confirm.contenders import Entry
 from inlay.run.result import Best, ShapeFigures
 from inlay.trial import Accuracy, Interval, Measured
 

@@ -12,7 +12,7 @@ from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Worker
 from inlay.quant.accuracy import Bound, Judge, Metric, Outputs
-from inlay.run.contenders import Entry
+from inlay.run.confirm.contenders import Entry
 from inlay.run.evaluate import Candidate
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Failed, Measured

@@ -6,7 +6,7 @@ own blocks and those of the search. Of equally fast ones it takes the most accur
 beside the given model, float and the best anchor. Only its blocks decide and are reported, so that no figure profits
 from having been chosen for being good. An open case is measured on, and looked at once more. The chosen model is
 delivered where it beats both the given model and float with an error of at most
-:data:`~inlay.run.contenders.FALSE_ACCEPT`, and the best anchor is not clearly faster.
+:data:`~inlay.run.confirm.contenders.FALSE_ACCEPT`, and the best anchor is not clearly faster.
 
 Where all contenders fail on the verification samples, another anchor, or a candidate that is as much more accurate as
 they would have had to be, takes their place: the fastest by the readings of the search.
@@ -33,8 +33,7 @@ from inlay.measure.stats import LEVEL
 from inlay.model.load import file_sha256
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.config import TuneConfig
-from inlay.run.contenders import (
-    QUICK_CONTENDERS,
+from inlay.run.confirm.contenders import (
     TIE,
     Entry,
     champion_of,
@@ -46,13 +45,13 @@ from inlay.run.contenders import (
     open_cases,
     promise,
 )
-from inlay.run.delivered import best_of, by_shape, ratio_of
+from inlay.run.confirm.delivered import best_of, by_shape, ratio_of
+from inlay.run.confirm.fresh_readings import FreshReadings
+from inlay.run.confirm.verification import Rejected, Unseen, Verifier, least_db
 from inlay.run.evaluate import Candidate
-from inlay.run.fresh_readings import FreshReadings
 from inlay.run.outputs import install
-from inlay.run.plan import Costs, Effort, Plan
+from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan
 from inlay.run.result import Best
-from inlay.run.verification import Rejected, Unseen, Verifier, least_db
 from inlay.targets.base import Artifact
 from inlay.trial import Interval, Measured
 from inlay.types import Placement
@@ -94,7 +93,7 @@ class Confirmed:
         """SQNR on the selection samples that another search must ask for; None where none would help.
 
         Args:
-            bound_db: as for :meth:`~inlay.run.verification.Rejected.least_db`.
+            bound_db: as for :meth:`~inlay.run.confirm.verification.Rejected.least_db`.
         """
         return least_db(self.rejected, bound_db)
 

@@ -9,14 +9,11 @@ import numpy as np
 
 from inlay.measure.stats import LEVEL, speedup
 from inlay.run.evaluate import Candidate
+from inlay.run.plan import MOST_CONTENDERS
 from inlay.targets.base import Artifact
 from inlay.trial import Interval, Measured
 from inlay.types import Placement
 
-MOST_CONTENDERS = 5
-QUICK_CONTENDERS, QUICK_NS = 8, 20e6
-"""Where the given model takes less than so many nanoseconds, more contenders cost little. The best of many noisy
-readings owe their place to luck in part: the more are measured again, the likelier a sound one is among them."""
 FALSE_ACCEPT = 0.002
 """Chance that a finalist which is no faster is delivered all the same; there are at most two besides float."""
 LOOK_LEVEL = 1.0 - 2.0 * FALSE_ACCEPT / 2

@@ -9,7 +9,7 @@ from typing import Any
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.measure.journal import Journal
 from inlay.model.store import model_bytes
-from inlay.run.confirm import Confirmed
+from inlay.run.confirm.decision import Confirmed
 from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import CHOICE, MEMORY, SIZE
 from inlay.run.inputs import RunInputs

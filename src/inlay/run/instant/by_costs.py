@@ -22,8 +22,8 @@ from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import halves
 from inlay.quant.observers import Method
-from inlay.run.instant import Choice, Instant
-from inlay.run.one_shot import Chosen, OneShot
+from inlay.run.instant.one_shot import Chosen, OneShot
+from inlay.run.instant.proposal import Choice, Instant
 from inlay.search import policy
 from inlay.search.cost_table import CostTable
 from inlay.targets.base import Artifact

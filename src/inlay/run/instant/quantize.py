@@ -23,9 +23,9 @@ from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain_graph import Leftover
-from inlay.run.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
+from inlay.run.instant.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
+from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
 from inlay.run.machine_costs import read_costs
-from inlay.run.one_shot import Chosen, OneShot, in_reference
 from inlay.run.outputs import publish
 from inlay.run.robustness import Robustness, variations_of
 from inlay.run.tuned_for import elsewhere

@@ -24,7 +24,7 @@ from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
 from inlay.quant.tolerance import samples_needed, state
-from inlay.run.confirm import Confirmed
+from inlay.run.confirm.decision import Confirmed
 from inlay.run.facts import CHOICE
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL

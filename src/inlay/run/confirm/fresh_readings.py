@@ -22,7 +22,7 @@ from inlay.measure.client import Limit, Timing, joined
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.stats import LEVEL, MIN_PAIRS, speedup
 from inlay.prepare.config import TuneConfig
-from inlay.run.contenders import Entry
+from inlay.run.confirm.contenders import Entry
 
 _RESERVE = 4.0
 """Times the seconds of one process that must be left for its preempted blocks to be measured again."""
