@@ -12,7 +12,9 @@ import pytest
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 PROGRAM = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, and nohup SIGHUP
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 from inlay.cli.commands import run
 from inlay.cli.start import end_in_order
 from inlay.errors import DataError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +13,18 @@ import numpy as np
 import onnx
 import pytest
 
+from inlay.data import Samples
+from inlay.deadline import Deadline
+from inlay.measure.client import Worker
+from inlay.quant.accuracy import Bound
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.confirm.delivered import best_of, ratio_of
-from inlay.run.confirm.verification import Rejected
+from inlay.run.confirm.verification import Rejected, Verifier
 from inlay.run.evaluate import Candidate
 from inlay.run.plan import Effort
 from inlay.run.result import Best
+from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
 from inlay.testing import Builder
 from inlay.trial import Accuracy, Failed, Interval, Latency, Measured, Proposal, Trial
@@ -38,7 +44,7 @@ def outside(sqnr_db: float) -> Accuracy:
 
 
 def confirmed(*found: Rejected) -> Confirmed:
-    return Confirmed(cast(Best, SimpleNamespace()), 1.0, FILE.path, Placement(), found, Effort(5, 1, 3, 8))
+    return Confirmed(cast(Best, SimpleNamespace(is_float=True)), 1.0, FILE.path, Placement(), found, Effort(5, 1, 3, 8))
 
 
 def test_the_next_attempt_asks_for_what_was_missing() -> None:
@@ -62,6 +68,65 @@ def test_a_later_search_never_makes_the_result_worse() -> None:
     assert fallback.or_better(decided(1.5, proven=False)) is fallback
     assert fallback.or_better(decided(1.5, is_float=True)) is fallback
     assert decided(1.0, is_float=True).or_better(slower) is slower
+
+
+def test_a_sturdy_model_replaces_one_that_is_hardly_faster_and_never_below_an_anchor() -> None:
+    def decided(speedup: float, lacks_db: float, anchor: float = 1.0) -> Confirmed:
+        gained = Interval(speedup, speedup, speedup)
+        searched = SimpleNamespace(sqnr_db=25.0)
+        best = SimpleNamespace(is_float=False, confirmed=True, speedup=gained, selection=searched, origin="cut 1")
+        return replace(confirmed(), best=cast(Best, best), lacks_db=lacks_db, anchor_speedup=anchor)
+
+    fragile, sturdy = decided(1.3, 2.0), decided(1.2, 0.0)
+    assert fragile.least_db(20.0) == 27.0
+    assert sturdy.least_db(20.0) is None, "nothing more is needed"
+    taken = fragile.or_better(sturdy)
+    assert taken.best is sturdy.best
+    assert taken.troubles == (
+        "cut 1 had 1.30x, but where samples are varied it lacks 5.0 dB of the bound (--augment none to allow it)",
+    )
+    assert fragile.or_better(decided(1.2, 1.0)) is fragile, "fragile as well, and slower"
+    assert fragile.or_better(decided(1.1, 0.0)) is fragile, "too slow"
+    beside_anchor = decided(1.3, 2.0, anchor=1.25)
+    assert beside_anchor.or_better(sturdy) is beside_anchor, "an anchor would be faster"
+    anchor = decided(1.3, 2.0, anchor=1.3)
+    assert anchor.least_db(20.0) is None, "it is the best anchor: nothing slower may replace it"
+
+
+class VariedWorker:
+    """Runs every model with the noise that its digest names, in dB below the signal."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, file: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
+        self.runs += 1
+        noise = 10.0 ** (-float(file.digest) / 20.0)
+        return [{"y": np.array([1.0 + noise, 1.0 - noise], np.float32)} for _ in feeds]
+
+    def drop(self, file: Artifact) -> None: ...
+
+
+@pytest.mark.parametrize(("db", "least", "lacks_db"), [(25.0, 20.0, 0.0), (17.5, 20.0, 0.0), (12.0, 20.0, 5.0)])
+def test_what_variations_lack_beyond_what_they_may_lose(db: float, least: float, lacks_db: float) -> None:
+    signal = {"y": np.ones(2, np.float32)}
+    samples = Samples(({"x": np.zeros(2, np.float32)},), "real", "test")
+    test = StressTest(["0.8x brightness"], [Path("0.npz")], [signal], samples)
+    worker = VariedWorker()
+    given = Candidate("given", Trial(Proposal(Placement(), "given"), Failed("run", "")), lambda: FILE, None)
+    bound = Bound(min_sqnr_db=least)
+    verifier = Verifier(cast(Worker, worker), given, FILE, None, bound, Deadline(), test)
+    searched = rejected(outside(db)).candidate
+    entry = Entry(searched, Artifact(Path("model.onnx"), str(db)), np.empty(0))
+    assert verifier.lacks_db(entry) == pytest.approx(lacks_db, abs=0.1)
+    assert verifier.lacks_db(entry) == verifier.lacking["key"]
+    assert worker.runs == 1, "it is judged once"
+    plain = replace(entry, candidate=replace(searched, placement=Placement()))
+    assert verifier.lacks_db(plain) == 0.0, "float lacks nothing"
+    by_metric = Verifier(
+        cast(Worker, worker), given, FILE, None, Bound(max_drop=0.1), Deadline(math.inf, lambda: 0.0), test
+    )
+    assert by_metric.lacks_db(entry) == 0.0, "a metric decides"
 
 
 def test_a_failure_on_unseen_samples_is_no_amount_of_noise() -> None:

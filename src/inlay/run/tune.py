@@ -241,7 +241,7 @@ def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _Sear
 def _confirm(
     session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd
 ) -> tuple[Confirmed, int]:
-    """Confirm the winner; where all that was fast fails on unseen samples, search for more accuracy and try again.
+    """Confirm the winner; where all that was fast fails on unseen or varied samples, search for more accuracy.
 
     Every retreat asks for more accuracy than the last, by what was missing, so that the unseen samples are looked at
     few times, in an order that does not depend on them otherwise.
@@ -266,6 +266,7 @@ def _confirm(
         search.feed,
         inputs.workload,
         unseen,
+        model.test,
         replace(config, confirm_processes=1) if ended.interrupted else config,
         session.work,
         session.rng,
@@ -277,11 +278,11 @@ def _confirm(
     limit = TimeLimit(search.time, session.journal, worker, necessary=True)
     for _ in range(0 if ended.interrupted or config.strategy == "anchors" else _RETREATS):
         least_db = latest.least_db(config.bound.min_sqnr_db)
-        settled = not (latest.best.is_float or latest.fell_back)
-        if least_db is None or settled or not search.time.least().fits(search.time.trial_s):
+        if least_db is None or not search.time.least().fits(search.time.trial_s):
             break
         wanted_db = least_db + _SAFETY_DB
-        session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones fail on unseen samples")
+        trouble = "lose too much on varied ones" if latest.could_be_sturdier else "fail on unseen samples"
+        session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones {trouble}")
         before = worker.builds
         retreat = search.strategies.guided.retreat(wanted_db)
         search_until(limit, retreat, evaluator, model.candidates, session.progress)

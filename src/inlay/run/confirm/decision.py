@@ -8,6 +8,9 @@ from having been chosen for being good. An open case is measured on, and looked 
 delivered where it beats both the given model and float with an error of at most
 :data:`~inlay.run.confirm.contenders.FALSE_ACCEPT`, and the best anchor is not clearly faster.
 
+Of contenders that are hardly slower than the fastest, one that keeps most of the bound where samples are varied is
+preferred (:data:`STURDY_PRICE`): samples of another source differ like that.
+
 Where all contenders fail on the verification samples, another anchor, or a candidate that is as much more accurate as
 they would have had to be, takes their place: the fastest by the readings of the search.
 
@@ -24,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Workload
 from inlay.errors import TargetError
 from inlay.measure.client import Limit, Worker
@@ -52,10 +56,13 @@ from inlay.run.evaluate import Candidate
 from inlay.run.outputs import install
 from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan
 from inlay.run.result import Best
+from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
 from inlay.trial import Interval, Measured
 from inlay.types import Placement
 
+STURDY_PRICE = 0.1
+"""Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
 _FALLBACKS = 3  # candidates that are judged where no contender keeps the bound: each look may pass one by luck
 
 
@@ -75,6 +82,8 @@ class Confirmed:
         key: of the delivered model.
         finalists: what was measured last, by key, in its final form.
         fell_back: what is delivered was no contender: all of those failed on unseen samples.
+        lacks_db: what the delivered model lacks on variations of the samples.
+        anchor_speedup: of the best anchor beside it, at least the given model's own.
     """
 
     best: Best
@@ -88,24 +97,43 @@ class Confirmed:
     key: str = ""
     finalists: Mapping[str, Artifact] = field(default_factory=dict)
     fell_back: bool = False
+    lacks_db: float = 0.0
+    anchor_speedup: float = 1.0
 
     def least_db(self, bound_db: float | None) -> float | None:
-        """SQNR on the selection samples that another search must ask for; None where none would help.
+        """SQNR on the selection samples that another search must ask for; None where none is needed or would help.
 
         Args:
             bound_db: as for :meth:`~inlay.run.confirm.verification.Rejected.least_db`.
         """
-        return least_db(self.rejected, bound_db)
+        if self.best.is_float or self.fell_back:
+            return least_db(self.rejected, bound_db)
+        return self.best.selection.sqnr_db + self.lacks_db if self.could_be_sturdier else None
+
+    @property
+    def could_be_sturdier(self) -> bool:
+        """Whether it loses too much on variations, and something slower would not be slower than an anchor."""
+        return self.lacks_db > 0.0 and self.anchor_speedup < self.best.speedup.value
 
     def or_better(self, later: Confirmed) -> Confirmed:
         """A later decision in place of this one, where this one is float, or the later model is proven and faster.
 
-        A later search asks for more accuracy, and may find something slower than what is in hand.
+        A later search asks for more accuracy, and may find something slower than what is in hand. That is taken only
+        where it alone is sturdy, hardly slower, and no slower than the best anchor.
         """
         if self.best.is_float:
             return later
-        proven = later.best.confirmed and not later.best.is_float
-        return later if proven and later.best.speedup.value > self.best.speedup.value else self
+        if later.best.is_float or not later.best.confirmed:
+            return self
+        least = self.best.speedup.value
+        if later.lacks_db == 0.0 and self.could_be_sturdier:
+            least = max(self.anchor_speedup, least * (1.0 - STURDY_PRICE))
+        if later.best.speedup.value <= least:
+            return self
+        if self.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
+            return later
+        passed_over = f"{self.best.origin} had {self.best.speedup.value:.2f}x, but {_lacking(self.lacks_db)}"
+        return replace(later, troubles=(*later.troubles, passed_over))
 
     def install(self, path: Path) -> None:
         """Copy the measured bytes to ``path`` atomically, external data beside it."""
@@ -127,6 +155,7 @@ class Confirmation:
         feed: file of the inputs that latency is measured on.
         workload: what is in there.
         unseen: the verification samples; None where there are too few.
+        varied: variations of the selection samples.
         config: settings.
         folder: for scratch files.
         rng: seeds the order of models within blocks.
@@ -144,6 +173,7 @@ class Confirmation:
     feed: Path
     workload: Workload
     unseen: Unseen | None
+    varied: StressTest
     config: TuneConfig
     folder: Path
     rng: np.random.Generator
@@ -159,7 +189,7 @@ class Confirmation:
                 the verification samples showed that these fail there; None for no limit.
         """
         bound, deadline = self.config.bound, self.plan.deadline
-        verifier = Verifier(self.worker, self.judged[0], self.baseline, self.unseen, bound, deadline)
+        verifier = Verifier(self.worker, self.judged[0], self.baseline, self.unseen, bound, deadline, self.varied)
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = self.plan.confirmation(self.costs(), self.config, len(most))
         equal = no_others if self.worker.deterministic else self.equal  # there, one reading is enough
@@ -183,6 +213,9 @@ class Confirmation:
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in (*contenders, *others)}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
+        if verifier.lacks_db(champion) == 0.0:
+            lacking = {key: db for key, db in verifier.lacking.items() if db > 0.0 and key in origins}
+            troubles += [f"{origins[key]} was passed over: {_lacking(db)}" for key, db in lacking.items()]
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
         if fresh.is_busy:
             troubles.append(
@@ -193,7 +226,14 @@ class Confirmation:
         confirmed = self._confirmed(best, base, champion, verifier, effort, troubles)
         known = {base.key, *(e.key for e in contenders)}
         finalists = {e.key: e.file for e in (champion, base, *others)}
-        return replace(confirmed, finalists=finalists, fell_back=champion.key not in known)
+        anchors = [self._gain(base, e).value for e in others if e.is_anchor]
+        return replace(
+            confirmed,
+            finalists=finalists,
+            fell_back=champion.key not in known,
+            lacks_db=verifier.lacks_db(champion),
+            anchor_speedup=max([1.0, *anchors]),
+        )
 
     def _confirmed(
         self, best: Best, base: Entry, champion: Entry, verifier: Verifier, effort: Effort, troubles: Sequence[str]
@@ -250,11 +290,20 @@ class Confirmation:
         quantized = most_promising([e for e in entries if not e.is_float], promises, 0.0 if deterministic else TIE)
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
         chosen = next((e for e in quantized if not is_hopeless(base, e, deterministic) and verifier.keeps(e)), None)
+        if chosen is not None:
+            least = promises[chosen.key] + math.log(1.0 - STURDY_PRICE)
+            chosen = self._sturdiest(chosen, [e for e in quantized if promises[e.key] >= least], verifier)
         chosen = chosen or self._more_accurate({*given_up, *(e.key for e in contenders)}, verifier)
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
         if anchor is not None and (chosen is None or not verifier.keeps(anchor)):
             anchor = None
         return [*floats, *(e for e in (chosen, anchor) if e is not None)]
+
+    def _sturdiest(self, chosen: Entry, as_fast: Sequence[Entry], verifier: Verifier) -> Entry:
+        """``chosen``; where it loses too much on variations of the samples, the first of the others that does not."""
+        if verifier.lacks_db(chosen) == 0.0:
+            return chosen
+        return next((e for e in as_fast if verifier.keeps(e) and verifier.lacks_db(e) == 0.0), chosen)
 
     def _more_accurate(self, tried: Collection[str], verifier: Verifier) -> Entry | None:
         """Where contenders fail on unseen samples: the fastest other anchor, or candidate with what they lacked there.
@@ -298,3 +347,10 @@ class Confirmation:
         own = self.folder / f"final-{candidate.key}"
         own.mkdir(exist_ok=True)
         return self.candidates.deliver(candidate.placement, own / "model.onnx")
+
+
+def _lacking(db: float) -> str:
+    """What a model lacks on variations of the samples, for people."""
+    return (
+        f"where samples are varied it lacks {STRESS_ALLOWANCE_DB + db:.1f} dB of the bound (--augment none to allow it)"
+    )

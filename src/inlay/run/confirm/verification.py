@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
+from inlay.calibrate.policy import STRESS_ALLOWANCE_DB
 from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
@@ -14,6 +17,7 @@ from inlay.measure.client import Worker
 from inlay.quant.accuracy import Bound, Judge, Metric, Outputs
 from inlay.run.confirm.contenders import Entry
 from inlay.run.evaluate import Candidate
+from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Failed, Measured
 from inlay.types import Placement
@@ -97,9 +101,11 @@ class Verifier:
         unseen: the samples; None where there are too few.
         bound: that must be kept on them.
         deadline: when no further contender is judged.
+        varied: variations of the selection samples; None for none.
 
     Attributes:
         troubles: what failed, for people.
+        lacking: what models lacked on variations, in dB, by key.
     """
 
     def __init__(
@@ -110,14 +116,16 @@ class Verifier:
         unseen: Unseen | None,
         bound: Bound,
         deadline: Deadline,
+        varied: StressTest | None = None,
     ) -> None:
         self._worker, self._baseline, self._unseen = worker, baseline, unseen
-        self._bound, self._deadline = bound, deadline
+        self._bound, self._deadline, self._varied = bound, deadline, varied
         self._known: dict[str, Accuracy | Failed] = {}
         self._rejected: list[Rejected] = []
         self._each_db: dict[str, tuple[float, ...]] = {}
         self._longest_s = 0.0
         self.troubles: list[str] = []
+        self.lacking: dict[str, float] = {}
         exact = given.trial.outcome
         if unseen is not None and isinstance(exact, Measured) and exact.accuracy is not None:
             self._known[given.key] = exact.accuracy
@@ -152,6 +160,28 @@ class Verifier:
     def each_db(self, entry: Entry) -> tuple[float, ...]:
         """SQNR of a finalist's worst output on each unseen sample; empty where it was not judged on them."""
         return self._each_db.get(entry.key, ())
+
+    def lacks_db(self, entry: Entry) -> float:
+        """How many dB the worst variation of the samples lacks, beyond what variations may lose.
+
+        Returns:
+            0 where none lacks any, where a metric decides, or where it cannot be told in time.
+        """
+        varied, least = self._varied, self._bound.min_sqnr_db
+        if varied is None or not varied.names or least is None or not entry.candidate.placement:
+            return 0.0
+        if entry.key not in self.lacking:
+            if not self._deadline.fits(self._longest_s):
+                return 0.0
+            try:
+                found = varied.robustness(self._worker.run(entry.file, varied.feeds), 0.0)
+                worst_db = np.inf if found is None else min(found.varied_db.values())
+            except TargetError:
+                worst_db = np.inf  # what fails on the samples themselves is noticed elsewhere
+            finally:
+                self._worker.drop(entry.file)
+            self.lacking[entry.key] = max(0.0, least - STRESS_ALLOWANCE_DB - worst_db)
+        return self.lacking[entry.key]
 
     def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
         judge = Judge(reference, unseen.samples, self._bound, unseen.metric, margin=False)
