@@ -34,6 +34,7 @@ from benchmarks import (
     openvino,
     precisions,
     quality,
+    ranges,
     reasons,
     render,
     subjects,
@@ -213,6 +214,13 @@ def run_precisions(options: argparse.Namespace) -> None:
     _tables(options.out, "precisions", {"machine": facts(0.0), "rows": rows}, precisions.text)
 
 
+def run_ranges(options: argparse.Namespace) -> None:
+    """``ranges.json`` and ``.md``."""
+    names = subjects.chosen(options.models, options.only)
+    rows = collect("ranges", names, options, ranges.row, {"version": __version__})
+    _tables(options.out, "ranges", {"machine": facts(0.0), "rows": rows}, ranges.text)
+
+
 def run_reasons(options: argparse.Namespace) -> None:
     """``reasons.json`` and ``.md``, of trained models."""
     ways = [*reasons.WAYS, *reasons.of_others(options.nncf, options.modelopt)]
@@ -318,6 +326,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "ethos": run_ethos,
     "lowering": run_lowering,
     "precisions": run_precisions,
+    "ranges": run_ranges,
     "reasons": run_reasons,
     "imports": run_imports,
     "waste": run_waste,
@@ -347,6 +356,8 @@ def _line(row: Row) -> str:
         return precisions.line(row)
     if "ways" in row:
         return lowering.line(row)
+    if "ranges" in row:
+        return ranges.line(row)
     if "reasons_by_way" in row:
         return reasons.line(row)
     if "imports" in row:

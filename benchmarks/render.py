@@ -283,6 +283,7 @@ TABLES: Sequence[str] = (
     "ethos",
     "lowering",
     "precisions",
+    "ranges",
     "reasons",
     "imports",
     "waste",

@@ -148,7 +148,7 @@ def quantize(
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
-            chosen = _choose_by_rules(one_shot, resolved.placement)
+            chosen = choose_by_rules(one_shot, resolved.placement)
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)
         writer = CandidateWriter(prepared, chosen.table, chosen.calibration_digest, worker.fingerprint.digest)
@@ -182,7 +182,7 @@ def quantize(
     )
 
 
-def _choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
+def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     """Ranges and biases for a placement that a recipe says, with as much time as they take."""
     prepared, samples = one_shot.prepared, one_shot.samples
     varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
