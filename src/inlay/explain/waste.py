@@ -11,6 +11,9 @@ from inlay.explain.executed import Executed
 from inlay.explain.explanation import Waste, WasteKind
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 
+_SIZES_ONLY = ("Shape", "Size")
+"""Operators that read the sizes of a value, whose numbers may be of any type."""
+
 
 def wasted(graph: ir.Graph, found: Executed) -> tuple[Waste, ...]:
     """The conversions of a profile, the most expensive first.
@@ -65,7 +68,10 @@ def _kind(value: ir.Value | None, found: Executed) -> tuple[WasteKind, str]:
     if not writes_low:
         return "enters-int8", f"let {producer.op_type} {producer.name} run on integers, or keep {_listed(low)} in float"
     if others:
-        return "leaves-int8", f"quantize {_listed(others)}"
+        counted = [n for n in others if n.op_type not in _SIZES_ONLY]
+        if not counted:
+            return "leaves-int8", f"let {_listed(others)} read the integers of {value.name}: their sizes are the same"
+        return "leaves-int8", f"quantize {_listed(counted)}"
     return "requantized", f"give both sides of {value.name} the same scale and zero point"
 
 
