@@ -38,6 +38,7 @@ def notes(
     varied: Mapping[str, float] | None = None,
     silent: tuple[str, ...] = (),
     unseen: Accuracy | None = None,
+    given_quantized: bool = False,
 ) -> tuple[str, ...]:
     found = []
     for refused, accuracy in rejected:
@@ -52,7 +53,7 @@ def notes(
         units=[Unit(f"n{i}", (f"n{i}",), op, RULE, "") for i, op in enumerate(operators)],
         rewrites=[NonzeroZeroPoint()],
         anchors=anchors or {},
-        imported=cast(ImportedQDQ, SimpleNamespace(missing=())),
+        imported=cast(ImportedQDQ, SimpleNamespace(missing=(), given_quantized=given_quantized)),
         data_kind="npz",
         lacks=frozenset(),
         verified=True,
@@ -102,6 +103,10 @@ def test_samples_without_signal_are_named_where_float_itself_fails() -> None:
     assert notes(anchors=trials) == ()  # a given file has no placement: it is not float for that
     failed = {"float": Trial(Proposal(Placement(), "float"), Measured(LATENCY, outside))}
     assert notes(anchors=failed)[0].startswith("the samples tell nothing about accuracy")
+    (note,) = notes(anchors=failed, given_quantized=True)
+    assert note.startswith("the given model is quantized"), "its own rounding is to blame, not the samples"
+    assert "6.6 dB" in note
+    assert "--repair" in note
 
 
 def test_what_a_dynamic_quantizer_made_is_named() -> None:

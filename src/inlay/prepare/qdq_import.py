@@ -21,6 +21,9 @@ from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact, Feed
 from inlay.types import Placement, QParams, QType
 
+INPUT_QDQ = "input-qdq"
+"""Names the placement of a model that came quantized."""
+
 
 @dataclass(frozen=True, eq=False)
 class ImportedQDQ:
@@ -37,6 +40,11 @@ class ImportedQDQ:
     qparams: Mapping[tuple[str, QType], QParams]
     files: tuple[Artifact, ...]
     missing: tuple[Leftover, ...]
+
+    @property
+    def given_quantized(self) -> bool:
+        """Whether the model itself came quantized."""
+        return any(name == INPUT_QDQ for name, _ in self.placements)
 
     def as_json(self) -> dict[str, Any]:
         """How many sites were taken over, by placement, and every one that was not, with its reason.
@@ -70,7 +78,7 @@ def import_qdq(
     """
     found_in: dict[str, tuple[Extraction, Graph]] = {}
     if prepared.extraction is not None:
-        found_in["input-qdq"] = prepared.extraction, prepared.graph
+        found_in[INPUT_QDQ] = prepared.extraction, prepared.graph
     if baseline is not None and (taken := take_apart(baseline, feeds, folder)) is not None:
         alike = normalize(taken.model, ConstantEvaluator(folder), None, rewrites=float_rewrites)
         found_in["qdq-baseline"] = taken, build_graph(alike.model)

@@ -72,7 +72,7 @@ def notes_for(
         *cut,
         *([elsewhere] if elsewhere else []),
         *_stress_notes(losses, bound),
-        *_signal_notes(confirmed, anchors),
+        *_signal_notes(confirmed, anchors, imported),
         *_silent_notes(confirmed),
         *_integer_notes(units),
         *_frozen_notes(confirmed, frozen),
@@ -121,13 +121,23 @@ def _pattern_notes(coverage: Coverage | None, anchors: Mapping[str, Trial]) -> I
     yield f"pattern cache: {coverage}{gain}"
 
 
-def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial]) -> Iterator[str]:
-    """Float in another order of rounding is as exact as float can be: where it fails, outputs hold nothing else."""
+def _signal_notes(confirmed: Confirmed, anchors: Mapping[str, Trial], imported: ImportedQDQ) -> Iterator[str]:
+    """Why even float is outside the bound.
+
+    In another order of rounding it is as exact as float can be: where it fails, outputs hold nothing else, or the given
+    model is quantized and far from the float model in it.
+    """
     reasons = [r.reason for r in confirmed.rejected if r.is_float]
     anchor = anchors.get(FLOAT)
     if anchor is not None and anchor.accuracy is not None and not anchor.accuracy.feasible:
         reasons.append(anchor.accuracy.reason)
-    if reasons:
+    if reasons and imported.given_quantized:
+        yield (
+            f"the given model is quantized, and its own rounding is what the bound holds others to: even of the float "
+            f"model in it, {reasons[0]}. Give the float model that it was made from, or labels and a --metric; "
+            "inlay explain --repair looks for a faster one that is as close to the float model in it"
+        )
+    elif reasons:
         yield (
             f"the samples tell nothing about accuracy: even of the float model, normalized, {reasons[0]}; "
             "outputs that are all but zero hold only rounding. Give samples that the model answers, or a --metric"
