@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,6 +93,21 @@ def test_dynamic_sizes_are_those_of_the_inputs(tmp_path: Path) -> None:
             assert sqnr(want, got) > 60.0
         with pytest.raises(RunFailed, match="input x has shape"):
             executable.run({"x": np.zeros((1, 4, 8, 8), np.float32)})
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_single_inference_computes_in_the_calling_thread(tmp_path: Path) -> None:
+    """Waiting for another thread to wake up would be taken for other processes at work."""
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", (1, 32, 64, 64)), 64, relu=True))
+    model = b.model()
+    with compiled(model, tmp_path, threads=1) as executable:
+        feed = random_feed(model)
+        executable.time(feed, 3)
+        own_ns, all_ns = time.thread_time_ns(), time.process_time_ns()
+        executable.time(feed, 20)
+        own_ns, all_ns = time.thread_time_ns() - own_ns, time.process_time_ns() - all_ns
+    assert own_ns >= 0.9 * all_ns
 
 
 @pytest.mark.usefixtures("installed")
