@@ -87,6 +87,9 @@ def test_a_sturdy_model_replaces_one_that_is_hardly_faster_and_never_below_an_an
     )
     assert fragile.or_better(decided(1.2, 1.0)) is fragile, "fragile as well, and slower"
     assert fragile.or_better(decided(1.1, 0.0)) is fragile, "too slow"
+    narrow = decided(1.08, 2.0)
+    assert narrow.or_better(decided(1.04, 0.0)) is narrow, "hardly a gain is left"
+    assert narrow.or_better(decided(1.06, 0.0)).best.speedup.value == 1.06
     beside_anchor = decided(1.3, 2.0, anchor=1.25)
     assert beside_anchor.or_better(sturdy) is beside_anchor, "an anchor would be faster"
     anchor = decided(1.3, 2.0, anchor=1.3)

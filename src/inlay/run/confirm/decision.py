@@ -63,6 +63,8 @@ from inlay.types import Placement
 
 STURDY_PRICE = 0.1
 """Share of the speed that a model may be slower than another one which loses too much where samples are varied."""
+LEAST_STURDY = 1.05
+"""Speed-up that it must promise: smaller gains are hard to prove, so that only the most promising one has a chance."""
 _FALLBACKS = 3  # candidates that are judged where no contender keeps the bound: each look may pass one by luck
 
 
@@ -112,8 +114,8 @@ class Confirmed:
 
     @property
     def could_be_sturdier(self) -> bool:
-        """Whether it loses too much on variations, and something slower would not be slower than an anchor."""
-        return self.lacks_db > 0.0 and self.anchor_speedup < self.best.speedup.value
+        """Whether it loses too much on variations, and something slower would still gain, and beat every anchor."""
+        return self.lacks_db > 0.0 and max(self.anchor_speedup, LEAST_STURDY) < self.best.speedup.value
 
     def or_better(self, later: Confirmed) -> Confirmed:
         """A later decision in place of this one, where this one is float, or the later model is proven and faster.
@@ -127,7 +129,7 @@ class Confirmed:
             return self
         least = self.best.speedup.value
         if later.lacks_db == 0.0 and self.could_be_sturdier:
-            least = max(self.anchor_speedup, least * (1.0 - STURDY_PRICE))
+            least = max(self.anchor_speedup, _least_of_sturdy(least))
         if later.best.speedup.value <= least:
             return self
         if self.lacks_db == 0.0 or self.best.speedup.value <= later.best.speedup.value:
@@ -291,8 +293,9 @@ class Confirmation:
         floats = [e for e in entries if e.is_float and verifier.keeps(e)]
         chosen = next((e for e in quantized if not is_hopeless(base, e, deterministic) and verifier.keeps(e)), None)
         if chosen is not None:
-            least = promises[chosen.key] + math.log(1.0 - STURDY_PRICE)
-            chosen = self._sturdiest(chosen, [e for e in quantized if promises[e.key] >= least], verifier)
+            least = math.log(_least_of_sturdy(math.exp(promises[chosen.key])))
+            as_fast = [e for e in quantized if e is not chosen and promises[e.key] >= least]
+            chosen = self._sturdiest(chosen, as_fast, verifier)
         chosen = chosen or self._more_accurate({*given_up, *(e.key for e in contenders)}, verifier)
         anchor = next((e for e in quantized if e.is_anchor and e is not chosen), None)
         if anchor is not None and (chosen is None or not verifier.keeps(anchor)):
@@ -300,8 +303,11 @@ class Confirmation:
         return [*floats, *(e for e in (chosen, anchor) if e is not None)]
 
     def _sturdiest(self, chosen: Entry, as_fast: Sequence[Entry], verifier: Verifier) -> Entry:
-        """``chosen``; where it loses too much on variations of the samples, the first of the others that does not."""
-        if verifier.lacks_db(chosen) == 0.0:
+        """``chosen``; where it loses too much on variations of the samples, the first of the others that does not.
+
+        It is judged only where there are others: that takes time from the deciding blocks.
+        """
+        if not as_fast or verifier.lacks_db(chosen) == 0.0:
             return chosen
         return next((e for e in as_fast if verifier.keeps(e) and verifier.lacks_db(e) == 0.0), chosen)
 
@@ -347,6 +353,11 @@ class Confirmation:
         own = self.folder / f"final-{candidate.key}"
         own.mkdir(exist_ok=True)
         return self.candidates.deliver(candidate.placement, own / "model.onnx")
+
+
+def _least_of_sturdy(speedup: float) -> float:
+    """Speed-up that a sturdy model needs to be preferred to one with this."""
+    return max(speedup * (1.0 - STURDY_PRICE), LEAST_STURDY)
 
 
 def _lacking(db: float) -> str:
