@@ -215,7 +215,7 @@ class Confirmation:
         )
         origins = {e.key: e.candidate.trial.proposal.origin for e in (*contenders, *others)}
         troubles = [f"{origins[key]} was given up: {why}" for key, why in fresh.given_up.items()]
-        if verifier.lacks_db(champion) == 0.0:
+        if champion.candidate.placement and verifier.lacks_db(champion) == 0.0:  # else they lost for other reasons
             lacking = {key: db for key, db in verifier.lacking.items() if db > 0.0 and key in origins}
             troubles += [f"{origins[key]} was passed over: {_lacking(db)}" for key, db in lacking.items()]
         troubles += [f"equal devices disagree about {origins[key]}: {how}" for key, how in fresh.disagreed.items()]
