@@ -35,7 +35,7 @@ from inlay.types import Placement
 
 RECIPES = ("full-int8", "conv-matmul")
 WAYS = ("minmax", "chosen", "all")
-BLOCKS, PROCESSES = 10, 1
+BLOCKS, PROCESSES = 20, 2
 EVALUATION = 16  # most samples to judge by
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,12 @@ import numpy as np
 import pytest
 
 from inlay.calibrate.tables import observe
-from inlay.data import Samples
+from inlay.data import Feed, Samples
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
 from inlay.model.reference import Session
 from inlay.quant.calibrator import LEAST_SAMPLES, Observed, spread
+from inlay.quant.observing import HelperLost, Helpers, Histograms, Observing, Recruit
 from inlay.testing import random_feed
 from inlay.testing.models import residual_model
 from tests.support.workspace import Workspace
@@ -48,8 +52,11 @@ class _Slow:
 
         monkeypatch.setattr(Session, "inside", slow)
 
-    def observe(self, seconds: float = math.inf, most: int | None = None) -> Observed:
-        return observe(self._prepared, self._samples, most=most, deadline=Deadline(self.clock() + seconds, self.clock))
+    def observe(
+        self, seconds: float = math.inf, most: int | None = None, recruit: Recruit | None = None
+    ) -> Observed:
+        deadline = Deadline(self.clock() + seconds, self.clock)
+        return observe(self._prepared, self._samples, most=most, deadline=deadline, recruit=recruit)
 
 
 def test_as_many_samples_are_observed_as_there_is_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +70,67 @@ def test_as_many_samples_are_observed_as_there_is_time_for(tmp_path: Path, monke
         assert again.digest == found.digest
         assert all(h.limit for half in found.halves for h in half.values()), "both halves hold something"
     assert slow.observe().digest == found.digest, "without a limit, all"
+
+
+class _Helpers:
+    """Helpers that share this process; each answer is there at once, or is lost."""
+
+    def __init__(self, job: Observing, width: int, sound: int) -> None:
+        self.job, self.width, self.sound = job, width, sound
+        self.session = job.session(threads=1)
+        self.observed = 0
+
+    def observe(self, feeds: Sequence[Feed]) -> Future[Histograms]:
+        answer: Future[Histograms] = Future()
+        if self.observed >= self.sound:
+            answer.set_exception(HelperLost("its node is gone"))
+            return answer
+        self.observed += len(feeds)
+        answer.set_result(self.job.add(self.session, feeds, self.job.histograms()))
+        return answer
+
+
+@pytest.mark.parametrize("sound", [COUNT, 17, 0])
+@pytest.mark.parametrize("width", [1, 3])
+def test_helpers_change_nothing_but_the_time_even_where_they_are_lost(
+    width: int, sound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = _Slow(tmp_path, monkeypatch)
+    helped: list[_Helpers] = []
+
+    @contextlib.contextmanager
+    def recruit(job: Observing) -> Iterator[Helpers]:
+        helped.append(_Helpers(job, width, sound))
+        yield helped[-1]
+
+    alone, together = slow.observe(), slow.observe(recruit=recruit)
+    assert [h.observed > 0 for h in helped] == [sound > 0], "asked once"
+    assert helped[0].observed == COUNT - 1 or sound < COUNT, "all but the one that told how long they take"
+    assert together.samples == alone.samples == COUNT
+    assert together.digest == alone.digest
+    for value, histogram in alone.histograms.items():
+        assert together.histograms[value].headroom == histogram.headroom
+    assert slow.observe(most=COUNT - 1).digest != alone.digest, "a sample more or less is seen"
+
+
+def test_what_is_quick_is_observed_without_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(job: Observing) -> Any:
+        raise AssertionError("asked for helpers")
+
+    assert _Slow(tmp_path, monkeypatch).observe(most=9, recruit=nobody).samples == 9
+
+
+def test_with_helpers_too_no_more_is_begun_than_there_is_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = _Slow(tmp_path, monkeypatch)
+
+    @contextlib.contextmanager
+    def recruit(job: Observing) -> Iterator[Helpers]:
+        yield _Helpers(job, 1, COUNT)
+
+    begun = slow.clock()
+    found = slow.observe(20.0, recruit=recruit)
+    assert 15 <= found.samples <= 20
+    assert slow.clock() - begun <= 21.0
+    assert slow.observe(most=found.samples).digest == found.digest, "a resumed run observes the same ones"

@@ -15,6 +15,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, calibrate
 from inlay.quant.observers import ALL_METHODS, Method, Range
+from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.space.domains import find_domains
 from inlay.types import Placement, QParams, QType
@@ -30,11 +31,12 @@ def observe(
     most: int | None = None,
     deadline: Deadline = NEVER,
     stress: StressSet = NO_STRESS,
+    recruit: Recruit | None = None,
 ) -> Observed:
     """Histograms of every activation that some placement may quantize, those of ``imported`` placements included.
 
-    ``most`` and ``deadline`` are as in :func:`~inlay.quant.calibrator.calibrate`; ``stress`` are variations of
-    ``samples``.
+    ``most``, ``deadline`` and ``recruit`` are as in :func:`~inlay.quant.calibrator.calibrate`; ``stress`` are
+    variations of ``samples``.
     """
     graph = prepared.graph
     candidates = {graph.value_of(p) for u in prepared.selectable for p in u.activations}
@@ -43,7 +45,7 @@ def observe(
     values = sorted(v for v in candidates if not graph.is_constant(v))
     varied = [(v.half, v.feed) for v in stress.variations]
     base, feeds = prepared.emitter.base, samples.feeds
-    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask)
+    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask, recruit)
 
 
 def domains_of(

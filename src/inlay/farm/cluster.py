@@ -60,7 +60,7 @@ def cluster(address: str, resources: Mapping[str, float]) -> Iterator[Any]:
     if own is not None:
         more = {
             "address": LOCAL,
-            "num_cpus": 1,
+            "num_cpus": os.cpu_count() or 1,
             "resources": dict(resources),
             "include_dashboard": False,
             "object_store_memory": policy.STORE_BYTES,

@@ -5,21 +5,19 @@ It runs where the device is. It knows nothing of Ray, which makes it an actor (:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from inlay.errors import TargetError
 from inlay.farm.parcels import digest_of
+from inlay.farm.scratch import own_folder, write_at
 from inlay.measure.client import Worker
 from inlay.measure.worker import PROTOCOL
 from inlay.targets.base import TargetSpec
 from inlay.version import __version__
 
-_PREFIX = f"inlay-device-{os.uname().nodename}-"  # containers may share the folder, but not process numbers
 Answer = dict[str, Any]
 
 
@@ -49,9 +47,7 @@ class Device:
     """
 
     def __init__(self, root: str | None = None) -> None:
-        place = Path(root or tempfile.gettempdir())
-        _clear_up(place)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
+        self._folder = own_folder(root)
         self._processes: dict[str, _Process] = {}
 
     def hello(self) -> Answer:
@@ -80,10 +76,7 @@ class Device:
         path = (self._folder / name).resolve()
         if digest_of(data) != digest or not path.is_relative_to(self._folder.resolve()):
             return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.seek(offset)
-            file.write(data)
+        write_at(path, offset, data)
         return True
 
     def ask(self, key: str, do: str, arguments: dict[str, Any], limit_s: float) -> tuple[Answer, bytes]:
@@ -116,22 +109,3 @@ class Device:
         for key in list(self._processes):
             self.end(key)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _clear_up(place: Path) -> None:
-    """Remove what killed actors of this user left behind."""
-    for folder in place.glob(f"{_PREFIX}*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError):
-            if pid.isdecimal() and folder.lstat().st_uid == os.getuid() and not _lives(int(pid)):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

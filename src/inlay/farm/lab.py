@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 from inlay.errors import TargetError, UsageError
 from inlay.farm import policy
 from inlay.farm.cluster import LOCAL, cluster, ray_library
+from inlay.farm.crew import crew
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import HERE, Lab, StartWorker
+from inlay.quant.observing import Helpers, Observing
 from inlay.targets.base import TargetSpec
 
 _PREFIX = "inlay"
@@ -55,7 +58,7 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Itera
     with tempfile.TemporaryDirectory() as folder, cluster(address, own) as library:
         farm = _Farm(library, wanted, folder if own else None, tell)
         try:
-            yield Lab(farm.start, equal=farm.equal)
+            yield Lab(farm.start, equal=farm.equal, recruit=farm.recruit)
         finally:
             farm.close()
 
@@ -93,6 +96,10 @@ class _Farm:
         finally:
             for device in devices:
                 device.close()
+
+    def recruit(self, job: Observing) -> AbstractContextManager[Helpers | None]:
+        """Helpers for a job, wherever a processor is free."""
+        return crew(self._ray, job, self._root, self._tell)
 
     def close(self) -> None:
         """Let all devices go."""

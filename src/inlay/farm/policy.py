@@ -18,6 +18,13 @@ RETURN_LIMITS = 2.0  # limits of a message, for one that was lost: a machine sta
 ANSWER_GRACE_S = 30.0  # beyond a message's own limit, which the device enforces: then its actor is ended
 END_LIMIT_S = 5.0  # for an orderly end; then the actor is killed, and its workers with it
 
+# --- helpers ----------------------------------------------------------------------------------------------------------
+
+MOST_HELPERS = 16
+"""Of one run: each gets a copy of the model, and the run adds up what all of them found."""
+HELPER_WAIT_S = 60.0  # for their start, with the model's way to them; those that are later are done without
+HELPER_LOSSES = 3  # of a helper, after which what it was to do is done here
+
 # --- what travels -----------------------------------------------------------------------------------------------------
 
 CHUNK = 1 << 25  # bytes of a file in one message: a few of them fit into a small object store

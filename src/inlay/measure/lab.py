@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inlay.measure.client import Limit, Worker
+from inlay.quant.observing import Recruit
 from inlay.targets.base import TargetSpec
 
 StartWorker = Callable[[TargetSpec, Path, Limit], Worker]
@@ -31,12 +32,14 @@ class Lab:
         clock: returns seconds.
         sleep: waits for a number of seconds of that clock.
         equal: holds further devices that measure as ``start``'s does.
+        recruit: finds helpers for what is not measured, where there may be any.
     """
 
     start: StartWorker = Worker
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     equal: EqualDevices = no_others
+    recruit: Recruit | None = None
 
 
 HERE = Lab()

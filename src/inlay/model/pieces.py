@@ -42,6 +42,7 @@ class PiecewiseSession:
         nodes: most nodes of a piece; graphs of no more are one.
         quick: build pieces without optimizations, for one use: in half the time, for what does not depend on the last
             digits.
+        threads: of one inference, as of :class:`~inlay.model.reference.Session`.
 
     Attributes:
         types: type of each value computed so far, in the runtime's notation.
@@ -54,8 +55,10 @@ class PiecewiseSession:
         values: Sequence[str],
         nodes: int = PIECE_NODES,
         quick: bool = False,
+        threads: int | None = None,
     ) -> None:
         self._proto, self._store, self._values, self._quick = proto, store, list(values), quick
+        self._threads = threads
         self._whole: Session | None = None
         self._sessions: dict[int, Session] = {}
         size = min(nodes, _QUICK_NODES) if quick else nodes
@@ -87,7 +90,7 @@ class PiecewiseSession:
                 return noted
             self._pieces = []
         if self._whole is None:
-            self._whole = Session(with_outputs(self._proto, self._values), self._store)
+            self._whole = Session(with_outputs(self._proto, self._values), self._store, threads=self._threads)
             self.types = self._whole.types
         return self._whole.inside(feeds, gathered, feeds, note, found, self._values, [])[0]
 
@@ -116,7 +119,7 @@ class PiecewiseSession:
         if self._quick:
             with contextlib.suppress(CompileFailed):  # optimizations remove some operators that have no kernel
                 return Session(piece, self._store, optimize=None, threads=1)  # a pool of threads takes long to make
-        return Session(piece, self._store)
+        return Session(piece, self._store, threads=self._threads)
 
     def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         whole = self._proto

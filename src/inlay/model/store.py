@@ -38,6 +38,14 @@ class WeightStore:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.path.write_bytes(b"")
 
+    @classmethod
+    def copied(cls, folder: Path) -> WeightStore:
+        """A store whose file, or what a model needs of it, came from elsewhere: only to read."""
+        store = cls.__new__(cls)
+        store.folder, store.path = folder, folder / cls.NAME
+        store._file, store._where, store._shapes = None, {}, {}
+        return store
+
     def put(self, key: str, data: Callable[[], bytes | memoryview]) -> tuple[int, int]:
         """Offset and length in bytes of the tensor called ``key``; ``data`` is called only the first time."""
         if key not in self._where:

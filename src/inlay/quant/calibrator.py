@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -19,7 +20,8 @@ from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.limits import limits_of
-from inlay.quant.observers import UNLIMITED, Histogram, count, widen
+from inlay.quant.observers import UNLIMITED, Histogram, widen
+from inlay.quant.observing import HelperLost, Helpers, Histograms, Observing, Recruit
 from inlay.quant.positions import Positions, find_positions
 
 BATCH_BYTES = 1 << 30
@@ -30,8 +32,15 @@ LEAST_SAMPLES = 2
 OBSERVING_S = 2.0
 """Seconds of observing after which the time is looked at again: histograms travel with each call."""
 
-FEEDS_BYTES = 64 << 20
-"""Bytes of samples that are observed in one call: histograms travel with each."""
+HELPED_FROM_S = 10.0
+"""Seconds of observing that are left where helpers are asked for: a process, and a model's way to it, take a few."""
+HELPER_S = 4.0
+"""Seconds that a helper observes at a time, where that leaves each of them several turns."""
+TURNS = 4
+"""Times that each helper is to come, at least: so the last ones end nearly together."""
+PATIENCE = 20.0
+"""Times as long as expected, and at least a minute, without any helper's answer: then they are done without."""
+LEAST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +103,7 @@ def calibrate(
     deadline: Deadline = NEVER,
     varied: Sequence[tuple[int, Feed]] = (),
     mask: str = AUTO_MASK,
+    recruit: Recruit | None = None,
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
@@ -111,6 +121,7 @@ def calibrate(
         varied: variations, each with the half that its sample is in: they widen the reach of values and are not
             counted.
         mask: the input that says which positions are padding and have no share, as of ``Samples``.
+        recruit: finds helpers, who observe samples where that takes long; what is found does not depend on them.
 
     Raises:
         UsageError: there is no such input, or it is no mask.
@@ -119,58 +130,112 @@ def calibrate(
     feeds = list(feeds)
     order = spread(len(feeds))[:most]
     limits = limits_of(graph)
-    first, second = ({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     positions = find_positions(proto, store, graph, feeds, mask)
+    halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given = set(graph.inputs)
     computed = [v for v in values if v not in given]
     sizes = {v: 4 * (graph.size(v) or 0) for v in computed}
     batches = list(in_batches(computed, sizes, BATCH_BYTES))
     for number, batch in enumerate(batches):  # the first one finds out how many samples there is time for
-        session = PiecewiseSession(proto, store, batch)
-        until = NEVER if number or math.isinf(deadline.at) else deadline.within(deadline.left / len(batches))
-        done, size = 0, 1 if math.isfinite(until.at) else len(order)
-        while done < len(order):
-            begun = until.clock()
-            some = order[done : done + size]
-            for half, indices in _by_half(some, len(feeds), first, second):
-                for part in _parts([feeds[i] for i in indices], positions):
-                    half.update(session.gather(part, positions.note(part[0], count), {v: half[v] for v in batch}))
-            done += len(some)
-            each_s = (until.clock() - begun) / len(some)
-            size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
-            if not size:
-                if done >= LEAST_SAMPLES and not until.fits(each_s):
-                    order = order[:done]
-                size = 1
-        for half_of, feed in varied:  # one by one: the model may refuse some
-            reached = (first, second)[half_of]
+        until = deadline
+        if math.isfinite(deadline.at):
+            until = NEVER if number else deadline.within(deadline.left / len(batches))
+        job = Observing(proto, store, {v: limits.get(v, UNLIMITED) for v in batch}, positions)
+        some = _Some(job, job.session(), feeds, halved)
+        order = order[: some.observe(order, until, recruit)]
+        for half, feed in varied:  # one by one: the model may refuse some
             with contextlib.suppress(RunFailed):
-                reached.update(session.gather([feed], positions.note(feed, widen), {v: reached[v] for v in batch}))
-    for half_of, feed in varied:
-        positions.note(feed, widen)((first, second)[half_of], {v: feed[v] for v in given.intersection(values)})
-    for half, indices in _by_half(order, len(feeds), first, second):
+                reached = {v: halved[half][v] for v in batch}
+                halved[half].update(some.session.gather([feed], positions.note(feed, widen), reached))
+    for half, feed in varied:
+        positions.note(feed, widen)(halved[half], {v: feed[v] for v in given.intersection(values)})
+    for half, indices in _by_half(order, len(feeds)):
         for value in given.intersection(values):
             for i in indices:
-                half[value].update(positions.only(feeds[i], value, feeds[i][value]))
+                halved[half][value].update(positions.only(feeds[i], value, feeds[i][value]))
+    first, second = halved
     histograms = {v: first[v] | second[v] for v in values}
     digest = hashlib.sha256("".join(f"{v}{histograms[v].digest}" for v in sorted(histograms)).encode()).hexdigest()[:16]
     both = first if len(feeds) > 1 else second, second
     return Observed(histograms, digest, len(order), histograms, both, bool(varied), positions, mask)
 
 
-def _by_half(
-    indices: Sequence[int], count: int, first: dict[str, Histogram], second: dict[str, Histogram]
-) -> Iterator[tuple[dict[str, Histogram], list[int]]]:
-    """The histograms of the first and of the second half of ``count`` samples, each with those of ``indices``."""
-    yield first, [i for i in indices if i < count // 2]
-    yield second, [i for i in indices if i >= count // 2]
+@dataclass(frozen=True, eq=False)
+class _Some:
+    """Some of a model's values over the samples.
+
+    Attributes:
+        job: which ones.
+        session: what computes them here.
+        feeds: all samples.
+        halved: histograms of the first and of the second half of them, of these values and others.
+    """
+
+    job: Observing
+    session: PiecewiseSession
+    feeds: Sequence[Feed]
+    halved: Sequence[Histograms]
+
+    def observe(self, order: Sequence[int], until: Deadline, recruit: Recruit | None) -> int:
+        """Observe samples in this order; how many there was time for."""
+        done, size = 0, 1 if recruit is not None or math.isfinite(until.at) else len(order)
+        while done < len(order):
+            begun = until.clock()
+            some = order[done : done + size]
+            for half, indices in _by_half(some, len(self.feeds)):
+                self._here(half, [self.feeds[i] for i in indices])
+            done += len(some)
+            each_s = (until.clock() - begun) / len(some)
+            if recruit is not None and min((len(order) - done) * each_s, until.left) > HELPED_FROM_S:
+                with recruit(self.job) as helpers:
+                    if helpers is not None:
+                        done += self._helped(helpers, order[done:], each_s, until)
+                recruit = None
+            size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
+            if not size:
+                if done >= LEAST_SAMPLES and not until.fits(each_s):
+                    return done
+                size = 1
+        return done
+
+    def _here(self, half: int, feeds: Sequence[Feed]) -> None:
+        histograms = self.halved[half]
+        histograms.update(self.job.add(self.session, feeds, {v: histograms[v] for v in self.job.limits}))
+
+    def _helped(self, helpers: Helpers, order: Sequence[int], each_s: float, until: Deadline) -> int:
+        """The same by helpers, while they answer."""
+        fair = math.ceil(len(order) / (TURNS * helpers.width))
+        size = max(1, min(fair, int(HELPER_S / max(each_s, 1e-9))))
+        patience_s = max(LEAST_PATIENCE_S, PATIENCE * size * each_s)
+        running: dict[Future[Histograms], tuple[int, Sequence[Feed]]] = {}
+        given = 0
+        answering = True
+        while answering:
+            while given < len(order) and len(running) <= helpers.width and until.fits(2 * size * each_s):
+                for half, indices in _by_half(order[given : given + size], len(self.feeds)):
+                    if indices:
+                        part = [self.feeds[i] for i in indices]
+                        running[helpers.observe(part)] = half, part
+                given += len(order[given : given + size])
+            if not running:
+                break
+            done, _ = wait(running, min(patience_s, max(until.left, LEAST_PATIENCE_S)), FIRST_COMPLETED)
+            answering = bool(done)
+            for future in done:
+                half, asked = running.pop(future)
+                try:
+                    found = future.result()
+                except HelperLost:
+                    answering = False
+                    self._here(half, asked)
+                    continue
+                self.halved[half].update({v: self.halved[half][v] | h for v, h in found.items()})
+        for half, asked in running.values():
+            self._here(half, asked)
+        return given
 
 
-def _parts(feeds: Sequence[Feed], positions: Positions) -> Iterator[Sequence[Feed]]:
-    """``feeds`` in turn, in lists of at most ``FEEDS_BYTES``; alone where each may have padding of its own."""
-    if positions.mask:
-        yield from ([feed] for feed in feeds)
-        return
-    sizes = {str(i): sum(array.nbytes for array in feed.values()) for i, feed in enumerate(feeds)}
-    for part in in_batches(list(sizes), sizes, FEEDS_BYTES):
-        yield [feeds[int(i)] for i in part]
+def _by_half(indices: Sequence[int], count: int) -> Iterator[tuple[int, list[int]]]:
+    """0 and 1, each with those indices that are in the first and in the second half of ``count`` samples."""
+    yield 0, [i for i in indices if i < count // 2]
+    yield 1, [i for i in indices if i >= count // 2]

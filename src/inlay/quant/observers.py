@@ -93,8 +93,9 @@ class Histogram:
         self.highs.append(high)
         self._cover(max(abs(low), abs(high)))
         flat = flat[:: _stride(flat.size)]
-        index = flat.astype(np.float64) if self.limit > 1e30 else flat
-        index = (index * (BINS / 2 / self.limit) + BINS / 2).astype(np.int32)
+        scaled = (flat.astype(np.float64) if self.limit > 1e30 else flat) * (BINS / 2 / self.limit)
+        # exact, by a power of two: neighbours that merge later are those that would have been counted as one now
+        index = np.floor(scaled).astype(np.int32) + BINS // 2
         np.clip(index, 0, BINS - 1, out=index)
         self.counts += np.bincount(index, minlength=BINS)
         self.zeros += int(flat.size - np.count_nonzero(flat))
@@ -109,7 +110,7 @@ class Histogram:
             self.limit *= 2
 
     def __or__(self, other: Histogram) -> Histogram:
-        """The histogram of both streams, one after the other."""
+        """The histogram of both streams, the same however elements are divided among streams and these are ordered."""
         both = Histogram(self.limits | other.limits)
         both.limit = max(self.limit, other.limit)
         for part in (copy(self), copy(other)):
@@ -132,7 +133,7 @@ class Histogram:
         largest = max(abs(self.low), abs(self.high))
         if not self.lows or largest == 0.0:
             return 0.0
-        differ = max(float(np.std(self.lows)), float(np.std(self.highs)))
+        differ = max(float(np.std(sorted(each))) for each in (self.lows, self.highs))  # whatever came first
         ends = ((self.low, self.limits.low), (self.high, self.limits.high))
         left = max((limit / end - 1.0 for end, limit in ends if end * limit > 0.0), default=0.0)
         return max(0.0, min(HEADROOM_DEVIATIONS * differ / largest, MAX_HEADROOM, left))

@@ -20,6 +20,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
+from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord
 from inlay.run.progress import Progress
@@ -41,6 +42,7 @@ class Calibration:
         deadline: when it must be over, on the run's clock.
         stress: variations of the calibration samples.
         test: variations of the selection samples.
+        recruit: finds helpers that observe samples, if there may be any.
     """
 
     config: TuneConfig
@@ -51,6 +53,7 @@ class Calibration:
     deadline: Deadline
     stress: StressSet
     test: StressTest
+    recruit: Recruit | None = None
 
     def candidates(
         self, prepared: PreparedModel, judge: Judge, feeds: Sequence[Path], imported: ImportedQDQ
@@ -68,7 +71,7 @@ class Calibration:
         known = self.journal.fact(CALIBRATION_SAMPLES)
         if known is not None:  # a resumed run takes the same ones
             observing = NEVER
-        observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress)
+        observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress, self.recruit)
         self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
         count = min(policy.SCORING_SAMPLES, len(feeds))

@@ -145,7 +145,10 @@ def _calibrate(session: Session, given: Given) -> _Calibrated:
     deadline = session.plan.calibration(session.costs, config)
     test = stress_test(session, "varied", session.inputs.parts.selection, given.file)
     stress = calibration_stress(session)
-    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
+    recruit = session.lab.recruit
+    calibration = Calibration(
+        config, parts, session.worker, session.journal, session.progress, deadline, stress, test, recruit
+    )
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
     return _Calibrated(prepared, imported, candidates, test)

@@ -170,7 +170,7 @@ def _with_ranges_of(
     choice, placement = session.journal.fact(CHOICE), confirmed.placement
     assert choice is not None, "what was calibrated was chosen"
     assert placement is not None, "a given file has no ranges of the run"
-    observed = observe(prepared, samples, [p for _, p in imported.placements])
+    observed = observe(prepared, samples, [p for _, p in imported.placements], recruit=session.lab.recruit)
     fixed = imported.qparams if session.inputs.config.keep_qparams else {}
     table = choice.table(prepared, observed, fixed)
     writer = CandidateWriter(prepared, table, choice.digest(observed), session.worker.fingerprint.digest)

@@ -22,6 +22,7 @@ from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.observing import Recruit
 from inlay.quant.plain_graph import Leftover
 from inlay.run.instant.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
@@ -148,7 +149,7 @@ def quantize(
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
-            chosen = choose_by_rules(one_shot, resolved.placement)
+            chosen = choose_by_rules(one_shot, resolved.placement, lab.recruit)
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)
         writer = CandidateWriter(prepared, chosen.table, chosen.calibration_digest, worker.fingerprint.digest)
@@ -182,12 +183,12 @@ def quantize(
     )
 
 
-def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
+def choose_by_rules(one_shot: OneShot, placement: Placement, recruit: Recruit | None = None) -> Chosen:
     """Ranges and biases for a placement that a recipe says, with as much time as they take."""
     prepared, samples = one_shot.prepared, one_shot.samples
     varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
     stress = variations_of(samples, one_shot.specs, one_shot.augment, one_shot.seed, *varied)
-    observed = observe(prepared, samples, stress=stress)
+    observed = observe(prepared, samples, stress=stress, recruit=recruit)
     on_samples = OnTarget(prepared, one_shot.worker, one_shot.feeds)
     on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
     graph, test = prepared.graph, one_shot.test
