@@ -31,6 +31,7 @@ from benchmarks import (
     imports,
     instant,
     lowering,
+    npu,
     openvino,
     precisions,
     quality,
@@ -83,6 +84,7 @@ def collect(
         if path.exists() and json.loads(path.read_text(encoding="utf8")).get("settings") == settings:
             print(f"{table}: {name}: done before", flush=True)
             continue
+        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
         begun = time.monotonic()
         print(f"{table}: {name} …", flush=True)
         try:
@@ -221,6 +223,13 @@ def run_ranges(options: argparse.Namespace) -> None:
     _tables(options.out, "ranges", {"machine": facts(0.0), "rows": rows}, ranges.text)
 
 
+def run_npu(options: argparse.Namespace) -> None:
+    """``npu.json`` and ``.md``, of trained models."""
+    settings = {"builds": npu.MOST_BUILDS, "version": __version__}
+    rows = collect("npu", _trained(options), options, npu.row, settings)
+    _tables(options.out, "npu", {"rows": rows}, npu.text)
+
+
 def run_reasons(options: argparse.Namespace) -> None:
     """``reasons.json`` and ``.md``, of trained models."""
     ways = [*reasons.WAYS, *reasons.of_others(options.nncf, options.modelopt)]
@@ -317,6 +326,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "quality": run_quality,
     "instant": run_instant,
     "coverage": run_coverage,
+    "npu": run_npu,
     "openvino": run_openvino,
     "browser": run_browser,
     "compiles": run_compiles,
@@ -358,6 +368,8 @@ def _line(row: Row) -> str:
         return lowering.line(row)
     if "ranges" in row:
         return ranges.line(row)
+    if "partitions" in row:
+        return npu.line(row)
     if "reasons_by_way" in row:
         return reasons.line(row)
     if "imports" in row:

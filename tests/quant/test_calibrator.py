@@ -52,9 +52,7 @@ class _Slow:
 
         monkeypatch.setattr(Session, "inside", slow)
 
-    def observe(
-        self, seconds: float = math.inf, most: int | None = None, recruit: Recruit | None = None
-    ) -> Observed:
+    def observe(self, seconds: float = math.inf, most: int | None = None, recruit: Recruit | None = None) -> Observed:
         deadline = Deadline(self.clock() + seconds, self.clock)
         return observe(self._prepared, self._samples, most=most, deadline=deadline, recruit=recruit)
 
