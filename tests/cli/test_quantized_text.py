@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inlay.cli.render import quantized
-from inlay.quant.plain_graph import Leftover
+from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import ByCosts
 from inlay.run.instant.quantize import Quantized
 from inlay.trial import Accuracy, Interval

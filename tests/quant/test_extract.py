@@ -15,7 +15,7 @@ from inlay.model.graph import build_graph
 from inlay.model.load import load
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.extract import extract
-from inlay.quant.plain_form import is_quantized
+from inlay.quant.plain.form import is_quantized
 from inlay.quant.transfer import transfer
 from inlay.testing import Builder, concat_model, random_feed, residual_model, run_reference, small_model, sqnr
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QType

@@ -31,7 +31,7 @@ from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.qdq_import import import_qdq, read_baseline
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import EXACT_DB, Bound, Judge, find_metric
-from inlay.quant.plain_graph import Leftover
+from inlay.quant.plain.graph import Leftover
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Capabilities
 from inlay.trial import Accuracy

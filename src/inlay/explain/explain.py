@@ -34,7 +34,7 @@ from inlay.model.reference import ConstantEvaluator
 from inlay.model.store import WeightStore, externalize_weights
 from inlay.prepare.take_apart import holds_quantized
 from inlay.quant.extract import extract
-from inlay.quant.plain_form import write_plain
+from inlay.quant.plain.form import write_plain
 from inlay.space.rules import Rules
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.preconditions import preconditions_of

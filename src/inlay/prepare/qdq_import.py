@@ -16,7 +16,7 @@ from inlay.model.reference import ConstantEvaluator
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.take_apart import holds_quantized, take_apart
 from inlay.quant.extract import Extraction
-from inlay.quant.plain_graph import Leftover
+from inlay.quant.plain.graph import Leftover
 from inlay.quant.transfer import transfer
 from inlay.targets.base import Artifact, Feed
 from inlay.types import Placement, QParams, QType

@@ -18,7 +18,7 @@ from inlay.model.store import WeightStore, externalize_weights
 from inlay.quant.accuracy import sqnr_db
 from inlay.quant.emit import Emitter
 from inlay.quant.extract import Extraction, extract
-from inlay.quant.plain_form import is_quantized
+from inlay.quant.plain.form import is_quantized
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.saturation import Form, reached
 from inlay.quant.transfer import Transferred, transfer

@@ -2,7 +2,7 @@
 
 ``x -> QuantizeLinear -> DequantizeLinear -> consumers`` becomes ports that read ``x``; ``constant -> DequantizeLinear``
 becomes a float constant again. In a model that ``emit`` wrote, the target's rewrites (:mod:`inlay.quant.rewrite`) are
-undone first; then operators on integers are written in their plain form (:mod:`inlay.quant.plain_form`). What remains
+undone first; then operators on integers are written in their plain form (:mod:`inlay.quant.plain.form`). What remains
 is the float model. Whatever does not have one of these forms (a Q whose result is read by an unknown operator, an
 integer graph input) is left in place and listed with its reason. In a model of other origin a pair leaves its
 saturation behind (:mod:`inlay.quant.saturation`).
@@ -21,9 +21,9 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from inlay.model.metadata import cloned
 from inlay.model.passes.names import fix_names
 from inlay.model.passes.steps import add_constant
-from inlay.quant.plain_constants import constant_behind
-from inlay.quant.plain_form import write_plain
-from inlay.quant.plain_graph import IntegerOperator, Leftover, float_name
+from inlay.quant.plain.constants import constant_behind
+from inlay.quant.plain.form import write_plain
+from inlay.quant.plain.graph import IntegerOperator, Leftover, float_name
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 from inlay.quant.qparams import dequantize, scale_shape
 from inlay.quant.rewrite import Rewrite

@@ -10,7 +10,7 @@ import numpy as np
 from inlay.model.graph import Graph
 from inlay.quant.extract import Extraction
 from inlay.quant.matching import distance, match_nodes, turned
-from inlay.quant.plain_graph import Leftover
+from inlay.quant.plain.graph import Leftover
 from inlay.quant.qparams import scale_shape
 from inlay.types import GRAPH_OUTPUT, Placement, Port, PortRewrite, QParams, QType
 

@@ -138,7 +138,7 @@ class Target(Protocol):
     :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
     that were computed elsewhere. It may have a text ``remark`` for the list of targets.
 
-    It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain_graph.IntegerOperator`) for operators
+    It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain.graph.IntegerOperator`) for operators
     of its runtime that work on integers, by which quantized models of other origin are read.
 
     It may have a method ``preconditions()``: rows (:class:`inlay.targets.preconditions.Precondition`) for what its

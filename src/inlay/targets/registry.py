@@ -15,7 +15,7 @@ from inlay.errors import TargetError, UsageError
 from inlay.targets.base import OptionValue, Target, TargetSpec
 
 if TYPE_CHECKING:
-    from inlay.quant.plain_graph import IntegerOperator
+    from inlay.quant.plain.graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
 
 GROUP = "inlay.targets"

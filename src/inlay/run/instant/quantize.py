@@ -23,7 +23,7 @@ from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.observing import Recruit
-from inlay.quant.plain_graph import Leftover
+from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
 from inlay.run.machine_costs import read_costs

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of
-from inlay.quant.plain_graph import NotPlain, PlainGraph, input_of
+from inlay.quant.plain.graph import NotPlain, PlainGraph, input_of
 from inlay.quant.qdq_graph import DEQUANTIZE
 
 _NAMED = re.compile(r"_(DQ_)?Q\d$")  # how the runtime's quantizer ends the names of such weights

@@ -12,7 +12,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from inlay.quant.plain_graph import Bias, IntegerOperator, NotPlain, Operand, PlainGraph, input_of
+from inlay.quant.plain.graph import Bias, IntegerOperator, NotPlain, Operand, PlainGraph, input_of
 from inlay.targets.onnxruntime.blocks import write_gather, write_matmul
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DOMAIN, DYNAMIC_LSTM, write_lstm
 

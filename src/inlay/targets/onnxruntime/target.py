@@ -22,7 +22,7 @@ from inlay.targets.onnxruntime.session import SessionExecutable, building, infer
 
 if TYPE_CHECKING:
     from inlay.model.normalize import FloatRewrite
-    from inlay.quant.plain_graph import IntegerOperator
+    from inlay.quant.plain.graph import IntegerOperator
     from inlay.quant.rewrite import Rewrite
     from inlay.space.rules import Rules
     from inlay.targets.preconditions import Precondition

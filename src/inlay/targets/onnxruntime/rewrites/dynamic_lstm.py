@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import constant_of
-from inlay.quant.plain_graph import NotPlain, PlainGraph
+from inlay.quant.plain.graph import NotPlain, PlainGraph
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.types import Port, QType

@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import constant_of, sole_use
-from inlay.quant.plain_graph import NotPlain, PlainGraph, input_of
-from inlay.quant.plain_operators import scaled
+from inlay.quant.plain.graph import NotPlain, PlainGraph, input_of
+from inlay.quant.plain.operators import scaled
 from inlay.quant.qdq_graph import DYNAMIC_QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.conditions import plain_product

@@ -14,10 +14,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from inlay.model.passes.steps import is_standard
-from inlay.quant.plain_constants import write_signed
-from inlay.quant.plain_graph import IntegerOperator, Leftover, NotPlain, PlainGraph
-from inlay.quant.plain_moves import follow, write_move
-from inlay.quant.plain_operators import OPERATORS
+from inlay.quant.plain.constants import write_signed
+from inlay.quant.plain.graph import IntegerOperator, Leftover, NotPlain, PlainGraph
+from inlay.quant.plain.moves import follow, write_move
+from inlay.quant.plain.operators import OPERATORS
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
 

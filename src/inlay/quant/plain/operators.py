@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of, sole_use
-from inlay.quant.plain_graph import Bias, IntegerOperator, NotPlain, Operand, Params, PlainGraph, input_of
+from inlay.quant.plain.graph import Bias, IntegerOperator, NotPlain, Operand, Params, PlainGraph, input_of
 
 _FLOAT = int(ir.DataType.FLOAT)
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of, is_standard
-from inlay.quant.plain_graph import NotPlain, Operand, Params, PlainGraph, float_name, input_of, take_place
+from inlay.quant.plain.graph import NotPlain, Operand, Params, PlainGraph, float_name, input_of, take_place
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE
 
 _KEEP_ALL = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})

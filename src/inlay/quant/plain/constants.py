@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.steps import constant_of
-from inlay.quant.plain_graph import PlainGraph, input_of
+from inlay.quant.plain.graph import PlainGraph, input_of
 
 _INTEGERS = frozenset({"INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32"})
 _SIGNED = {ir.DataType.UINT4: np.dtype(ml_dtypes.int4), ir.DataType.UINT8: np.dtype(np.int8)}

@@ -2,7 +2,7 @@
 
 Runtimes have operators that read and write integers, or quantize inside, and quantizers write them: ``QLinearConv``,
 ``MatMulInteger`` and their kin. A row says which float operator stands for one of them, and which of its inputs are the
-integers, scales and zero points. :mod:`inlay.quant.plain_form` walks over a graph with such rows.
+integers, scales and zero points. :mod:`inlay.quant.plain.form` walks over a graph with such rows.
 """
 
 from __future__ import annotations
