@@ -80,9 +80,9 @@ def test_no_session_is_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     sizes: list[tuple[int, int]] = []
 
     class Recorded(Session):
-        def __init__(self, proto: onnx.ModelProto, store: WeightStore) -> None:
+        def __init__(self, proto: onnx.ModelProto, store: WeightStore, threads: int | None = None) -> None:
             sizes.append((len(proto.graph.node), len(proto.graph.output)))
-            super().__init__(proto, store)
+            super().__init__(proto, store, threads=threads)
 
     monkeypatch.setattr(pieces, "Session", Recorded)
     count = 3 * pieces.PIECE_NODES // 2

@@ -21,7 +21,7 @@ from inlay.model.reference import Session, in_batches
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
 from inlay.quant.positions import Positions
-from inlay.quant.qparams import QParamsTable, dequantize, quantize
+from inlay.quant.qparams import QParamsTable, dequantize
 from inlay.space.units import Unit
 
 _PREFIX = "inlay.bias/"
@@ -101,8 +101,8 @@ def _probe(
     for unit in units:
         port = unit.weights[0]
         weight = _weight(graph, unit)
-        params = table.params(graph.value_of(port), prepared.rules.weight)
-        error = dequantize(quantize(weight, params), params) - weight
+        value, qtype = graph.value_of(port), prepared.rules.weight
+        error = dequantize(table.quantized(value, qtype), table.params(value, qtype)) - weight
         error_name, raw, mean = (f"{_PREFIX}{unit.name}{suffix}" for suffix in ("/weight", "/raw", ""))
         copy = onnx.NodeProto()
         copy.CopyFrom(originals[unit.name])

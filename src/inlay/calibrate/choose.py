@@ -5,32 +5,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from inlay.calibrate import policy
-from inlay.calibrate.bias_correction import weight_error_means
 from inlay.calibrate.clock import FeedsUntil, StepClock
-from inlay.calibrate.range_probe import RangeProbe
-from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.scorer import Score
-from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of, sharing_of
+from inlay.calibrate.table_search import TableSearch
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams, sharing_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError, TimedOut
-from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, halves
-from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.observers import METHODS, STRESS, Method
-from inlay.quant.qparams import QParamsTable, covered
-from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
-from inlay.trial import Failed, noise_of
-from inlay.types import Placement, QParams, QType
+from inlay.quant.qparams import QParamsTable
+from inlay.trial import Failed
+from inlay.types import Placement
 
 _ONE_FOR_ALL = "one way to choose ranges for all values"
 _FEWER_TRIED = "ranges of single values chosen by fewer trials"
@@ -89,7 +82,7 @@ def choose_calibration(
     until = before_scoring if math.isinf(deadline.at) else deadline.within(policy.SELECTION_SHARE * before_scoring.left)
     begun = clock()
     try:
-        search = _Search(
+        search = TableSearch(
             prepared,
             observed,
             placement,
@@ -100,7 +93,7 @@ def choose_calibration(
             clock,
             until,
         )
-        means = search.weight_error_means()
+        search, means = search.rounded(policy.ROUNDING_SHARE * seconds)
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
             of_part = partial(search.score, single, score)
             search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
@@ -115,8 +108,11 @@ def choose_calibration(
     chosen = {d: m for d, m in {**others, **ranges.methods}.items() if m != method}
     contenders = [
         (single, 0.0),
-        (CalibrationChoice(method, {}, means, scores=scores), 0.0),
-        (CalibrationChoice(method, chosen, corrected, scores=scores), policy.SELECTION_CREDIT_DB),
+        (replace(single, weight_error_means=means).rounding_by(search.rounding), 0.0),
+        (
+            replace(single, chosen=chosen, weight_error_means=corrected).rounding_by(search.rounding),
+            policy.SELECTION_CREDIT_DB,
+        ),
     ]
     found = [(search.score(choice, score, search.placement), choice, credit) for choice, credit in contenders]
     ran = [(db, choice, credit) for db, choice, credit in found if not isinstance(db, Failed)]
@@ -133,6 +129,7 @@ def choose_calibration(
         "methods": {m: n for m, n in counts.items() if n},
         "bias_correction": bool(winner.weight_error_means),
         "corrected_units": len(winner.weight_error_means),
+        "rounded_weights": len(winner.rounding.steps),
         "whole": search.placement == placement,
         "ports": len(search.placement),
         "before_db": before_db,
@@ -172,7 +169,7 @@ def choose_method(
 
 
 def _widened(
-    search: _Search, choice: CalibrationChoice, db: float, score: Score, stress_score: Score
+    search: TableSearch, choice: CalibrationChoice, db: float, score: Score, stress_score: Score
 ) -> tuple[float, CalibrationChoice, dict[str, Any]]:
     """``choice`` with headroom for what variations of the samples overrun, where its price on the samples is small.
 
@@ -241,144 +238,3 @@ def _alternating(feeds: Sequence[Feed]) -> list[Feed]:
         return list(feeds)
     parts = (evenly_spaced([*half], policy.MAX_FEEDS // 2) for half in halves(len(feeds)))
     return [feeds[i] for pair in zip(*parts, strict=False) for i in pair]
-
-
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """What all comparisons share; ``feeds`` alternate between the first and the second half of the samples."""
-
-    prepared: PreparedModel
-    observed: Observed
-    placement: Placement
-    method: Method
-    methods: Sequence[Method]
-    fixed: FixedQParams | None
-    feeds: Sequence[Feed]
-    clock: Callable[[], float]
-    until: Deadline = NEVER
-
-    @cached_property
-    def domains(self) -> Mapping[str, str]:
-        """The domain of each value that shares its qparams; it stays when a domain gets another method."""
-        return domains_of(self.prepared, self.observed, self.method)
-
-    @cached_property
-    def members(self) -> Mapping[str, list[str]]:
-        """The observed values of each domain."""
-        found: dict[str, list[str]] = {}
-        for value in self.observed.histograms:
-            found.setdefault(self.domains.get(value, value), []).append(value)
-        return found
-
-    def table(self, method: Method, means: WeightErrorMeans | None = None, half: int | None = None) -> QParamsTable:
-        """QParams by ``method`` for every domain, ranges from one half of the samples or from all."""
-        chosen = dict.fromkeys(self.members, method)
-        observed = self.observed if half is None else self.observed.half(half)
-        return CalibrationChoice(self.method, chosen, means or {}).table(self.prepared, observed, self.fixed)
-
-    def overrun(self, choice: CalibrationChoice, share: float) -> list[str]:
-        """Domains whose range variations exceed by more than ``share`` of it."""
-        found = []
-        for domain, values in self.members.items():
-            histograms = [self.observed.ranged[v] for v in values]
-            method = choice.chosen.get(domain, choice.method)
-            (low, high), (far_low, far_high) = (
-                (min(r.low for r in ranges), max(r.high for r in ranges))
-                for ranges in ([h.range(m) for h in histograms] for m in (method, STRESS))
-            )
-            if max(far_high - high, low - far_low) > share * (high - low):
-                found.append(domain)
-        return found
-
-    def score(self, choice: CalibrationChoice, score: Score, placement: Placement) -> float | Failed:
-        """SQNR in dB of ``placement`` with ranges of the second half of the samples."""
-        return score(choice.table(self.prepared, self.observed.half(1), self.fixed), placement)
-
-    def weight_error_means(self) -> WeightErrorMeans:
-        """Of all rounded weights whose biases are quantized."""
-        prepared = self.prepared
-        units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
-        table, positions = self.table(self.method), self.observed.positions
-        means = weight_error_means(prepared, units, table, self.feeds, positions)
-        return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
-
-    def restricted(
-        self,
-        min_sqnr_db: float,
-        means: WeightErrorMeans,
-        seconds: float,
-        score: Callable[[Placement], float | Failed],
-    ) -> _Search:
-        """The same for the units whose noise is about what the constraint allows; for all where none is left."""
-        prepared, graph = self.prepared, self.prepared.graph
-        table = self.table(self.method, means)
-        begun = self.clock()
-        probe = NoiseProbe(prepared.probe_base, prepared.store, graph, prepared.units, prepared.rules, table)
-        budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
-        probe.use(self.feeds[: budget.ranked_samples], self.observed.mask)
-
-        def noise_alone(placement: Placement) -> Powers:
-            for _ in range(budget.source_samples):
-                self.clock()
-            return probe.noise(placement, samples=budget.source_samples)
-
-        noise = sensitivity(probe.switches, prepared.selectable, noise_alone, budget.questions).values
-        found, limit_db = self.placement, min_sqnr_db
-        for _ in range(policy.RESTRICTION_ROUNDS):
-            part = prepared.label(units_within(graph, prepared.selectable, noise, noise_of(limit_db)))
-            if not len(part):
-                break
-            found = part
-            measured_db = score(part)
-            if isinstance(measured_db, Failed):
-                break
-            excess_db = measured_db - min_sqnr_db
-            if abs(excess_db) < policy.RESTRICTION_TOLERANCE_DB:
-                break
-            limit_db -= excess_db  # single noises do not quite add up: correct the next limit by as much
-        return replace(self, placement=found)
-
-    def select_ranges(self, means: WeightErrorMeans, seconds: float) -> tuple[Ranges, WeightErrorMeans]:
-        """Methods by domain, and ``means`` where correcting lessens the error; selection starts from the better one."""
-        begun = self.clock()
-        reference = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
-        references = [reference.run(feed) for feed in self.feeds]
-        tables = [self.table(self.method, each) for each in ([{}, means] if means else [{}])]
-        probes = [RangeProbe(self.prepared, self.placement, table, self.domains) for table in tables]
-        activation = self.prepared.rules.activation
-        domains = probes[0].domains
-
-        def options(half: int) -> dict[str, dict[Method, QParams]]:
-            tables = {method: self.table(method, half=half) for method in self.methods}
-            return {d: {m: t.params(d, activation) for m, t in tables.items()} for d in domains}
-
-        of_halves = options(1), options(0)  # each sample judges ranges of the half that it does not belong to
-        by_feed = [of_halves[i % 2] for i in range(len(self.feeds))]
-        own_noise = {d: {m: self._noise(d, p) for m, p in params.items()} for d, params in of_halves[0].items()}
-        histograms = self.observed.histograms
-        headroom = {d: max((histograms[v].headroom for v in self.members.get(d, ())), default=0.0) for d in domains}
-
-        def select(probe: RangeProbe, seconds: float) -> Ranges:
-            return choose_ranges(
-                probe,
-                by_feed,
-                own_noise,
-                self.method,
-                self.feeds,
-                references,
-                seconds,
-                self.clock,
-                headroom,
-                self.until,
-                self.observed.mask,
-            )
-
-        starts = [select(probe, 0.0).before_db for probe in probes]
-        best = int(np.argmax(starts))
-        found = select(probes[best], max(0.0, seconds - (self.clock() - begun)))
-        return found, means if best else {}
-
-    def _noise(self, domain: str, params: QParams) -> float:
-        """The largest error at a value of ``domain``, relative to its power."""
-        found = covered(params)
-        return max((self.observed.histograms[v].noise(found) for v in self.members.get(domain, ())), default=0.0)

@@ -100,6 +100,20 @@ MAX_FLIPS = 6
 MIN_FLIP_GAIN = 1e-4
 """Relative gain in latency below which a flip is not kept."""
 
+# --- rounding of weights
+
+ROUNDING_SHARE = 1.0
+"""Seconds for rounding weights, in units of those for choosing ranges: it gained 2 to 5 dB on transformers."""
+ROUNDING_JUDGED = 4
+"""Samples of the first half that judge whether it is kept."""
+SECONDS_PER_PRODUCT = 2.5e-11
+"""Of a multiplication in double precision, and ``SECONDS_PER_COLUMN`` of each step besides: one x86-64 core."""
+SECONDS_PER_COLUMN = 4e-5
+FACTOR_PRODUCTS = 2.5
+"""Multiplications for the factor of a matrix, in units of its cube."""
+MOMENT_BYTES = 256_000_000
+"""Bytes of moments that are held, and travel with each sample, at a time."""
+
 # --- bias correction
 
 WEIGHT_ERROR_BYTES = 256_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from inlay.quant.calibrator import Observed, calibrate
 from inlay.quant.observers import ALL_METHODS, Method, Range
 from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable, constant_range
+from inlay.quant.rounding import NEAREST, Rounding
 from inlay.space.domains import find_domains
 from inlay.types import Placement, QParams, QType
 
@@ -87,6 +88,8 @@ class CalibrationChoice:
         scores: SQNR in dB of each method alone.
         report: what was found, for people.
         cut: what the deadline left out, for people; empty where a faster machine would have chosen the same.
+        rounded: digest of ``rounding``, which is kept beside the choice.
+        rounding: which weights are not rounded to nearest.
     """
 
     method: Method
@@ -96,6 +99,12 @@ class CalibrationChoice:
     scores: Mapping[str, float] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     cut: str = ""
+    rounded: str = ""
+    rounding: Rounding = field(default=NEAREST, compare=False)
+
+    def rounding_by(self, rounding: Rounding) -> CalibrationChoice:
+        """The same with weights rounded so."""
+        return replace(self, rounded=rounding.digest, rounding=rounding)
 
     def table(self, prepared: PreparedModel, observed: Observed, fixed: FixedQParams | None = None) -> QParamsTable:
         """The qparams themselves: each value's range from its histogram, merged over its domain.
@@ -119,12 +128,12 @@ class CalibrationChoice:
                 ranges.setdefault(value, merged[domain])
         per_tensor = frozenset() if prepared.resolved is None else prepared.resolved.per_tensor
         means = {node: np.array(mean, np.float64) for node, mean in self.weight_error_means.items()}
-        return QParamsTable(graph, prepared.rules, ranges, fixed, per_tensor, means)
+        return QParamsTable(graph, prepared.rules, ranges, fixed, per_tensor, means, self.rounding)
 
     def digest(self, observed: Observed, *more: str) -> str:
         """16 hexadecimal digits that identify the table: this choice, the histograms, and what ``more`` names."""
         means = sorted(self.weight_error_means.items())
-        choice = f"{self.method} {sorted(self.chosen.items())} {means} {self.flipped or ''}"
+        choice = f"{self.method} {sorted(self.chosen.items())} {means} {self.flipped or ''}{self.rounded}"
         return hashlib.sha256(" ".join([observed.digest, choice, *more]).encode()).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
@@ -137,6 +146,7 @@ class CalibrationChoice:
             "scores": dict(self.scores),
             "report": dict(self.report),
             "cut": self.cut,
+            "rounded": self.rounded,
         }
 
     @classmethod
@@ -146,7 +156,8 @@ class CalibrationChoice:
         methods = {domain: _method(name) for domain, name in data["chosen"].items()}
         scores = {name: float(db) for name, db in data["scores"].items()}
         flipped = tuple(map(str, data["flipped"]))
-        choice = cls(_method(data["method"]), methods, means, flipped, scores, dict(data["report"]), str(data["cut"]))
+        said = dict(data["report"]), str(data["cut"]), str(data.get("rounded", ""))
+        choice = cls(_method(data["method"]), methods, means, flipped, scores, *said)
         str(choice)  # a report that cannot be printed is damaged
         return choice
 
@@ -159,6 +170,8 @@ class CalibrationChoice:
         before, after = report["before_db"], report["after_db"]
         what = "full INT8" if report["whole"] else "the part near the bound"
         gain = f"{before:.1f} dB -> {after:.1f} dB on the samples that ranges are chosen by"
+        rounded = report.get("rounded_weights")
+        bias += f", {rounded} weights rounded by what operators read" if rounded else ""
         found = f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials"
         if not report.get("widened"):
             return found

@@ -6,6 +6,7 @@ package that it brings, would take twice as long as all the rest.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +35,42 @@ def runtime_message(error: BaseException) -> str:
     return text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
 
 
+_BESIDE_WIDENING = (
+    "AttentionFusion",
+    "BiasDropoutFusion",
+    "BiasGeluFusion",
+    "BiasSkipLayerNormFusion",
+    "BiasSoftmaxFusion",
+    "ConvActivationFusion",
+    "DynamicQuantizeMatMulFusion",
+    "EmbedLayerNormFusion",
+    "FastGeluFusion",
+    "GatherSliceToSplitFusion",
+    "GatherToSliceFusion",
+    "GeluFusionL2",
+    "GemmActivationFusion",
+    "GroupQueryAttentionFusion",
+    "GroupQueryAttentionPreNormFusion",
+    "LayerNormFusionL2",
+    "Level2_RuleBasedTransformer",
+    "MatMulActivationFusion",
+    "MatMulIntegerToFloatFusion",
+    "MatMulNBitsFusion",
+    "MatMulScaleFusion",
+    "MatmulTransposeFusion",
+    "QDQFinalCleanupTransformer",
+    "QuickGeluFusion",
+    "SimplifiedLayerNormFusion",
+    "SkipLayerNormFusion",
+    "TransposeOptimizer_CPUExecutionProvider",
+)
+"""What the runtime does at the level at which it writes int8 weights as uint8: its kernels add up products of uint8
+exactly on every processor. Its log of level 0 names them; names that a version does not know do no harm."""
+
+_INTEGER = ("QLinear", "QGemm", "QAttention", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+"""Beginnings of the names of operators that multiply integers, beside those with ``Integer`` in theirs."""
+
+
 class NativeSession:
     """One session of the runtime, in the process that calls it.
 
@@ -41,13 +78,16 @@ class NativeSession:
         model: a file, or a model that holds its weights itself.
         optimize, fuse_qdq: as of :class:`Session`.
         threads: of one inference; 0 for as many as the runtime likes.
+        integers: the model has operators on integers.
 
     Attributes:
         outputs: names of the outputs.
         types: type of each output in ONNX Runtime's notation, by name.
     """
 
-    def __init__(self, model: str | bytes, optimize: bool | None, fuse_qdq: bool, threads: int) -> None:
+    def __init__(
+        self, model: str | bytes, optimize: bool | None, fuse_qdq: bool, threads: int, integers: bool = False
+    ) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -58,8 +98,18 @@ class NativeSession:
         levels = ort.GraphOptimizationLevel
         level = {None: levels.ORT_DISABLE_ALL, False: levels.ORT_ENABLE_BASIC, True: levels.ORT_ENABLE_ALL}
         options.graph_optimization_level = level[optimize]
+        built: ort.InferenceSession | None = None
+        providers = ["CPUExecutionProvider"]
+        if integers and optimize is False:
+            # x86 without VNNI adds up products of uint8 and int8 in 16 bits, which saturate: what the numeric reference
+            # computes must not depend on the processor
+            options.add_session_config_entry("session.x64quantprecision", "1")
+            options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+            with contextlib.suppress(Exception):  # where activations are int8, no kernel takes such weights
+                built = ort.InferenceSession(model, options, providers, disabled_optimizers=list(_BESIDE_WIDENING))
+            options.graph_optimization_level = level[optimize]
         try:
-            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self._session: ort.InferenceSession = built or ort.InferenceSession(model, options, providers)
         except Exception as error:  # the binding raises several unrelated types
             raise CompileFailed(f"ONNX Runtime cannot build the model: {runtime_message(error)}") from error
         self.outputs = [o.name for o in self._session.get_outputs()]
@@ -71,6 +121,11 @@ class NativeSession:
             return dict(zip(self.outputs, self._session.run(None, dict(feed)), strict=True))
         except Exception as error:  # as above
             raise RunFailed(f"ONNX Runtime cannot run the model: {runtime_message(error)}") from error
+
+
+def multiplies_integers(graph: onnx.GraphProto) -> bool:
+    """Whether a graph has operators that multiply integers."""
+    return any(node.op_type.startswith(_INTEGER) or "Integer" in node.op_type for node in graph.node)
 
 
 def signature(session: NativeSession) -> tuple[list[str], dict[str, str]]:

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from inlay.model import policy
 from inlay.model.guard import Limits, Resident, call, limits_for
-from inlay.model.native import NativeSession, run_whole, signature
+from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
 from inlay.model.store import WeightStore, externalize_weights
 
 T = TypeVar("T")
@@ -62,7 +62,8 @@ class Session:
         weakref.finalize(self, path.unlink, missing_ok=True)
         size = len(data) + (store.path.stat().st_size if store.path.exists() else 0)
         self._limits = limits_for(size, len(proto.graph.node))
-        self._native = Resident(NativeSession, str(path), optimize, fuse_qdq, threads or _usable_cores())
+        options = optimize, fuse_qdq, threads or _usable_cores(), multiplies_integers(proto.graph)
+        self._native = Resident(NativeSession, str(path), *options)
         self.outputs, self.types = call("building the model", signature, self._native, limits=self._limits)
 
     @classmethod

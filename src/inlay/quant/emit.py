@@ -31,6 +31,7 @@ from inlay.model.store import INLINE_BYTES, WeightStore, externalize_weights, pa
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.qparams import STORAGE, STORED, QParamsTable, quantize, scale_shape
 from inlay.quant.rewrite import Rewrite
+from inlay.quant.rounding import Steps
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 from inlay.version import __version__
 
@@ -44,6 +45,7 @@ class _Site:
     ``params`` is None where the type is dynamic.
     ``moved``: a DQ has taken over the value's name, since a graph output reads it; the float value has another.
     ``array``: what is quantized in place of the constant's own values (a corrected bias).
+    ``steps``: how far its integers are from the nearest ones.
     """
 
     value: str
@@ -53,6 +55,7 @@ class _Site:
     prefix: str
     moved: bool = False
     array: np.ndarray | None = None
+    steps: Steps | None = None
 
     @property
     def at_output(self) -> bool:
@@ -223,7 +226,8 @@ class Emitter:
                 raise ModelError(f"port {ports[0]} reads {value}, which cannot be quantized")
             prefix = value if types[value] == 1 else f"{value}_{qtype.value.replace(' ', '_').replace('/', '_')}"
             params = None if qtype.dynamic else table.params(value, qtype)
-            site = _Site(value, qtype, params, tuple(ports), prefix, value in moved)
+            steps = table.steps(value, qtype) if params is not None and self._graph.is_constant(value) else None
+            site = _Site(value, qtype, params, tuple(ports), prefix, value in moved, steps=steps)
             owned = value not in self._graph.captured and self._graph.producer(value) is not None
             if site.at_output and not owned:
                 raise ModelError(f"graph output {value} cannot be quantized: a subgraph or the caller owns the value")
@@ -334,11 +338,13 @@ class Emitter:
         params = site.params
         dtype = ONNX_TYPE[site.qtype]
         if array.size * site.qtype.bits // 8 < INLINE_BYTES:
-            return tensor_proto(name, quantize(array, params), dtype)
+            return tensor_proto(name, quantize(array, params, site.steps), dtype)
         key = f"{site.qtype.value}:{site.prefix}:{hash(params)}"
         if site.array is not None:
             key += f":{hashlib.sha256(array.tobytes()).hexdigest()}"
-        self._store.put(key, lambda: packed(quantize(array, params).astype(STORED[params.qtype])))
+        if site.steps is not None:
+            key += f":{site.steps.digest}"
+        self._store.put(key, lambda: packed(quantize(array, params, site.steps).astype(STORED[params.qtype])))
         return self._store.reference(key, name, dtype, tuple(array.shape))
 
     def _float_name(self, value: str) -> str:

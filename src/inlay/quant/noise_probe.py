@@ -22,7 +22,7 @@ from inlay.model.reference import Session
 from inlay.model.store import WeightStore, tensor_proto
 from inlay.quant.emit import ONNX_TYPE
 from inlay.quant.qdq_graph import DEQUANTIZE, DYNAMIC_QUANTIZE
-from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, quantize, scale_shape
+from inlay.quant.qparams import STORAGE, QParamsTable, dequantize, scale_shape
 from inlay.space.rules import Rules
 from inlay.space.units import Unit, static_sites
 from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
@@ -189,10 +189,10 @@ def _switched(
         elif switch.weight is not None:
             made = _rounded_rows(proto, graph, switch, source, prefix)
         elif switch.qtype.block:
-            made = _blocks(proto, graph.constant(value), table.params(value, switch.qtype), prefix)
+            made = _blocks(proto, table.quantized(value, switch.qtype), table.params(value, switch.qtype), prefix)
         elif switch.constant:
-            array, params = graph.constant(value), table.params(value, switch.qtype)
-            made = _constant(proto, None if array is None else dequantize(quantize(array, params), params), prefix)
+            integers, params = table.quantized(value, switch.qtype), table.params(value, switch.qtype)
+            made = _constant(proto, dequantize(integers, params), prefix)
         elif switch.qtype.dynamic:
             names = [f"{prefix}/{what}" for what in ("q", "scale", "zero")]
             made = [
@@ -223,14 +223,13 @@ def _constant(proto: onnx.GraphProto, rounded: np.ndarray | None, prefix: str) -
     return [helper.make_node("Identity", [f"{prefix}/constant"], [f"{prefix}/rounded"])]
 
 
-def _blocks(proto: onnx.GraphProto, array: np.ndarray | None, params: QParams, prefix: str) -> list[onnx.NodeProto]:
+def _blocks(proto: onnx.GraphProto, whole: np.ndarray, params: QParams, prefix: str) -> list[onnx.NodeProto]:
     """Nodes that compute ``<prefix>/rounded`` from integers in blocks, in any opset: they take a byte for each element.
 
     Several types of one weight would exceed what a model may hold as floats.
     """
-    assert array is not None, "only weights are quantized in blocks"
-    axis, shape = params.axis or 0, array.shape
-    integers = quantize(array, params).reshape(*shape[:axis], -1, params.qtype.block, *shape[axis + 1 :])
+    axis, shape = params.axis or 0, whole.shape
+    integers = whole.reshape(*shape[:axis], -1, params.qtype.block, *shape[axis + 1 :])
     scale = np.expand_dims(np.asarray(params.scale, np.float32).reshape(scale_shape(shape, params)), axis + 1)
     names = [f"{prefix}/{what}" for what in ("integers", "scale", "shape", "steps", "scaled")]
     proto.initializer.extend(

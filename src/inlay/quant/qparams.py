@@ -12,6 +12,7 @@ import numpy as np
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
 from inlay.quant.observers import Range
+from inlay.quant.rounding import NEAREST, Rounding, Steps
 from inlay.space.rules import Rules
 from inlay.types import Placement, Port, QParams, QType
 
@@ -106,10 +107,11 @@ def scale_shape(shape: Sequence[int | None], params: QParams) -> tuple[int, ...]
     return tuple((n or 0) // (params.qtype.block if i == params.axis else 1) for i, n in enumerate(shape))
 
 
-def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
+def quantize(array: np.ndarray, params: QParams, by: Steps | None = None) -> np.ndarray:
     """``clip(round_half_even(x / scale) + zero_point)`` as QuantizeLinear does, in float32 (biases: float64).
 
-    Of a floating type, the nearest element, ties to the even one, in place of the nearest integer.
+    Of a floating type, the nearest element, ties to the even one, in place of the nearest integer. ``by`` as many
+    steps further, where given.
     """
     scale, zero = _aligned(array, params)
     if params.qtype.floating:
@@ -117,6 +119,8 @@ def quantize(array: np.ndarray, params: QParams) -> np.ndarray:
         return np.asarray(np.clip(steps, params.qtype.qmin, params.qtype.qmax), STORAGE[params.qtype])
     wide = np.float64 if params.qtype is QType.INT32 else np.float32
     steps = np.rint(np.asarray(array, wide) / scale.astype(wide)) + zero.astype(wide)
+    if by is not None:
+        steps += by.delta
     return np.asarray(np.clip(steps, params.qtype.qmin, params.qtype.qmax), STORAGE[params.qtype])
 
 
@@ -162,6 +166,7 @@ class QParamsTable:
         per_tensor: weights that get one scale for all channels.
         shifts: by node, the mean error that its rounded weight makes, for each output channel: shape (channels,).
             It is taken off the node's bias wherever that is quantized.
+        rounding: which weights are not rounded to the nearest integers, and how.
     """
 
     def __init__(
@@ -172,8 +177,10 @@ class QParamsTable:
         fixed: Mapping[tuple[str, QType], QParams] | None = None,
         per_tensor: frozenset[str] = frozenset(),
         shifts: Mapping[str, np.ndarray] | None = None,
+        rounding: Rounding = NEAREST,
     ) -> None:
         self._graph = graph
+        self._rounding = rounding
         self._shifts = dict(shifts or {})
         self._per_tensor = per_tensor
         self._rules = rules
@@ -193,12 +200,14 @@ class QParamsTable:
         }
 
     @classmethod
-    def from_json(cls, graph: Graph, rules: Rules, data: Mapping[str, Any]) -> QParamsTable:
-        """The table that gave ``data``, for the same graph and rules."""
+    def from_json(
+        cls, graph: Graph, rules: Rules, data: Mapping[str, Any], rounding: Rounding = NEAREST
+    ) -> QParamsTable:
+        """The table that gave ``data``, for the same graph, rules and rounding."""
         ranges = {value: Range(*found) for value, found in data["ranges"].items()}
         fixed = {(v, QType(q)): QParams(QType(q), tuple(s), tuple(z), axis) for v, q, s, z, axis in data["fixed"]}
         shifts = {node: np.asarray(shift, np.float64) for node, shift in data.get("shifts", {}).items()}
-        return cls(graph, rules, ranges, fixed, frozenset(data.get("per_tensor", ())), shifts)
+        return cls(graph, rules, ranges, fixed, frozenset(data.get("per_tensor", ())), shifts, rounding)
 
     def knows(self, value: str) -> bool:
         """Whether ``value`` can be quantized: it was observed, or is a constant."""
@@ -210,6 +219,27 @@ class QParamsTable:
         if key not in self._known:
             self._known[key] = self._compute(value, qtype)
         return self._known[key]
+
+    def steps(self, value: str, qtype: QType) -> Steps | None:
+        """How far the integers of a constant are from the nearest ones; None where they are these."""
+        if (value, qtype) not in self._rounding.steps or self.is_given(value, qtype):
+            return None
+        return self._rounding.of(value, self.params(value, qtype))
+
+    def quantized(self, value: str, qtype: QType) -> np.ndarray:
+        """The integers of a constant, or elements of a floating type. Raises KeyError where it is none."""
+        array = self._graph.constant(value)
+        if array is None:
+            raise KeyError(value)
+        return quantize(array, self.params(value, qtype), self.steps(value, qtype))
+
+    def is_given(self, value: str, qtype: QType) -> bool:
+        """Whether qparams replace the computed ones."""
+        return (value, qtype) in self._given
+
+    def weight_limit(self, qtype: QType) -> int:
+        """Largest magnitude of a weight's integers: the target's, or in blocks the type's."""
+        return qtype.qmax if qtype.block else self._rules.weight_limit
 
     def bias_params(self, port: Port, placement: Placement) -> QParams:
         """The qparams of the int32 bias at ``port``: in units of ``scale_x * scale_w``, as the products it is added to.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inlay.calibrate import policy
@@ -22,7 +22,7 @@ from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
 from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord
+from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord, record_rounding, rounding_of
 from inlay.run.progress import Progress
 from inlay.run.robustness import StressTest
 from inlay.search.baselines import FULL_INT8, anchor_placements
@@ -98,7 +98,7 @@ class Calibration:
         """How qparams are made: chosen once in a run, however often that is continued."""
         known = self.journal.fact(CHOICE)
         if known is not None:
-            return known
+            return replace(known, rounding=rounding_of(self.journal))
         budget_s = self.config.budget_s
         varied = OnTarget(prepared, self.worker, self.test.feeds)
         # each table that is tried for variations is built: a limit on builds keeps them for the search
@@ -123,6 +123,7 @@ class Calibration:
                 return ns, judge.judge(outputs).sqnr_db
 
             choice = choose_flips(choice, prepared, observed, measure)
+        record_rounding(self.journal, choice.rounding)
         self.journal.record_fact(CHOICE, choice)
         self.progress.stage(str(choice))
         return choice

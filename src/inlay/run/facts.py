@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from inlay.calibrate.tables import CalibrationChoice
+from inlay.errors import JournalError
 from inlay.measure.client import kernel_times
-from inlay.measure.journal import Fact
+from inlay.measure.journal import Fact, Journal
 from inlay.prepare.equalize import Scales
+from inlay.quant.rounding import NEAREST, Rounding
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.targets.base import KernelTime, TargetSpec
@@ -103,6 +105,34 @@ MAX_OPSET = Fact("max_opset", int)
 """The newest opset that written models may have, where there is a limit."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)
 """How ranges are chosen and biases corrected."""
+_ROUNDING = "rounding"
+
+
+def record_rounding(journal: Journal, rounding: Rounding) -> None:
+    """Keep how weights are rounded, before the choice that names it."""
+    if rounding.steps:
+        journal.record_feed(f"{_ROUNDING} {rounding.digest}", rounding.as_arrays())
+
+
+def rounding_of(journal: Journal) -> Rounding:
+    """How the run rounds weights.
+
+    Raises:
+        JournalError: it is damaged.
+    """
+    choice = journal.fact(CHOICE)
+    if choice is None or not choice.rounded:
+        return NEAREST
+    arrays = journal.feed(f"{_ROUNDING} {choice.rounded}")
+    try:
+        found = None if arrays is None else Rounding.from_arrays(arrays)
+    except ValueError:
+        found = None
+    if found is None or found.digest != choice.rounded:
+        raise JournalError(f"{journal.path} is damaged: how weights were rounded cannot be read; begin anew")
+    return found
+
+
 CALIBRATION = Fact("calibration", CalibrationRecord.from_json, CalibrationRecord.as_json)
 """The quantization parameters themselves."""
 PROBE_BUDGET: Fact[ProbeBudget] = Fact("probing", ProbeBudget.from_json, ProbeBudget.as_json)

@@ -15,7 +15,7 @@ from inlay.prepare.equalize import equalized
 from inlay.prepare.model import prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.qparams import QParamsTable
-from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, SATURATIONS
+from inlay.run.facts import CALIBRATION, EQUALIZATION, FROZEN, MAX_OPSET, SATURATIONS, rounding_of
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.registry import create
 from inlay.types import Placement
@@ -44,7 +44,7 @@ def writer_of(journal: Journal, file: ModelFile, work: Path) -> Callable[[Placem
 
     def write(placement: Placement, path: Path) -> Artifact:
         try:
-            table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table)
+            table = QParamsTable.from_json(prepared.graph, prepared.rules, known.table, rounding_of(journal))
             return CandidateWriter(prepared, table, known.digest, known.target).deliver(placement, path)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise JournalError(f"{journal.path} is damaged: {error!r} does not fit {file.path}") from error

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, bound, input_specs, random_samples
 from inlay.model.load import load
+from inlay.model.native import NativeSession, multiplies_integers
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import prepare
 from inlay.targets.base import Capabilities, Feed
@@ -225,13 +225,11 @@ def random_feed(model: onnx.ModelProto | Path, seed: int = 0, bind: Mapping[str,
 
 
 def run_reference(model: onnx.ModelProto | Path, feed: Feed) -> dict[str, np.ndarray]:
-    """Outputs by name, computed by ONNX Runtime without graph optimizations."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
+    """Outputs by name, computed by ONNX Runtime without graph optimizations; exact also where products saturate."""
+    proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return dict(zip((o.name for o in session.get_outputs()), session.run(None, dict(feed)), strict=True))
+    integers = multiplies_integers(proto.graph)
+    return NativeSession(source, False if integers else None, not integers, 0, integers).run(feed)
 
 
 def sqnr(want: np.ndarray, got: np.ndarray) -> float:

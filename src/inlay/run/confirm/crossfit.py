@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inlay.calibrate.table_search import on_other_samples
 from inlay.calibrate.tables import observe
+from inlay.calibrate.weight_rounding import rounding_seconds
 from inlay.data import Samples, evenly_spaced
 from inlay.errors import InlayError
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -25,7 +27,7 @@ from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
 from inlay.quant.tolerance import samples_needed, state
 from inlay.run.confirm.decision import Confirmed
-from inlay.run.facts import CHOICE
+from inlay.run.facts import CHOICE, rounding_of
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
@@ -103,6 +105,8 @@ def cross_fitted(
     for number, fold in enumerate(folds(session, bool(confirmed.placement))):
         missing = min(wanted - len(found), len(fold.judged))
         seconds = session.costs.crossing_s(missing, 0 if fold.ranges is None else len(fold.ranges))
+        if fold.ranges is not None:
+            seconds += rounding_seconds(prepared, rounding_of(session.journal))
         if missing <= 0 or not session.plan.before_writing.fits(seconds):
             break
         samples = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))
@@ -167,11 +171,13 @@ def _with_ranges_of(
     confirmed: Confirmed,
 ) -> Artifact:
     """The delivered placement with the ranges of other samples, by the run's choices."""
-    choice, placement = session.journal.fact(CHOICE), confirmed.placement
-    assert choice is not None, "what was calibrated was chosen"
+    known, placement = session.journal.fact(CHOICE), confirmed.placement
+    assert known is not None, "what was calibrated was chosen"
     assert placement is not None, "a given file has no ranges of the run"
     observed = observe(prepared, samples, [p for _, p in imported.placements], recruit=session.lab.recruit)
     fixed = imported.qparams if session.inputs.config.keep_qparams else {}
+    choice = replace(known, rounding=rounding_of(session.journal))
+    choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed)
     table = choice.table(prepared, observed, fixed)
     writer = CandidateWriter(prepared, table, choice.digest(observed), session.worker.fingerprint.digest)
     folder = session.work / f"crossed-model-{number}"

@@ -1,0 +1,249 @@
+"""Tables of qparams in comparison: rounding of weights, the part near the bound, ranges of single domains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from inlay.calibrate import policy
+from inlay.calibrate.bias_correction import weight_error_means
+from inlay.calibrate.clock import FeedsUntil
+from inlay.calibrate.range_probe import RangeProbe
+from inlay.calibrate.range_selection import Ranges, choose_ranges
+from inlay.calibrate.scorer import Score, TableScorer, in_process
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
+from inlay.calibrate.weight_rounding import only, round_weights, rounding_seconds, weights_alone
+from inlay.data import Feed, Samples, evenly_spaced
+from inlay.deadline import NEVER, Deadline
+from inlay.model.reference import Session
+from inlay.prepare.model import PreparedModel
+from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.calibrator import Observed
+from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.observers import STRESS, Method
+from inlay.quant.qparams import QParamsTable, covered
+from inlay.quant.rounding import NEAREST, Rounding, Steps
+from inlay.quant.sensitivity import Powers, probe_budget, sensitivity, units_within
+from inlay.trial import Failed, noise_of
+from inlay.types import Placement, QParams, QType
+
+
+@dataclass(frozen=True, eq=False)
+class TableSearch:
+    """What all comparisons of tables share.
+
+    Attributes:
+        prepared: the model.
+        observed: histograms.
+        placement: what is quantized.
+        method: of calibration, for all values; it also decides what is shared.
+        methods: to choose from.
+        fixed: qparams that replace the computed ones.
+        feeds: samples, alternating between the first and the second half of all.
+        clock: returns seconds.
+        until: when range selection is cut short.
+        rounding: how weights are rounded.
+    """
+
+    prepared: PreparedModel
+    observed: Observed
+    placement: Placement
+    method: Method
+    methods: Sequence[Method]
+    fixed: FixedQParams | None
+    feeds: Sequence[Feed]
+    clock: Callable[[], float]
+    until: Deadline = NEVER
+    rounding: Rounding = NEAREST
+
+    @cached_property
+    def domains(self) -> Mapping[str, str]:
+        """The domain of each value that shares its qparams; it stays when a domain gets another method."""
+        return domains_of(self.prepared, self.observed, self.method)
+
+    @cached_property
+    def members(self) -> Mapping[str, list[str]]:
+        """The observed values of each domain."""
+        found: dict[str, list[str]] = {}
+        for value in self.observed.histograms:
+            found.setdefault(self.domains.get(value, value), []).append(value)
+        return found
+
+    def table(self, method: Method, means: WeightErrorMeans | None = None, half: int | None = None) -> QParamsTable:
+        """QParams by ``method`` for every domain, ranges from one half of the samples or from all."""
+        chosen = dict.fromkeys(self.members, method)
+        observed = self.observed if half is None else self.observed.half(half)
+        choice = CalibrationChoice(self.method, chosen, means or {}).rounding_by(self.rounding)
+        return choice.table(self.prepared, observed, self.fixed)
+
+    def overrun(self, choice: CalibrationChoice, share: float) -> list[str]:
+        """Domains whose range variations exceed by more than ``share`` of it."""
+        found = []
+        for domain, values in self.members.items():
+            histograms = [self.observed.ranged[v] for v in values]
+            method = choice.chosen.get(domain, choice.method)
+            (low, high), (far_low, far_high) = (
+                (min(r.low for r in ranges), max(r.high for r in ranges))
+                for ranges in ([h.range(m) for h in histograms] for m in (method, STRESS))
+            )
+            if max(far_high - high, low - far_low) > share * (high - low):
+                found.append(domain)
+        return found
+
+    def score(self, choice: CalibrationChoice, score: Score, placement: Placement) -> float | Failed:
+        """SQNR in dB of ``placement`` with ranges of the second half of the samples."""
+        return score(choice.table(self.prepared, self.observed.half(1), self.fixed), placement)
+
+    def weight_error_means(self) -> WeightErrorMeans:
+        """Of all rounded weights whose biases are quantized."""
+        prepared = self.prepared
+        units = [u for u in prepared.units if u.biases and self.placement.qtype(u.biases[0]) is QType.INT32]
+        table, positions = self.table(self.method), self.observed.positions
+        means = weight_error_means(prepared, units, table, self.feeds, positions)
+        return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
+
+    def rounded(self, seconds: float) -> tuple[TableSearch, WeightErrorMeans]:
+        """The same with the weights rounded as their outputs ask for, where outputs of the model gain; mean errors.
+
+        Rounding rests on the second half of the samples, as ranges do that are scored; the first half judges it, in the
+        numeric reference: a target may need seconds for a build, and a search its limit of them.
+        """
+        plain = self.weight_error_means()
+        second = FeedsUntil(self.feeds[1::2] or self.feeds, self.until)
+        positions = self.observed.positions
+        found = round_weights(self.prepared, self.table(self.method), second, positions, seconds, self.until)
+        if not found.steps:
+            return self, plain
+        kept = dict[tuple[str, QType], Steps]()
+        means, score = plain, self._reference_score()
+        for qtype in sorted({t for _, t in found.steps}, key=lambda t: t.value):
+            part = replace(self, rounding=only(found, qtype))
+            usual = qtype is self.prepared.rules.weight
+            placement = self.placement if usual else weights_alone(self.prepared, qtype)
+            corrected = part.weight_error_means() if usual else {}
+            before = CalibrationChoice(self.method, {}, plain if usual else {})
+            after = CalibrationChoice(self.method, {}, corrected).rounding_by(part.rounding)
+            old_db, new_db = (self.score(each, score, placement) for each in (before, after))
+            if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
+                kept.update(part.rounding.steps)
+                means = corrected if usual else means
+        return replace(self, rounding=Rounding(kept)), means
+
+    def _reference_score(self) -> Score:
+        """The score on samples of the first half, in the numeric reference."""
+        first = self.feeds[::2]
+        feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
+        session = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
+        samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
+        judge = Judge([session.run(feed) for feed in feeds], samples, Bound(), margin=False)
+        return TableScorer(judge, in_process(self.prepared, feeds)).sqnr_db
+
+    def restricted(
+        self,
+        min_sqnr_db: float,
+        means: WeightErrorMeans,
+        seconds: float,
+        score: Callable[[Placement], float | Failed],
+    ) -> TableSearch:
+        """The same for the units whose noise is about what the constraint allows; for all where none is left."""
+        prepared, graph = self.prepared, self.prepared.graph
+        table = self.table(self.method, means)
+        begun = self.clock()
+        probe = NoiseProbe(prepared.probe_base, prepared.store, graph, prepared.units, prepared.rules, table)
+        budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
+        probe.use(self.feeds[: budget.ranked_samples], self.observed.mask)
+
+        def noise_alone(placement: Placement) -> Powers:
+            for _ in range(budget.source_samples):
+                self.clock()
+            return probe.noise(placement, samples=budget.source_samples)
+
+        noise = sensitivity(probe.switches, prepared.selectable, noise_alone, budget.questions).values
+        found, limit_db = self.placement, min_sqnr_db
+        for _ in range(policy.RESTRICTION_ROUNDS):
+            part = prepared.label(units_within(graph, prepared.selectable, noise, noise_of(limit_db)))
+            if not len(part):
+                break
+            found = part
+            measured_db = score(part)
+            if isinstance(measured_db, Failed):
+                break
+            excess_db = measured_db - min_sqnr_db
+            if abs(excess_db) < policy.RESTRICTION_TOLERANCE_DB:
+                break
+            limit_db -= excess_db  # single noises do not quite add up: correct the next limit by as much
+        return replace(self, placement=found)
+
+    def select_ranges(self, means: WeightErrorMeans, seconds: float) -> tuple[Ranges, WeightErrorMeans]:
+        """Methods by domain, and ``means`` where correcting lessens the error; selection starts from the better one."""
+        begun = self.clock()
+        reference = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
+        references = [reference.run(feed) for feed in self.feeds]
+        tables = [self.table(self.method, each) for each in ([{}, means] if means else [{}])]
+        probes = [RangeProbe(self.prepared, self.placement, table, self.domains) for table in tables]
+        activation = self.prepared.rules.activation
+        domains = probes[0].domains
+
+        def options(half: int) -> dict[str, dict[Method, QParams]]:
+            tables = {method: self.table(method, half=half) for method in self.methods}
+            return {d: {m: t.params(d, activation) for m, t in tables.items()} for d in domains}
+
+        of_halves = options(1), options(0)  # each sample judges ranges of the half that it does not belong to
+        by_feed = [of_halves[i % 2] for i in range(len(self.feeds))]
+        own_noise = {d: {m: self._noise(d, p) for m, p in params.items()} for d, params in of_halves[0].items()}
+        histograms = self.observed.histograms
+        headroom = {d: max((histograms[v].headroom for v in self.members.get(d, ())), default=0.0) for d in domains}
+
+        def select(probe: RangeProbe, seconds: float) -> Ranges:
+            return choose_ranges(
+                probe,
+                by_feed,
+                own_noise,
+                self.method,
+                self.feeds,
+                references,
+                seconds,
+                self.clock,
+                headroom,
+                self.until,
+                self.observed.mask,
+            )
+
+        starts = [select(probe, 0.0).before_db for probe in probes]
+        best = int(np.argmax(starts))
+        found = select(probes[best], max(0.0, seconds - (self.clock() - begun)))
+        return found, means if best else {}
+
+    def _noise(self, domain: str, params: QParams) -> float:
+        """The largest error at a value of ``domain``, relative to its power."""
+        found = covered(params)
+        return max((self.observed.histograms[v].noise(found) for v in self.members.get(domain, ())), default=0.0)
+
+
+def on_other_samples(
+    choice: CalibrationChoice,
+    prepared: PreparedModel,
+    observed: Observed,
+    feeds: Sequence[Feed],
+    fixed: FixedQParams | None,
+) -> CalibrationChoice:
+    """A choice with weights rounded, and biases corrected for it, as ``feeds`` ask for: no others had a part in it.
+
+    Raises:
+        CompileFailed, RunFailed: the float model does not run.
+    """
+    if not choice.rounding.steps:
+        return choice
+    some = [feeds[i] for i in evenly_spaced([*range(len(feeds))], policy.MAX_FEEDS // 2)]
+    positions = observed.positions
+    plain = choice.rounding_by(NEAREST).table(prepared, observed, fixed)
+    seconds = rounding_seconds(prepared, choice.rounding)
+    found = round_weights(prepared, plain, some, positions, 2.0 * seconds)
+    again = choice.rounding_by(Rounding({k: s for k, s in found.steps.items() if k in choice.rounding.steps}))
+    units = [u for u in prepared.units if u.name in choice.weight_error_means]
+    table = again.table(prepared, observed, fixed)
+    means = weight_error_means(prepared, units, table, some, positions)
+    return replace(again, weight_error_means={node: tuple(map(float, mean)) for node, mean in means.items()})

@@ -1,0 +1,238 @@
+"""Which way each weight is rounded, by what the samples make of it: see :mod:`inlay.quant.rounding`.
+
+Moments come from the float model, so that they hold for every placement; a weight that several operators read has
+the sum of theirs. The largest weights are left to the nearest integers where there is no time for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from inlay.calibrate import policy
+from inlay.data import Feed
+from inlay.deadline import NEVER, Deadline
+from inlay.model.graph import Graph, Node
+from inlay.model.pieces import PiecewiseSession
+from inlay.model.reference import in_batches
+from inlay.prepare.model import PreparedModel
+from inlay.quant.moments import AddMoments, Moments, Window
+from inlay.quant.positions import Positions
+from inlay.quant.qparams import QParamsTable, quantize, scale_shape
+from inlay.quant.rounding import NEAREST, Rounding, Steps, nearest_output, scale_digest
+from inlay.space.units import Unit
+from inlay.types import Placement, QParams, QType
+
+_WEIGHT_SLOT = 1
+Reads = Mapping[str, tuple[Window, ...]]
+"""How a weight's readers read what it is multiplied with, by the weight's name."""
+
+
+def round_weights(
+    prepared: PreparedModel,
+    table: QParamsTable,
+    feeds: Sequence[Feed],
+    positions: Positions,
+    seconds: float,
+    until: Deadline = NEVER,
+) -> Rounding:
+    """The weights of all units, in each type that a search tries, rounded by what ``feeds`` show.
+
+    Args:
+        prepared: the model.
+        table: qparams of the weights.
+        feeds: samples; those after the deadline of a :class:`~inlay.calibrate.clock.FeedsUntil` are not had.
+        positions: what of them is padding, which has no share.
+        seconds: of a usual processor, by which large weights are left out: the same ones on any machine.
+        until: when it must be over; weights that there is no time for stay with the nearest integers.
+
+    Raises:
+        CompileFailed, RunFailed: the float model does not run.
+        TimedOut: the deadline of the feeds is over.
+    """
+    graph, reads = prepared.graph, _reads(prepared.graph, prepared.units)
+    sites = {site for unit in prepared.units for site in _sites(prepared, unit)}
+    rounded = [(v, t) for v, t in sites if v in reads and not table.is_given(v, t)]
+    jobs = _affordable(graph, reads, rounded, seconds)
+    sizes = {w.name: _moment_bytes(graph, w, reads) for v, _ in jobs for w in reads[v]}
+    by_name = {w.name: w for v, _ in jobs for w in reads[v]}
+    found: dict[tuple[str, QType], Steps] = {}
+    ready: set[tuple[str, QType]] = set()
+    for names in in_batches(sorted(sizes), sizes, policy.MOMENT_BYTES):
+        moments = _moments(prepared, [by_name[n] for n in names], feeds, positions)
+        for job in jobs:
+            if job in ready or any(w.name not in names for w in reads[job[0]]):
+                continue  # a weight whose readers are in two batches stays as it is
+            ready.add(job)
+            if not until.left:
+                return Rounding(found)
+            steps = _steps(graph, table, *job, [moments.get(w) for w in reads[job[0]]])
+            if steps is not None:
+                found[job] = steps
+    return Rounding(found) if found else NEAREST
+
+
+def _reads(graph: Graph, units: Sequence[Unit]) -> dict[str, tuple[Window, ...]]:
+    found: dict[str, tuple[Window, ...]] = {}
+    unknown: set[str] = set()
+    for node in {u.name: graph.node(u.name) for u in units if u.quantizable}.values():
+        value = node.inputs[_WEIGHT_SLOT] if len(node.inputs) > _WEIGHT_SLOT else ""
+        if node.op_type not in ("MatMul", "Gemm", "Conv") or not graph.is_constant(value):
+            continue
+        window = _window(graph, node)
+        transposed = bool(node.attributes.get("transB", 0))
+        if window is None or transposed != _transposed(graph, value):
+            unknown.add(value)
+        else:
+            found[value] = (*found.get(value, ()), window)
+    return {v: windows for v, windows in found.items() if v not in unknown}
+
+
+def _window(graph: Graph, node: Node) -> Window | None:
+    """How a node with its weight in slot 1 reads slot 0; None where that is none of the ways known here."""
+    value, given = node.inputs[0], node.attributes
+    weight = graph.shape(node.inputs[1]) or ()
+    if node.op_type in ("MatMul", "Gemm"):
+        known = len(weight) == 2 and not given.get("transA", 0) and len(graph.shape(value) or ()) >= 2
+        return Window(value) if known else None
+    spatial = len(weight) - 2
+    if node.op_type != "Conv" or spatial < 1 or given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    ones = (1,) * spatial
+    return Window(
+        value,
+        tuple(int(k or 0) for k in weight[2:]),
+        tuple(given.get("strides", ones)),
+        tuple(given.get("dilations", ones)),
+        tuple(given.get("pads", (0,) * 2 * spatial)),
+        int(given.get("group", 1)),
+    )
+
+
+def _transposed(graph: Graph, value: str) -> bool:
+    """Whether rows of a product's weight are its output channels: as its first reader says."""
+    reader = next((graph.node(p.node) for p in graph.consumers(value)), None)
+    return reader is not None and bool(reader.attributes.get("transB", 0))
+
+
+def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[str, QType]]:
+    """The weight of a unit in each type that a placement may give it, of those that are integers with a zero of 0."""
+    graph, usual = prepared.graph, prepared.rules.weight
+    if unit.selectable:
+        yield from ((graph.value_of(port), usual) for port in unit.weights)
+    for sites in unit.searched.values():
+        yield from ((graph.value_of(port), t) for port, t in sites if port.slot == _WEIGHT_SLOT and _rounds(t, usual))
+
+
+def _rounds(qtype: QType, usual: QType) -> bool:
+    return bool(qtype.block) or qtype is usual
+
+
+def _affordable(
+    graph: Graph, reads: Reads, jobs: Sequence[tuple[str, QType]], seconds: float
+) -> list[tuple[str, QType]]:
+    """Those that the time suffices for, the cheapest first."""
+    left, found = seconds, []
+    for job in sorted(jobs, key=lambda j: (_seconds(graph, reads, j[0]), j[0], j[1].value)):
+        left -= _seconds(graph, reads, job[0])
+        if left < 0.0:
+            break
+        found.append(job)
+    return found
+
+
+def _seconds(graph: Graph, reads: Reads, value: str) -> float:
+    groups, channels, inputs = _sizes(graph, value, reads[value][0])
+    products = groups * (policy.FACTOR_PRODUCTS * inputs**3 + 2.0 * channels * inputs**2)
+    return policy.SECONDS_PER_PRODUCT * products + policy.SECONDS_PER_COLUMN * inputs
+
+
+def _sizes(graph: Graph, value: str, window: Window) -> tuple[int, int, int]:
+    """Groups, channels of each, and inputs of each channel."""
+    shape = [int(n or 0) for n in graph.shape(value) or ()]
+    if not window.kernel:
+        inputs, channels = shape[::-1] if _transposed(graph, value) else shape
+        return 1, channels, inputs
+    return window.groups, shape[0] // window.groups, int(np.prod(shape[1:]))
+
+
+def _moment_bytes(graph: Graph, window: Window, reads: Reads) -> int:
+    value = next(v for v, windows in reads.items() if window in windows)
+    groups, _, inputs = _sizes(graph, value, window)
+    return 4 * groups * inputs * inputs
+
+
+def _moments(
+    prepared: PreparedModel, windows: Sequence[Window], feeds: Sequence[Feed], positions: Positions
+) -> Moments:
+    """The sum over all samples."""
+    given = set(prepared.graph.inputs)
+    computed = [w for w in windows if w.value not in given]
+    session = PiecewiseSession(prepared.emitter.base, prepared.store, sorted({w.value for w in computed}))
+    found: dict[str, Moments] = {}
+    of_inputs = AddMoments([w for w in windows if w.value in given])
+    for feed in feeds:
+        if computed:
+            found = session.gather([feed], positions.note(feed, AddMoments(computed)), found)
+        positions.note(feed, of_inputs)(found, feed)
+    return {window: moment for of in found.values() for window, moment in of.items()}
+
+
+def _steps(
+    graph: Graph, table: QParamsTable, value: str, qtype: QType, moments: Sequence[np.ndarray | None]
+) -> Steps | None:
+    """The steps of one weight; None where it stays with the nearest integers."""
+    known = [m for m in moments if m is not None]
+    array = graph.constant(value)
+    if array is None or not known or not np.isfinite(array).all() or any(m.shape != known[0].shape for m in known):
+        return None
+    params = table.params(value, qtype)
+    nearest = quantize(array, params).astype(np.int64)
+    groups, inputs, _ = known[0].shape
+    scale = _scales(array, params)
+    flip = array.ndim == 2 and not _transposed(graph, value) and groups == 1 and array.shape[0] == inputs
+
+    def grouped(of: np.ndarray) -> np.ndarray:
+        return of.T[None] if flip else of.reshape(groups, -1, inputs)
+
+    limit = table.weight_limit(qtype)
+    try:
+        found = nearest_output(grouped(array), grouped(scale), np.sum(known, axis=0), -limit, limit)
+    except np.linalg.LinAlgError:
+        return None
+    integers = found[0].T if flip else found.reshape(array.shape)
+    delta = integers.astype(np.int64) - nearest
+    if not delta.any() or np.abs(delta).max() > np.iinfo(np.int8).max:
+        return None
+    return Steps(scale_digest(params), delta.astype(np.int8))
+
+
+def _scales(array: np.ndarray, params: QParams) -> np.ndarray:
+    """The scale of every element."""
+    scale = np.asarray(params.scale, np.float32)
+    if params.qtype.block:
+        axis = params.axis or 0
+        return np.repeat(scale.reshape(scale_shape(array.shape, params)), params.qtype.block, axis)
+    shape = [1] * array.ndim
+    if params.axis is not None:
+        shape[params.axis] = -1
+    return np.broadcast_to(scale.reshape(shape), array.shape)
+
+
+def rounding_seconds(prepared: PreparedModel, rounding: Rounding) -> float:
+    """What finding such a rounding takes on a usual processor, without the inferences."""
+    reads = _reads(prepared.graph, prepared.units)
+    return sum(_seconds(prepared.graph, reads, value) for value, _ in rounding.steps if value in reads)
+
+
+def only(rounding: Rounding, qtype: QType) -> Rounding:
+    """Of the weights in one type."""
+    return Rounding({key: steps for key, steps in rounding.steps.items() if key[1] is qtype})
+
+
+def weights_alone(prepared: PreparedModel, qtype: QType) -> Placement:
+    """The placement of all weights in a type of blocks."""
+    named = (name for u in prepared.units for name, sites in u.searched.items() if any(t is qtype for _, t in sites))
+    form = next(named, "")
+    return Placement(site for u in prepared.units for site in u.searched.get(form, ()))

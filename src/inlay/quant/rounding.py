@@ -1,0 +1,152 @@
+"""Weights rounded up or down as the operator's output asks for, not each to its nearest integer.
+
+What an operator computes changes by ``x (Wq - W)``. Its mean square over the samples is ``D H D'`` for ``D = Wq - W``
+and ``H = E[x x']``: errors of elements that read alike values can make up for one another. :func:`nearest_output` goes
+through the inputs in the order of their power, rounds the element of each output channel, and moves the elements that
+are left so that they take up the error (Frantar et al., "GPTQ: accurate post-training quantization for generative
+pre-trained transformers", 2023; the step is that of optimal brain surgery, Hassibi and Stork, 1993).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from inlay.types import QParams, QType
+
+DAMPING = 0.05
+"""Share of the mean power that is added to each input: what few samples say of alike values is not believed fully."""
+_BLOCK = 64
+"""Inputs after which all the others are moved, in one product."""
+
+
+def nearest_output(
+    weight: np.ndarray, scale: np.ndarray, moment: np.ndarray, low: int, high: int, damping: float = DAMPING
+) -> np.ndarray:
+    """Integers whose multiples of ``scale`` change the output least, by greedy steps.
+
+    Args:
+        weight: float, shape (groups, channels, inputs).
+        scale: of each element, of a shape that broadcasts to it.
+        moment: ``E[x x']`` of each group's inputs in any unit, shape (groups, inputs, inputs).
+        low: least integer.
+        high: largest integer.
+        damping: as :data:`DAMPING`.
+
+    Returns:
+        float64 of the weight's shape, whole numbers. Where that is no better than the nearest integers, these.
+
+    Raises:
+        numpy.linalg.LinAlgError: the moment is not positive, or not finite.
+    """
+    weight, moment = weight.astype(np.float64), moment.astype(np.float64)
+    scale = np.broadcast_to(scale, weight.shape).astype(np.float64)
+    groups, _, inputs = weight.shape
+    if not np.isfinite(moment).all():
+        raise np.linalg.LinAlgError("the moment is not finite")
+    power = np.einsum("gkk->gk", moment).copy()
+    damped = moment.copy()
+    mean = power.mean(axis=1, keepdims=True)
+    np.einsum("gkk->gk", damped)[:] = np.where(power > 0.0, power, np.where(mean > 0.0, mean, 1.0)) + damping * mean
+    order = np.argsort(-power, axis=1, kind="stable")
+    across = np.arange(groups)[:, None]
+    left = weight[across, :, order].transpose(0, 2, 1)  # what is still to be represented
+    steps = scale[across, :, order].transpose(0, 2, 1)
+    damped = damped[across[:, :, None], order[:, :, None], order[:, None, :]]
+    # H = A A' with A upper: the inverse of A is the factor U of H^-1 = U' U that the steps are taken from
+    factor = np.linalg.inv(np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1])
+    found = np.empty_like(left)
+    for begin in range(0, inputs, _BLOCK):
+        end = min(begin + _BLOCK, inputs)
+        errors = np.empty((groups, left.shape[1], end - begin))
+        for k in range(begin, end):
+            found[:, :, k] = np.clip(np.rint(left[:, :, k] / steps[:, :, k]), low, high)
+            error = (left[:, :, k] - found[:, :, k] * steps[:, :, k]) / factor[:, k, k, None]
+            left[:, :, k + 1 : end] -= error[:, :, None] * factor[:, None, k, k + 1 : end]
+            errors[:, :, k - begin] = error
+        left[:, :, end:] -= errors @ factor[:, begin:end, end:]
+    rounded = np.empty_like(found)
+    rounded[across, :, order] = found.transpose(0, 2, 1)
+    nearest = np.clip(np.rint(weight / scale), low, high)
+    worse = _changes(weight, scale, rounded, moment) >= _changes(weight, scale, nearest, moment)
+    return np.where(worse[:, :, None], nearest, rounded)
+
+
+def _changes(weight: np.ndarray, scale: np.ndarray, integers: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """Mean square by which each output channel changes, shape (groups, channels)."""
+    difference = weight - integers * scale
+    return np.asarray(np.einsum("gnk,gnk->gn", difference @ moment, difference))
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """How far the integers of one weight are from the nearest ones.
+
+    Attributes:
+        scale: digest of the scales that they hold for.
+        delta: int8, of the weight's shape.
+    """
+
+    scale: str
+    delta: np.ndarray
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies them."""
+        return hashlib.sha256(self.scale.encode() + self.delta.tobytes()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """Which weights are not rounded to nearest, and how.
+
+    Attributes:
+        steps: by the weight's name and its type.
+    """
+
+    steps: Mapping[tuple[str, QType], Steps] = field(default_factory=dict)
+
+    def of(self, value: str, params: QParams) -> Steps | None:
+        """The steps of a weight with these qparams; None where it has other scales than those they were found for."""
+        found = self.steps.get((value, params.qtype))
+        return found if found is not None and found.scale == scale_digest(params) else None
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies all of them; empty where there are none."""
+        if not self.steps:
+            return ""
+        each = sorted(f"{value} {qtype.value} {steps.digest}" for (value, qtype), steps in self.steps.items())
+        return hashlib.sha256("\n".join(each).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rounding) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def as_arrays(self) -> dict[str, np.ndarray]:
+        """As named arrays; see :meth:`from_arrays`."""
+        return {f"{qtype.value}|{steps.scale}|{value}": steps.delta for (value, qtype), steps in self.steps.items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Rounding:
+        """The one that gave ``arrays``. Raises ValueError where none did."""
+        found = {}
+        for name, delta in arrays.items():
+            qtype, scale, value = name.split("|", 2)
+            found[value, QType(qtype)] = Steps(scale, np.asarray(delta, np.int8))
+        return cls(found)
+
+
+NEAREST = Rounding()
+"""Every weight to its nearest integers."""
+
+
+def scale_digest(params: QParams) -> str:
+    """Identifies the scales of a weight."""
+    return hashlib.sha256(np.asarray(params.scale, np.float32).tobytes()).hexdigest()[:16]
