@@ -17,7 +17,7 @@ from inlay.model.pieces import PiecewiseSession
 from inlay.model.store import WeightStore
 from inlay.quant.moments import MOST_ROWS, AddMoments, Moments, Window
 from inlay.quant.qparams import dequantize, quantize, weight_params
-from inlay.quant.rounding import NEAREST, Rounding, Steps, nearest_output, scale_digest
+from inlay.quant.rounding import NEAREST, Reads, Rounding, Steps, nearest_output, scale_digest
 from inlay.types import QType
 
 
@@ -39,7 +39,7 @@ def change(weight: np.ndarray, scale: np.ndarray, integers: np.ndarray, x: np.nd
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 90), st.integers(1, 60))
 def test_no_channel_is_worse_than_with_the_nearest_integers(seed: int, channels: int, inputs: int, rows: int) -> None:
     weight, scale, x = drawn(seed, channels, inputs, rows)
-    found = nearest_output(weight, scale, (x.T @ x)[None], -7, 7)
+    found = nearest_output(weight, scale, Reads.of((x.T @ x)[None]), -7, 7)
     nearest = np.clip(np.rint(weight / scale), -7, 7)
     assert np.array_equal(found, np.rint(found))
     assert np.abs(found).max() <= 7
@@ -55,7 +55,7 @@ def test_where_inputs_are_alike_much_is_gained_and_where_they_are_not_nothing_ca
 
 
 def _rounded(weight: np.ndarray, scale: np.ndarray, moment: np.ndarray) -> np.ndarray:
-    return nearest_output(weight, scale, moment, -7, 7)
+    return nearest_output(weight, scale, Reads.of(moment), -7, 7)
 
 
 def _nearest(weight: np.ndarray, scale: np.ndarray, moment: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def test_groups_are_rounded_each_by_its_own_moments() -> None:
     one, two = (drawn(seed, 3, 5, 40) for seed in (1, 2))
     weight, scale = (np.concatenate([one[i], two[i]]) for i in range(2))
     moments = np.stack([each[2].T @ each[2] for each in (one, two)])
-    both = nearest_output(weight, scale, moments, -7, 7)
+    both = nearest_output(weight, scale, Reads.of(moments), -7, 7)
     apart = [_rounded(w, s, m[None])[0] for w, s, m in zip(weight[:, None], scale[:, None], moments, strict=True)]
     assert np.array_equal(both, np.stack(apart))
 

@@ -94,8 +94,9 @@ def choose_calibration(
             until,
         )
         search, means = search.rounded(policy.ROUNDING_SHARE * seconds)
+        rounded = replace(single, weight_error_means=means).rounding_by(search.rounding)
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
-            of_part = partial(search.score, single, score)
+            of_part = partial(search.score, rounded, score)
             search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
         left = max(policy.MIN_SELECTION_SHARE * seconds, seconds - (clock() - begun))
         ranges, corrected = search.select_ranges(means, left)
@@ -108,11 +109,8 @@ def choose_calibration(
     chosen = {d: m for d, m in {**others, **ranges.methods}.items() if m != method}
     contenders = [
         (single, 0.0),
-        (replace(single, weight_error_means=means).rounding_by(search.rounding), 0.0),
-        (
-            replace(single, chosen=chosen, weight_error_means=corrected).rounding_by(search.rounding),
-            policy.SELECTION_CREDIT_DB,
-        ),
+        (rounded, 0.0),
+        (replace(rounded, chosen=chosen, weight_error_means=corrected), policy.SELECTION_CREDIT_DB),
     ]
     found = [(search.score(choice, score, search.placement), choice, credit) for choice, credit in contenders]
     ran = [(db, choice, credit) for db, choice, credit in found if not isinstance(db, Failed)]

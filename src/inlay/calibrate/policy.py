@@ -109,8 +109,10 @@ ROUNDING_JUDGED = 4
 SECONDS_PER_PRODUCT = 2.5e-11
 """Of a multiplication in double precision, and ``SECONDS_PER_COLUMN`` of each step besides: one x86-64 core."""
 SECONDS_PER_COLUMN = 4e-5
-FACTOR_PRODUCTS = 2.5
+FACTOR_PRODUCTS = 2.0
 """Multiplications for the factor of a matrix, in units of its cube."""
+ROUNDING_PRODUCTS = 3.0
+"""The same for each channel, in units of its square."""
 MOMENT_BYTES = 256_000_000
 """Bytes of moments that are held, and travel with each sample, at a time."""
 

@@ -117,20 +117,18 @@ class TableSearch:
         found = round_weights(self.prepared, self.table(self.method), second, positions, seconds, self.until)
         if not found.steps:
             return self, plain
+        score, nearest = self._reference_score(), CalibrationChoice(self.method)
         kept = dict[tuple[str, QType], Steps]()
-        means, score = plain, self._reference_score()
         for qtype in sorted({t for _, t in found.steps}, key=lambda t: t.value):
-            part = replace(self, rounding=only(found, qtype))
-            usual = qtype is self.prepared.rules.weight
-            placement = self.placement if usual else weights_alone(self.prepared, qtype)
-            corrected = part.weight_error_means() if usual else {}
-            before = CalibrationChoice(self.method, {}, plain if usual else {})
-            after = CalibrationChoice(self.method, {}, corrected).rounding_by(part.rounding)
-            old_db, new_db = (self.score(each, score, placement) for each in (before, after))
+            part = only(found, qtype)
+            placement = weights_alone(self.prepared, qtype)  # activations make more noise, and chance would decide
+            old_db, new_db = (self.score(c, score, placement) for c in (nearest, nearest.rounding_by(part)))
             if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
-                kept.update(part.rounding.steps)
-                means = corrected if usual else means
-        return replace(self, rounding=Rounding(kept)), means
+                kept.update(part.steps)
+        if not kept:
+            return self, plain
+        search = replace(self, rounding=Rounding(kept))
+        return search, search.weight_error_means()
 
     def _reference_score(self) -> Score:
         """The score on samples of the first half, in the numeric reference."""
@@ -162,12 +160,13 @@ class TableSearch:
             return probe.noise(placement, samples=budget.source_samples)
 
         noise = sensitivity(probe.switches, prepared.selectable, noise_alone, budget.questions).values
-        found, limit_db = self.placement, min_sqnr_db
+        found, limit_db, had_db = self.placement, min_sqnr_db, min_sqnr_db
         for _ in range(policy.RESTRICTION_ROUNDS):
             part = prepared.label(units_within(graph, prepared.selectable, noise, noise_of(limit_db)))
-            if not len(part):
-                break
-            found = part
+            if not len(part):  # a step too far
+                limit_db = (had_db + limit_db) / 2
+                continue
+            found, had_db = part, limit_db
             measured_db = score(part)
             if isinstance(measured_db, Failed):
                 break

@@ -20,12 +20,12 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.moments import AddMoments, Moments, Window
 from inlay.quant.positions import Positions
 from inlay.quant.qparams import QParamsTable, quantize, scale_shape
-from inlay.quant.rounding import NEAREST, Rounding, Steps, nearest_output, scale_digest
+from inlay.quant.rounding import NEAREST, Reads, Rounding, Steps, nearest_output, scale_digest
 from inlay.space.units import Unit
-from inlay.types import Placement, QParams, QType
+from inlay.types import Placement, Port, QParams, QType
 
 _WEIGHT_SLOT = 1
-Reads = Mapping[str, tuple[Window, ...]]
+Readers = Mapping[str, tuple[Window, ...]]
 """How a weight's readers read what it is multiplied with, by the weight's name."""
 
 
@@ -52,7 +52,7 @@ def round_weights(
         TimedOut: the deadline of the feeds is over.
     """
     graph, reads = prepared.graph, _reads(prepared.graph, prepared.units)
-    sites = {site for unit in prepared.units for site in _sites(prepared, unit)}
+    sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
     rounded = [(v, t) for v, t in sites if v in reads and not table.is_given(v, t)]
     jobs = _affordable(graph, reads, rounded, seconds)
     sizes = {w.name: _moment_bytes(graph, w, reads) for v, _ in jobs for w in reads[v]}
@@ -61,13 +61,17 @@ def round_weights(
     ready: set[tuple[str, QType]] = set()
     for names in in_batches(sorted(sizes), sizes, policy.MOMENT_BYTES):
         moments = _moments(prepared, [by_name[n] for n in names], feeds, positions)
+        known: dict[Sequence[Window], Reads | None] = {}
         for job in jobs:
-            if job in ready or any(w.name not in names for w in reads[job[0]]):
+            windows = reads[job[0]]
+            if job in ready or any(w.name not in names for w in windows):
                 continue  # a weight whose readers are in two batches stays as it is
             ready.add(job)
             if not until.left:
                 return Rounding(found)
-            steps = _steps(graph, table, *job, [moments.get(w) for w in reads[job[0]]])
+            if windows not in known:
+                known[windows] = _together([moments.get(w) for w in windows])
+            steps = _steps(graph, table, *job, known[windows])
             if steps is not None:
                 found[job] = steps
     return Rounding(found) if found else NEAREST
@@ -116,13 +120,13 @@ def _transposed(graph: Graph, value: str) -> bool:
     return reader is not None and bool(reader.attributes.get("transB", 0))
 
 
-def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[str, QType]]:
+def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[Port, QType]]:
     """The weight of a unit in each type that a placement may give it, of those that are integers with a zero of 0."""
-    graph, usual = prepared.graph, prepared.rules.weight
+    usual = prepared.rules.weight
     if unit.selectable:
-        yield from ((graph.value_of(port), usual) for port in unit.weights)
+        yield from ((port, usual) for port in unit.weights)
     for sites in unit.searched.values():
-        yield from ((graph.value_of(port), t) for port, t in sites if port.slot == _WEIGHT_SLOT and _rounds(t, usual))
+        yield from ((port, t) for port, t in sites if port.slot == _WEIGHT_SLOT and _rounds(t, usual))
 
 
 def _rounds(qtype: QType, usual: QType) -> bool:
@@ -130,21 +134,23 @@ def _rounds(qtype: QType, usual: QType) -> bool:
 
 
 def _affordable(
-    graph: Graph, reads: Reads, jobs: Sequence[tuple[str, QType]], seconds: float
+    graph: Graph, reads: Readers, jobs: Sequence[tuple[str, QType]], seconds: float
 ) -> list[tuple[str, QType]]:
     """Those that the time suffices for, the cheapest first."""
-    left, found = seconds, []
+    left, found, factored = seconds, [], set[Sequence[Window]]()
     for job in sorted(jobs, key=lambda j: (_seconds(graph, reads, j[0]), j[0], j[1].value)):
-        left -= _seconds(graph, reads, job[0])
+        left -= _seconds(graph, reads, job[0], reads[job[0]] not in factored)
         if left < 0.0:
             break
+        factored.add(reads[job[0]])
         found.append(job)
     return found
 
 
-def _seconds(graph: Graph, reads: Reads, value: str) -> float:
+def _seconds(graph: Graph, reads: Readers, value: str, factor: bool = False) -> float:
+    """What rounding a weight takes on a usual processor; with the factor, or without that."""
     groups, channels, inputs = _sizes(graph, value, reads[value][0])
-    products = groups * (policy.FACTOR_PRODUCTS * inputs**3 + 2.0 * channels * inputs**2)
+    products = groups * (policy.FACTOR_PRODUCTS * factor * inputs**3 + policy.ROUNDING_PRODUCTS * channels * inputs**2)
     return policy.SECONDS_PER_PRODUCT * products + policy.SECONDS_PER_COLUMN * inputs
 
 
@@ -157,7 +163,7 @@ def _sizes(graph: Graph, value: str, window: Window) -> tuple[int, int, int]:
     return window.groups, shape[0] // window.groups, int(np.prod(shape[1:]))
 
 
-def _moment_bytes(graph: Graph, window: Window, reads: Reads) -> int:
+def _moment_bytes(graph: Graph, window: Window, reads: Readers) -> int:
     value = next(v for v, windows in reads.items() if window in windows)
     groups, _, inputs = _sizes(graph, value, window)
     return 4 * groups * inputs * inputs
@@ -179,28 +185,32 @@ def _moments(
     return {window: moment for of in found.values() for window, moment in of.items()}
 
 
-def _steps(
-    graph: Graph, table: QParamsTable, value: str, qtype: QType, moments: Sequence[np.ndarray | None]
-) -> Steps | None:
-    """The steps of one weight; None where it stays with the nearest integers."""
+def _together(moments: Sequence[np.ndarray | None]) -> Reads | None:
+    """What several readers of one weight read; None where nothing can be said of it."""
     known = [m for m in moments if m is not None]
+    if not known or any(m.shape != known[0].shape for m in known):
+        return None
+    try:
+        return Reads.of(np.sum(known, axis=0))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _steps(graph: Graph, table: QParamsTable, value: str, qtype: QType, reads: Reads | None) -> Steps | None:
+    """The steps of one weight; None where it stays with the nearest integers."""
     array = graph.constant(value)
-    if array is None or not known or not np.isfinite(array).all() or any(m.shape != known[0].shape for m in known):
+    if array is None or reads is None or not np.isfinite(array).all():
         return None
     params = table.params(value, qtype)
     nearest = quantize(array, params).astype(np.int64)
-    groups, inputs, _ = known[0].shape
-    scale = _scales(array, params)
+    groups, inputs, _ = reads.moment.shape
     flip = array.ndim == 2 and not _transposed(graph, value) and groups == 1 and array.shape[0] == inputs
 
     def grouped(of: np.ndarray) -> np.ndarray:
         return of.T[None] if flip else of.reshape(groups, -1, inputs)
 
     limit = table.weight_limit(qtype)
-    try:
-        found = nearest_output(grouped(array), grouped(scale), np.sum(known, axis=0), -limit, limit)
-    except np.linalg.LinAlgError:
-        return None
+    found = nearest_output(grouped(array), grouped(_scales(array, params)), reads, -limit, limit)
     integers = found[0].T if flip else found.reshape(array.shape)
     delta = integers.astype(np.int64) - nearest
     if not delta.any() or np.abs(delta).max() > np.iinfo(np.int8).max:
@@ -222,8 +232,11 @@ def _scales(array: np.ndarray, params: QParams) -> np.ndarray:
 
 def rounding_seconds(prepared: PreparedModel, rounding: Rounding) -> float:
     """What finding such a rounding takes on a usual processor, without the inferences."""
-    reads = _reads(prepared.graph, prepared.units)
-    return sum(_seconds(prepared.graph, reads, value) for value, _ in rounding.steps if value in reads)
+    graph, reads = prepared.graph, _reads(prepared.graph, prepared.units)
+    values = [value for value, _ in rounding.steps if value in reads]
+    first = {reads[value]: value for value in values}
+    factors = sum(_seconds(graph, reads, v, True) - _seconds(graph, reads, v) for v in first.values())
+    return factors + sum(_seconds(graph, reads, v) for v in values)
 
 
 def only(rounding: Rounding, qtype: QType) -> Rounding:
@@ -232,7 +245,5 @@ def only(rounding: Rounding, qtype: QType) -> Rounding:
 
 
 def weights_alone(prepared: PreparedModel, qtype: QType) -> Placement:
-    """The placement of all weights in a type of blocks."""
-    named = (name for u in prepared.units for name, sites in u.searched.items() if any(t is qtype for _, t in sites))
-    form = next(named, "")
-    return Placement(site for u in prepared.units for site in u.searched.get(form, ()))
+    """The placement of all weights in a type, and of nothing else."""
+    return Placement(site for unit in prepared.units for site in _sites(prepared, unit) if site[1] is qtype)

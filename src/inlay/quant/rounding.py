@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from inlay.types import QParams, QType
 
@@ -24,62 +25,86 @@ _BLOCK = 64
 """Inputs after which all the others are moved, in one product."""
 
 
-def nearest_output(
-    weight: np.ndarray, scale: np.ndarray, moment: np.ndarray, low: int, high: int, damping: float = DAMPING
-) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """What the samples say of an operator's inputs, in the form that :func:`nearest_output` works with.
+
+    Attributes:
+        moment: ``E[x x']`` of each group's inputs in any unit, shape (groups, inputs, inputs).
+        order: of the inputs by their power, the largest first, shape (groups, inputs).
+        factor: upper triangular, in that order: ``U`` of ``H^-1 = U' U``, where ``H`` is the damped moment.
+    """
+
+    moment: np.ndarray
+    order: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, moment: np.ndarray, damping: float = DAMPING) -> Reads:
+        """Of a moment.
+
+        Args:
+            moment: as the attribute.
+            damping: as :data:`DAMPING`.
+
+        Raises:
+            numpy.linalg.LinAlgError: it is not positive, or not finite.
+        """
+        if not np.isfinite(moment).all():
+            raise np.linalg.LinAlgError("the moment is not finite")
+        damped = moment.astype(np.float64)
+        power = np.einsum("gkk->gk", damped).copy()
+        mean = power.mean(axis=1, keepdims=True)
+        least = np.where(mean > 0.0, mean, 1.0)  # of inputs that are never anything but 0
+        np.einsum("gkk->gk", damped)[:] = np.where(power > 0.0, power, least) + damping * mean
+        order = np.argsort(-power, axis=1, kind="stable")
+        across = np.arange(len(moment))[:, None]
+        damped = damped[across[:, :, None], order[:, :, None], order[:, None, :]]
+        # H = A A' with A upper: the inverse of A is U
+        lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
+        inverses = [solve_triangular(each, np.eye(len(each)), lower=True, check_finite=False) for each in lower]
+        return cls(np.asarray(moment, np.float32), order, np.stack(inverses)[:, ::-1, ::-1].astype(np.float32))
+
+
+def nearest_output(weight: np.ndarray, scale: np.ndarray, reads: Reads, low: int, high: int) -> np.ndarray:
     """Integers whose multiples of ``scale`` change the output least, by greedy steps.
 
     Args:
         weight: float, shape (groups, channels, inputs).
         scale: of each element, of a shape that broadcasts to it.
-        moment: ``E[x x']`` of each group's inputs in any unit, shape (groups, inputs, inputs).
+        reads: of its inputs.
         low: least integer.
         high: largest integer.
-        damping: as :data:`DAMPING`.
 
     Returns:
-        float64 of the weight's shape, whole numbers. Where that is no better than the nearest integers, these.
-
-    Raises:
-        numpy.linalg.LinAlgError: the moment is not positive, or not finite.
+        float32 of the weight's shape, whole numbers. Where that is no better than the nearest integers, these.
     """
-    weight, moment = weight.astype(np.float64), moment.astype(np.float64)
-    scale = np.broadcast_to(scale, weight.shape).astype(np.float64)
-    groups, _, inputs = weight.shape
-    if not np.isfinite(moment).all():
-        raise np.linalg.LinAlgError("the moment is not finite")
-    power = np.einsum("gkk->gk", moment).copy()
-    damped = moment.copy()
-    mean = power.mean(axis=1, keepdims=True)
-    np.einsum("gkk->gk", damped)[:] = np.where(power > 0.0, power, np.where(mean > 0.0, mean, 1.0)) + damping * mean
-    order = np.argsort(-power, axis=1, kind="stable")
-    across = np.arange(groups)[:, None]
-    left = weight[across, :, order].transpose(0, 2, 1)  # what is still to be represented
-    steps = scale[across, :, order].transpose(0, 2, 1)
-    damped = damped[across[:, :, None], order[:, :, None], order[:, None, :]]
-    # H = A A' with A upper: the inverse of A is the factor U of H^-1 = U' U that the steps are taken from
-    factor = np.linalg.inv(np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1])
+    weight = np.asarray(weight, np.float32)
+    scale = np.broadcast_to(np.asarray(scale, np.float32), weight.shape)
+    across, factor = np.arange(len(weight))[:, None], reads.factor
+    left = np.ascontiguousarray(weight[across, :, reads.order])  # what is to be represented: (groups, inputs, channels)
+    steps = np.ascontiguousarray(scale[across, :, reads.order])
     found = np.empty_like(left)
+    inputs = left.shape[1]
     for begin in range(0, inputs, _BLOCK):
         end = min(begin + _BLOCK, inputs)
-        errors = np.empty((groups, left.shape[1], end - begin))
+        errors = np.empty_like(left[:, begin:end])
         for k in range(begin, end):
-            found[:, :, k] = np.clip(np.rint(left[:, :, k] / steps[:, :, k]), low, high)
-            error = (left[:, :, k] - found[:, :, k] * steps[:, :, k]) / factor[:, k, k, None]
-            left[:, :, k + 1 : end] -= error[:, :, None] * factor[:, None, k, k + 1 : end]
-            errors[:, :, k - begin] = error
-        left[:, :, end:] -= errors @ factor[:, begin:end, end:]
-    rounded = np.empty_like(found)
-    rounded[across, :, order] = found.transpose(0, 2, 1)
+            found[:, k] = np.clip(np.rint(left[:, k] / steps[:, k]), low, high)
+            errors[:, k - begin] = (left[:, k] - found[:, k] * steps[:, k]) / factor[:, k, k, None]
+            left[:, k + 1 : end] -= factor[:, k, k + 1 : end, None] * errors[:, k - begin, None]
+        left[:, end:] -= factor[:, begin:end, end:].transpose(0, 2, 1) @ errors
+    rounded = np.empty_like(weight)
+    rounded[across, :, reads.order] = found
     nearest = np.clip(np.rint(weight / scale), low, high)
-    worse = _changes(weight, scale, rounded, moment) >= _changes(weight, scale, nearest, moment)
+    worse = _changes(weight, scale, rounded, reads.moment) >= _changes(weight, scale, nearest, reads.moment)
     return np.where(worse[:, :, None], nearest, rounded)
 
 
 def _changes(weight: np.ndarray, scale: np.ndarray, integers: np.ndarray, moment: np.ndarray) -> np.ndarray:
     """Mean square by which each output channel changes, shape (groups, channels)."""
     difference = weight - integers * scale
-    return np.asarray(np.einsum("gnk,gnk->gn", difference @ moment, difference))
+    return np.asarray(np.einsum("gnk,gnk->gn", difference @ moment, difference, dtype=np.float64))
 
 
 @dataclass(frozen=True, eq=False)
