@@ -107,7 +107,11 @@ def run_quality(options: argparse.Namespace) -> None:
     names = subjects.chosen(options.models, options.only)
 
     def make(subject: subjects.Subject, work: Path) -> Row:
-        return quality.row(subject, work, options.budget, options.bound, options.nncf)
+        found = quality.row(subject, work, options.budget, options.bound, options.nncf)
+        if options.keep is not None:
+            (options.keep / subject.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(quality.delivered(work), options.keep / subject.name / "model.onnx")
+        return found
 
     table = quality.table(collect("quality", names, options, make, settings), options.bound)
     _tables(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
@@ -396,6 +400,9 @@ def main() -> int:
     parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports and reasons")
     parser.add_argument(
         "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep what quality delivers as DIR/NAME/model.onnx, for --long"
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")
     parser.add_argument("--restart", action="store_true", help="forget the rows that are done")

@@ -53,7 +53,12 @@ def row(
         InlayError: the model cannot be tuned.
     """
     result = inlay.tune(
-        subject.model, out=folder / "tune", data=subject.samples, min_sqnr=bound_db, budget=budget, cost_db=False
+        subject.model,
+        out=delivered(folder).parent,
+        data=subject.samples,
+        min_sqnr=bound_db,
+        budget=budget,
+        cost_db=False,
     )
     recipes: dict[str, Recipe | str] = {NORMALIZED: Recipe().set_global(None), **{name: name for name in RECIPES}}
     made, notes = paired.quantized(subject, folder, recipes)
@@ -112,6 +117,11 @@ def row(
         },
         "stopped_because": search["stopped_because"],
     }
+
+
+def delivered(folder: Path) -> Path:
+    """Where the delivered model of a row lies in its working folder."""
+    return folder / "tune" / "model.onnx"
 
 
 def fastest(anchors: list[dict[str, Any]]) -> dict[str, Any]:

@@ -283,6 +283,8 @@ TABLES: Sequence[str] = (
     "ethos",
     "lowering",
     "precisions",
+    "instant",
+    "npu",
     "ranges",
     "reasons",
     "imports",

@@ -172,7 +172,7 @@ def test_noise_is_that_of_the_texts_without_their_padding(tmp_path: Path, save: 
     file = load(save(encoder()))
     lengths = [6, 11, 30]
     padded, alone = texts(lengths, whole=LONGEST), texts(lengths)
-    prepared = prepare(file, capabilities_for(), padded[0], tmp_path)
+    prepared = prepare(file, capabilities_for("x86_64", frozenset({"avx512_vnni"})), padded[0], tmp_path)
     table = CalibrationChoice("minmax").table(prepared, observe(prepared, samples_of(*alone)))
     probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
     placement = prepared.label([u.name for u in prepared.selectable if u.op_type == "MatMul"])

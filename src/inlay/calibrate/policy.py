@@ -106,6 +106,9 @@ ROUNDING_SHARE = 1.0
 """Seconds for rounding weights, in units of those for choosing ranges: it gained 2 to 5 dB on transformers."""
 ROUNDING_JUDGED = 4
 """Samples of the first half that judge whether it is kept."""
+MOST_ZEROS = 0.1
+"""Share of zeros above which a weight stays with the nearest integers: where a rewrite computes pixels in blocks, each
+copy of a weight must stay like the others, so that other targets can undo it."""
 SECONDS_PER_PRODUCT = 2.5e-11
 """Of a multiplication in double precision, and ``SECONDS_PER_COLUMN`` of each step besides: one x86-64 core."""
 SECONDS_PER_COLUMN = 4e-5

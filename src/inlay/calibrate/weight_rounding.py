@@ -201,6 +201,8 @@ def _steps(graph: Graph, table: QParamsTable, value: str, qtype: QType, reads: R
     array = graph.constant(value)
     if array is None or reads is None or not np.isfinite(array).all():
         return None
+    if np.count_nonzero(array == 0.0) > policy.MOST_ZEROS * array.size:
+        return None
     params = table.params(value, qtype)
     nearest = quantize(array, params).astype(np.int64)
     groups, inputs, _ = reads.moment.shape

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from inlay.types import QParams, QType
 
@@ -50,6 +49,8 @@ class Reads:
         Raises:
             numpy.linalg.LinAlgError: it is not positive, or not finite.
         """
+        from scipy.linalg import solve_triangular  # commands that only look at a model start without it
+
         if not np.isfinite(moment).all():
             raise np.linalg.LinAlgError("the moment is not finite")
         damped = moment.astype(np.float64)
@@ -77,20 +78,22 @@ def nearest_output(weight: np.ndarray, scale: np.ndarray, reads: Reads, low: int
         high: largest integer.
 
     Returns:
-        float32 of the weight's shape, whole numbers. Where that is no better than the nearest integers, these.
+        float32 of the weight's shape, whole numbers; 0 where the weight is. Where that is no better than the nearest
+        integers, these.
     """
     weight = np.asarray(weight, np.float32)
     scale = np.broadcast_to(np.asarray(scale, np.float32), weight.shape)
     across, factor = np.arange(len(weight))[:, None], reads.factor
     left = np.ascontiguousarray(weight[across, :, reads.order])  # what is to be represented: (groups, inputs, channels)
     steps = np.ascontiguousarray(scale[across, :, reads.order])
+    kept = left != 0.0  # a weight without an input has none afterwards
     found = np.empty_like(left)
     inputs = left.shape[1]
     for begin in range(0, inputs, _BLOCK):
         end = min(begin + _BLOCK, inputs)
         errors = np.empty_like(left[:, begin:end])
         for k in range(begin, end):
-            found[:, k] = np.clip(np.rint(left[:, k] / steps[:, k]), low, high)
+            found[:, k] = np.clip(np.rint(left[:, k] / steps[:, k]), low, high) * kept[:, k]
             errors[:, k - begin] = (left[:, k] - found[:, k] * steps[:, k]) / factor[:, k, k, None]
             left[:, k + 1 : end] -= factor[:, k, k + 1 : end, None] * errors[:, k - begin, None]
         left[:, end:] -= factor[:, begin:end, end:].transpose(0, 2, 1) @ errors
