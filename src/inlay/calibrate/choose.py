@@ -26,6 +26,7 @@ from inlay.trial import Failed
 from inlay.types import Placement
 
 _ONE_FOR_ALL = "one way to choose ranges for all values"
+_NEAREST = "weights rounded to the nearest integers"
 _FEWER_TRIED = "ranges of single values chosen by fewer trials"
 
 
@@ -93,7 +94,7 @@ def choose_calibration(
             clock,
             until,
         )
-        search, means = search.rounded(policy.ROUNDING_SHARE * seconds)
+        search, means, in_time = search.rounded(policy.ROUNDING_SHARE * seconds)
         rounded = replace(single, weight_error_means=means).rounding_by(search.rounding)
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
             of_part = partial(search.score, rounded, score)
@@ -139,7 +140,8 @@ def choose_calibration(
         "seconds": round(clock() - begun, 3),
         **widened,
     }
-    return replace(winner, report=report, cut=_FEWER_TRIED if ranges.cut else "")
+    cuts = [what for what, cut in ((_NEAREST, not in_time), (_FEWER_TRIED, ranges.cut)) if cut]
+    return replace(winner, report=report, cut=", ".join(cuts))
 
 
 def choose_method(

@@ -104,6 +104,8 @@ MIN_FLIP_GAIN = 1e-4
 
 ROUNDING_SHARE = 1.0
 """Seconds for rounding weights, in units of those for choosing ranges: it gained 2 to 5 dB on transformers."""
+ROUNDING_TIME = 0.4
+"""Share of the time that is left, after which weights stay with the nearest integers; ranges need the rest."""
 ROUNDING_JUDGED = 4
 """Samples of the first half that judge whether it is kept."""
 MOST_ZEROS = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorM
 from inlay.calibrate.weight_rounding import only, round_weights, rounding_seconds, weights_alone
 from inlay.data import Feed, Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
+from inlay.errors import TimedOut
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound, Judge
@@ -105,34 +107,50 @@ class TableSearch:
         means = weight_error_means(prepared, units, table, self.feeds, positions)
         return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
 
-    def rounded(self, seconds: float) -> tuple[TableSearch, WeightErrorMeans]:
-        """The same with the weights rounded as their outputs ask for, where outputs of the model gain; mean errors.
+    def rounded(self, seconds: float) -> tuple[TableSearch, WeightErrorMeans, bool]:
+        """The same with the weights rounded as their outputs ask for, where outputs of the model gain.
 
         Rounding rests on the second half of the samples, as ranges do that are scored; the first half judges it, in the
         numeric reference: a target may need seconds for a build, and a search its limit of them.
+
+        Args:
+            seconds: of a usual processor, for the steps of rounding alone.
+
+        Returns:
+            the search, the mean errors of its weights, and whether there was time for all of it.
         """
         plain = self.weight_error_means()
-        second = FeedsUntil(self.feeds[1::2] or self.feeds, self.until)
-        positions = self.observed.positions
-        found = round_weights(self.prepared, self.table(self.method), second, positions, seconds, self.until)
-        if not found.steps:
-            return self, plain
-        score, nearest = self._reference_score(), CalibrationChoice(self.method)
+        until = self.until if math.isinf(self.until.at) else self.until.within(policy.ROUNDING_TIME * self.until.left)
+        try:
+            kept = self._rounded_types(seconds, until)
+        except TimedOut:
+            return self, plain, False
+        if not kept:
+            return self, plain, True
+        search = replace(self, rounding=Rounding(kept))
+        return search, search.weight_error_means(), True
+
+    def _rounded_types(self, seconds: float, until: Deadline) -> dict[tuple[str, QType], Steps]:
+        """Raises TimedOut."""
+        feeds, positions = FeedsUntil(self.feeds, until), self.observed.positions
+        second = feeds[1::2] or feeds
+        found = round_weights(self.prepared, self.table(self.method), second, positions, seconds, until)
         kept = dict[tuple[str, QType], Steps]()
+        if not found.steps:
+            return kept
+        score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.method)
         for qtype in sorted({t for _, t in found.steps}, key=lambda t: t.value):
+            if not until.left:
+                raise TimedOut("the time for rounding is spent")
             part = only(found, qtype)
             placement = weights_alone(self.prepared, qtype)  # activations make more noise, and chance would decide
             old_db, new_db = (self.score(c, score, placement) for c in (nearest, nearest.rounding_by(part)))
             if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
                 kept.update(part.steps)
-        if not kept:
-            return self, plain
-        search = replace(self, rounding=Rounding(kept))
-        return search, search.weight_error_means()
+        return kept
 
-    def _reference_score(self) -> Score:
-        """The score on samples of the first half, in the numeric reference."""
-        first = self.feeds[::2]
+    def _reference_score(self, first: Sequence[Feed]) -> Score:
+        """The score on some of these samples, in the numeric reference. Raises TimedOut."""
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
         session = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
         samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)

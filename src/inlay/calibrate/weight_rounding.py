@@ -13,6 +13,7 @@ import numpy as np
 from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
+from inlay.errors import TimedOut
 from inlay.model.graph import Graph, Node
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
@@ -45,11 +46,11 @@ def round_weights(
         feeds: samples; those after the deadline of a :class:`~inlay.calibrate.clock.FeedsUntil` are not had.
         positions: what of them is padding, which has no share.
         seconds: of a usual processor, by which large weights are left out: the same ones on any machine.
-        until: when it must be over; weights that there is no time for stay with the nearest integers.
+        until: when it must be over.
 
     Raises:
         CompileFailed, RunFailed: the float model does not run.
-        TimedOut: the deadline of the feeds is over.
+        TimedOut: the deadline is over, or that of the feeds.
     """
     graph, reads = prepared.graph, _reads(prepared.graph, prepared.units)
     sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
@@ -68,7 +69,7 @@ def round_weights(
                 continue  # a weight whose readers are in two batches stays as it is
             ready.add(job)
             if not until.left:
-                return Rounding(found)
+                raise TimedOut("the time for rounding is spent")
             if windows not in known:
                 known[windows] = _together([moments.get(w) for w in windows])
             steps = _steps(graph, table, *job, known[windows])
