@@ -3,9 +3,9 @@
     python -m benchmarks ranges [--models DIR] [--only NAME ...] [--restart]
 
 The recipes full-int8 and conv-matmul of each model on ONNX Runtime, three times: with the extremes of the samples as
-ranges and nothing else (``minmax``); with methods chosen for each domain and corrected biases (``chosen``); and with
-outliers of activations evened out before (``all``). SQNR is against float, on samples from other sources than those
-of calibration. Speed is ``all`` over ``minmax`` in the same blocks.
+ranges and nothing else (``minmax``); with methods chosen for each domain, weights rounded by what operators read, and
+corrected biases (``chosen``); and with outliers of activations evened out before (``all``). SQNR is against float, on
+samples from other sources than those of calibration. Speed is ``all`` over ``minmax`` in the same blocks.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ def text(table: Mapping[str, Any]) -> str:
         "# Ranges",
         "",
         "SQNR in dB at the worst output of one placement, on samples from other sources than those of calibration:",
-        "with the extremes of the samples as ranges (minmax), with methods chosen by domain and biases corrected",
-        "(chosen), and with outliers of activations evened out before (all). Speed: all over minmax, paired.",
+        "with the extremes of the samples as ranges (minmax), with methods chosen by domain, weights rounded by what",
+        "operators read and biases corrected (chosen), and with outliers of activations evened out before (all).",
+        "Speed: all over minmax, paired.",
         "\\* seeded weights.",
         "",
         f"| model | recipe | {' | '.join(WAYS)} | gained | speed |",
