@@ -112,7 +112,7 @@ MOST_ZEROS = 0.1
 """Share of zeros above which a weight stays with the nearest integers: where a rewrite computes pixels in blocks, each
 copy of a weight must stay like the others, so that other targets can undo it."""
 SECONDS_PER_PRODUCT = 2.5e-11
-"""Of a multiplication in double precision, and ``SECONDS_PER_COLUMN`` of each step besides: one x86-64 core."""
+"""Of a multiplication, and ``SECONDS_PER_COLUMN`` of each step besides: one x86-64 core."""
 SECONDS_PER_COLUMN = 4e-5
 FACTOR_PRODUCTS = 2.0
 """Multiplications for the factor of a matrix, in units of its cube."""

@@ -23,7 +23,7 @@ from inlay.quant.positions import Positions
 from inlay.quant.qparams import QParamsTable, quantize, scale_shape
 from inlay.quant.rounding import NEAREST, Reads, Rounding, Steps, nearest_output, scale_digest
 from inlay.space.units import Unit
-from inlay.types import Placement, Port, QParams, QType
+from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
 
 _WEIGHT_SLOT = 1
 Readers = Mapping[str, tuple[Window, ...]]
@@ -56,7 +56,7 @@ def round_weights(
     sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
     rounded = [(v, t) for v, t in sites if v in reads and not table.is_given(v, t)]
     jobs = _affordable(graph, reads, rounded, seconds)
-    sizes = {w.name: _moment_bytes(graph, w, reads) for v, _ in jobs for w in reads[v]}
+    sizes = {w.name: _moment_bytes(graph, v, w) for v, _ in jobs for w in reads[v]}
     by_name = {w.name: w for v, _ in jobs for w in reads[v]}
     found: dict[tuple[str, QType], Steps] = {}
     ready: set[tuple[str, QType]] = set()
@@ -104,6 +104,8 @@ def _window(graph: Graph, node: Node) -> Window | None:
     spatial = len(weight) - 2
     if node.op_type != "Conv" or spatial < 1 or given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
+    if min(given.get("pads", ()), default=0) < 0:  # it crops
+        return None
     ones = (1,) * spatial
     return Window(
         value,
@@ -117,7 +119,7 @@ def _window(graph: Graph, node: Node) -> Window | None:
 
 def _transposed(graph: Graph, value: str) -> bool:
     """Whether rows of a product's weight are its output channels: as its first reader says."""
-    reader = next((graph.node(p.node) for p in graph.consumers(value)), None)
+    reader = next((graph.node(p.node) for p in graph.consumers(value) if p.node != GRAPH_OUTPUT), None)
     return reader is not None and bool(reader.attributes.get("transB", 0))
 
 
@@ -164,8 +166,7 @@ def _sizes(graph: Graph, value: str, window: Window) -> tuple[int, int, int]:
     return window.groups, shape[0] // window.groups, int(np.prod(shape[1:]))
 
 
-def _moment_bytes(graph: Graph, window: Window, reads: Readers) -> int:
-    value = next(v for v, windows in reads.items() if window in windows)
+def _moment_bytes(graph: Graph, value: str, window: Window) -> int:
     groups, _, inputs = _sizes(graph, value, window)
     return 4 * groups * inputs * inputs
 
