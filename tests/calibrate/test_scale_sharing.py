@@ -185,6 +185,29 @@ def test_decisions_of_a_chain_build_on_each_other() -> None:
     assert "c:0" not in domains
 
 
+@pytest.mark.parametrize("low", [0.0, -4.0])
+def test_a_kernel_whose_range_begins_at_zero_shares_no_range_below(low: float) -> None:
+    b = GraphBuilder()
+    x = b.input(SHAPE)
+    y = b.node("Transpose", [b.node("Softmax", [conv(b, x, "a")], name="soft")], name="turn", perm=[0, 2, 3, 1])
+    z = b.node("Transpose", [conv(b, x, "c")], name="turn2", perm=[0, 2, 3, 1])
+    out = b.node("Concat", [y, z], name="cat", axis=1)
+    graph, soft = b.graph(), RULES.ops["Softmax"]
+    rules = replace(RULES, unfold_cost=0.0, ops={**RULES.ops, "Softmax": replace(soft, begins_at_zero=True)})
+    limits = {"soft:0": (0, 4), y: (0, 4), "c:0": (low, 4), z: (low, 4), out: (low, 4)}
+    (choice,) = choose(graph, rules, limits)
+    assert choice.share == (low == 0.0)
+    (free,) = choose(graph, replace(RULES, unfold_cost=0.0), limits)
+    assert free.share, "negative control"
+    histograms = observed(limits)
+    ranges = {v: h.range("minmax") for v, h in histograms.items()}
+    if low < 0:
+        assert "Softmax soft" in choice.reason
+        (flipped,) = choose_sharing(graph, rules, histograms, ranges, {"cat"})
+        assert not flipped.share, "no measurement overrules it"
+        assert flip_sharing([choice], lambda names: (1.0 - len(names) / 2, 30.0)) == frozenset()
+
+
 def test_targets_that_do_not_share_are_never_asked() -> None:
     graph, y, z, out = relu_concat()
     assert choose(graph, replace(RULES, share=frozenset()), {y: (0, 4), z: (-4, 4), out: (-4, 4)}) == ()

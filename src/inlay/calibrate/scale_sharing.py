@@ -12,7 +12,7 @@ expensive one only for much; where sharing loses nothing and keeps all fusions, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +35,8 @@ class Sharing:
         share: its values have the same qparams; otherwise its inputs are requantized.
         reason: why, for people.
         loss_db: fidelity that other readers of its inputs lose by sharing.
-        share_cost: cost of sharing, lost fidelity included, in the unit of the target's cost table.
+        share_cost: cost of sharing, lost fidelity included, in the unit of the target's cost table; infinite where a
+            kernel of the target cannot take the shared range.
         requantize_cost: cost of requantizing, in the same unit.
     """
 
@@ -77,7 +78,11 @@ def choose_sharing(
         readers = [v for v in widened if v in histograms and _read_elsewhere(graph, rules, v)]
         loss = max((_loss(histograms[v], domains.range(v), whole) for v in readers), default=0.0)
         decision = _decide(node.name, loss, db_price, rules.unfold_cost * unfolded, rules.requantize_cost * requantized)
-        if node.name in flipped:
+        at_zero = next(_beginning_at_zero(graph, rules, domains.members(values)), None) if whole.low < 0 else None
+        if at_zero is not None:
+            reason = f"the kernel of {at_zero.op_type} {at_zero.name} takes no zero point above the least integer"
+            decision = replace(decision, share=False, reason=reason, share_cost=math.inf)
+        elif node.name in flipped:
             decision = replace(
                 decision, share=not decision.share, reason=f"measured: better than that {decision.reason}"
             )
@@ -102,9 +107,8 @@ def flip_sharing(
         :mod:`inlay.calibrate.policy`).
     """
     best: frozenset[str] = frozenset()
-    sites = sorted((d for d in decisions if d.requantize_cost > 0), key=lambda d: -d.requantize_cost)[
-        : policy.MAX_FLIPS
-    ]
+    possible = (d for d in decisions if d.requantize_cost > 0 and math.isfinite(d.share_cost))
+    sites = sorted(possible, key=lambda d: -d.requantize_cost)[: policy.MAX_FLIPS]
     if not sites:
         return best
     latency, fidelity = measure(best)
@@ -213,6 +217,14 @@ def _moves(rules: Rules, node: Node) -> bool:
 
 def _read_elsewhere(graph: Graph, rules: Rules, value: str) -> bool:
     return any(p.node == GRAPH_OUTPUT or not is_shared(rules, graph.node(p.node)) for p in graph.consumers(value))
+
+
+def _beginning_at_zero(graph: Graph, rules: Rules, values: Iterable[str]) -> Iterator[Node]:
+    """The operators among the producers whose kernels need a range that begins at zero."""
+    for producer in (graph.producer(v) for v in values):
+        rule = None if producer is None else rules.rule(producer)
+        if producer is not None and rule is not None and rule.begins_at_zero:
+            yield producer
 
 
 def _loss(histogram: Histogram, own: Range | None, whole: Range) -> float:

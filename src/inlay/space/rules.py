@@ -38,7 +38,9 @@ class OpRule:
             runs in low precision as soon as its producer or all of its consumers do.
         slowdown_after_float: its time in low precision after a float unit over that after an integer unit, roughly
             (its fast integer kernel needs a layout that only integer units produce); a prior until profiles correct it.
-    conditions: further checks of the very node, each naming its reason.
+        begins_at_zero: its kernel takes no other zero point of its output than the least integer of the type, so its
+            output shares no range that reaches below zero.
+        conditions: further checks of the very node, each naming its reason.
         source: where the rule is known from.
     """
 
@@ -50,6 +52,7 @@ class OpRule:
     moves_data: bool = False
     propagates_qdq: bool = False
     slowdown_after_float: float = 1.0
+    begins_at_zero: bool = False
     conditions: tuple[Condition, ...] = ()
     source: str = ""
 
