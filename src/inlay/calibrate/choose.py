@@ -94,7 +94,8 @@ def choose_calibration(
             clock,
             until,
         )
-        search, means, in_time = search.rounded(policy.ROUNDING_SHARE * seconds)
+        of_weights = search.rounded(policy.ROUNDING_SHARE * seconds)
+        search, means = of_weights.search, of_weights.means
         rounded = replace(single, weight_error_means=means).rounding_by(search.rounding)
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
             of_part = partial(search.score, rounded, score)
@@ -140,7 +141,7 @@ def choose_calibration(
         "seconds": round(clock() - begun, 3),
         **widened,
     }
-    cuts = [what for what, cut in ((_NEAREST, not in_time), (_FEWER_TRIED, ranges.cut)) if cut]
+    cuts = [what for what, cut in ((_NEAREST, not of_weights.in_time), (_FEWER_TRIED, ranges.cut)) if cut]
     return replace(winner, report=report, cut=", ".join(cuts))
 
 

@@ -14,9 +14,10 @@ from inlay.calibrate.bias_correction import weight_error_means
 from inlay.calibrate.clock import FeedsUntil
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
+from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.calibrate.scorer import Score, TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
-from inlay.calibrate.weight_rounding import only, round_weights, rounding_seconds, weights_alone
+from inlay.calibrate.weight_rounding import only, round_weights, weights_alone
 from inlay.data import Feed, Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
@@ -107,7 +108,7 @@ class TableSearch:
         means = weight_error_means(prepared, units, table, self.feeds, positions)
         return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
 
-    def rounded(self, seconds: float) -> tuple[TableSearch, WeightErrorMeans, bool]:
+    def rounded(self, seconds: float) -> RoundedSearch:
         """The same with the weights rounded as their outputs ask for, where outputs of the model gain.
 
         Rounding rests on the second half of the samples, as ranges do that are scored; the first half judges it, in the
@@ -115,20 +116,17 @@ class TableSearch:
 
         Args:
             seconds: of a usual processor, for the steps of rounding alone.
-
-        Returns:
-            the search, the mean errors of its weights, and whether there was time for all of it.
         """
         plain = self.weight_error_means()
         until = self.until if math.isinf(self.until.at) else self.until.within(policy.ROUNDING_TIME * self.until.left)
         try:
             kept = self._rounded_types(seconds, until)
         except TimedOut:
-            return self, plain, False
+            return RoundedSearch(self, plain, False)
         if not kept:
-            return self, plain, True
+            return RoundedSearch(self, plain, True)
         search = replace(self, rounding=Rounding(kept))
-        return search, search.weight_error_means(), True
+        return RoundedSearch(search, search.weight_error_means(), True)
 
     def _rounded_types(self, seconds: float, until: Deadline) -> dict[tuple[str, QType], Steps]:
         """Raises TimedOut."""
@@ -264,3 +262,18 @@ def on_other_samples(
     table = again.table(prepared, observed, fixed)
     means = weight_error_means(prepared, units, table, some, positions)
     return replace(again, weight_error_means={node: tuple(map(float, mean)) for node, mean in means.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedSearch:
+    """A search with its weights rounded, or as it was.
+
+    Attributes:
+        search: the search.
+        means: the mean errors of its weights.
+        in_time: there was time for all of it.
+    """
+
+    search: TableSearch
+    means: WeightErrorMeans
+    in_time: bool

@@ -6,15 +6,17 @@ the sum of theirs. The largest weights are left to the nearest integers where th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from inlay.calibrate import policy
+from inlay.calibrate.rounding_cost import affordable
+from inlay.calibrate.weight_readers import WEIGHT_SLOT, is_transposed, readers_of, sizes_of
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
-from inlay.model.graph import Graph, Node
+from inlay.model.graph import Graph
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
@@ -23,11 +25,7 @@ from inlay.quant.positions import Positions
 from inlay.quant.qparams import QParamsTable, quantize, scale_shape
 from inlay.quant.rounding import NEAREST, Reads, Rounding, Steps, nearest_output, scale_digest
 from inlay.space.units import Unit
-from inlay.types import GRAPH_OUTPUT, Placement, Port, QParams, QType
-
-_WEIGHT_SLOT = 1
-Readers = Mapping[str, tuple[Window, ...]]
-"""How a weight's readers read what it is multiplied with, by the weight's name."""
+from inlay.types import Placement, Port, QParams, QType
 
 
 def round_weights(
@@ -52,10 +50,11 @@ def round_weights(
         CompileFailed, RunFailed: the float model does not run.
         TimedOut: the deadline is over, or that of the feeds.
     """
-    graph, reads = prepared.graph, _reads(prepared.graph, prepared.units)
+    graph, reads = prepared.graph, readers_of(prepared.graph, prepared.units)
     sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
-    rounded = [(v, t) for v, t in sites if v in reads and not table.is_given(v, t)]
-    jobs = _affordable(graph, reads, rounded, seconds)
+    roundable = {v for v in reads if _is_roundable(graph.constant(v))}
+    rounded = [(v, t) for v, t in sites if v in roundable and not table.is_given(v, t)]
+    jobs = affordable(graph, reads, rounded, seconds)
     sizes = {w.name: _moment_bytes(graph, v, w) for v, _ in jobs for w in reads[v]}
     by_name = {w.name: w for v, _ in jobs for w in reads[v]}
     found: dict[tuple[str, QType], Steps] = {}
@@ -78,97 +77,29 @@ def round_weights(
     return Rounding(found) if found else NEAREST
 
 
-def _reads(graph: Graph, units: Sequence[Unit]) -> dict[str, tuple[Window, ...]]:
-    found: dict[str, tuple[Window, ...]] = {}
-    unknown: set[str] = set()
-    for node in {u.name: graph.node(u.name) for u in units if u.quantizable}.values():
-        value = node.inputs[_WEIGHT_SLOT] if len(node.inputs) > _WEIGHT_SLOT else ""
-        if node.op_type not in ("MatMul", "Gemm", "Conv") or not graph.is_constant(value):
-            continue
-        window = _window(graph, node)
-        transposed = bool(node.attributes.get("transB", 0))
-        if window is None or transposed != _transposed(graph, value):
-            unknown.add(value)
-        else:
-            found[value] = (*found.get(value, ()), window)
-    return {v: windows for v, windows in found.items() if v not in unknown}
-
-
-def _window(graph: Graph, node: Node) -> Window | None:
-    """How a node with its weight in slot 1 reads slot 0; None where that is none of the ways known here."""
-    value, given = node.inputs[0], node.attributes
-    weight = graph.shape(node.inputs[1]) or ()
-    if node.op_type in ("MatMul", "Gemm"):
-        known = len(weight) == 2 and not given.get("transA", 0) and len(graph.shape(value) or ()) >= 2
-        return Window(value) if known else None
-    spatial = len(weight) - 2
-    if node.op_type != "Conv" or spatial < 1 or given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return None
-    if min(given.get("pads", ()), default=0) < 0:  # it crops
-        return None
-    ones = (1,) * spatial
-    return Window(
-        value,
-        tuple(int(k or 0) for k in weight[2:]),
-        tuple(given.get("strides", ones)),
-        tuple(given.get("dilations", ones)),
-        tuple(given.get("pads", (0,) * 2 * spatial)),
-        int(given.get("group", 1)),
-    )
-
-
-def _transposed(graph: Graph, value: str) -> bool:
-    """Whether rows of a product's weight are its output channels: as its first reader says."""
-    reader = next((graph.node(p.node) for p in graph.consumers(value) if p.node != GRAPH_OUTPUT), None)
-    return reader is not None and bool(reader.attributes.get("transB", 0))
-
-
 def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[Port, QType]]:
     """The weight of a unit in each type that a placement may give it, of those that are integers with a zero of 0."""
     usual = prepared.rules.weight
     if unit.selectable:
         yield from ((port, usual) for port in unit.weights)
     for sites in unit.searched.values():
-        yield from ((port, t) for port, t in sites if port.slot == _WEIGHT_SLOT and _rounds(t, usual))
+        yield from ((port, t) for port, t in sites if port.slot == WEIGHT_SLOT and _rounds(t, usual))
 
 
 def _rounds(qtype: QType, usual: QType) -> bool:
     return bool(qtype.block) or qtype is usual
 
 
-def _affordable(
-    graph: Graph, reads: Readers, jobs: Sequence[tuple[str, QType]], seconds: float
-) -> list[tuple[str, QType]]:
-    """Those that the time suffices for, the cheapest first."""
-    left, found, factored = seconds, [], set[Sequence[Window]]()
-    for job in sorted(jobs, key=lambda j: (_seconds(graph, reads, j[0]), j[0], j[1].value)):
-        left -= _seconds(graph, reads, job[0], reads[job[0]] not in factored)
-        if left < 0.0:
-            break
-        factored.add(reads[job[0]])
-        found.append(job)
-    return found
-
-
-def _seconds(graph: Graph, reads: Readers, value: str, factor: bool = False) -> float:
-    """What rounding a weight takes on a usual processor; with the factor, or without that."""
-    groups, channels, inputs = _sizes(graph, value, reads[value][0])
-    products = groups * (policy.FACTOR_PRODUCTS * factor * inputs**3 + policy.ROUNDING_PRODUCTS * channels * inputs**2)
-    return policy.SECONDS_PER_PRODUCT * products + policy.SECONDS_PER_COLUMN * inputs
-
-
-def _sizes(graph: Graph, value: str, window: Window) -> tuple[int, int, int]:
-    """Groups, channels of each, and inputs of each channel."""
-    shape = [int(n or 0) for n in graph.shape(value) or ()]
-    if not window.kernel:
-        inputs, channels = shape[::-1] if _transposed(graph, value) else shape
-        return 1, channels, inputs
-    return window.groups, shape[0] // window.groups, int(np.prod(shape[1:]))
-
-
 def _moment_bytes(graph: Graph, value: str, window: Window) -> int:
-    groups, _, inputs = _sizes(graph, value, window)
+    groups, _, inputs = sizes_of(graph, value, window)
     return 4 * groups * inputs * inputs
+
+
+def _is_roundable(array: np.ndarray | None) -> bool:
+    """Whether all is finite, and few elements are zeros: those stay zeros, and others could not make up for them."""
+    if array is None or not np.isfinite(array).all():
+        return False
+    return np.count_nonzero(array == 0.0) <= policy.MOST_ZEROS * array.size
 
 
 def _moments(
@@ -201,14 +132,12 @@ def _together(moments: Sequence[np.ndarray | None]) -> Reads | None:
 def _steps(graph: Graph, table: QParamsTable, value: str, qtype: QType, reads: Reads | None) -> Steps | None:
     """The steps of one weight; None where it stays with the nearest integers."""
     array = graph.constant(value)
-    if array is None or reads is None or not np.isfinite(array).all():
-        return None
-    if np.count_nonzero(array == 0.0) > policy.MOST_ZEROS * array.size:
+    if array is None or reads is None:
         return None
     params = table.params(value, qtype)
     nearest = quantize(array, params).astype(np.int64)
     groups, inputs, _ = reads.moment.shape
-    flip = array.ndim == 2 and not _transposed(graph, value) and groups == 1 and array.shape[0] == inputs
+    flip = array.ndim == 2 and not is_transposed(graph, value) and groups == 1 and array.shape[0] == inputs
 
     def grouped(of: np.ndarray) -> np.ndarray:
         return of.T[None] if flip else of.reshape(groups, -1, inputs)
@@ -232,15 +161,6 @@ def _scales(array: np.ndarray, params: QParams) -> np.ndarray:
     if params.axis is not None:
         shape[params.axis] = -1
     return np.broadcast_to(scale.reshape(shape), array.shape)
-
-
-def rounding_seconds(prepared: PreparedModel, rounding: Rounding) -> float:
-    """What finding such a rounding takes on a usual processor, without the inferences."""
-    graph, reads = prepared.graph, _reads(prepared.graph, prepared.units)
-    values = [value for value, _ in rounding.steps if value in reads]
-    first = {reads[value]: value for value in values}
-    factors = sum(_seconds(graph, reads, v, True) - _seconds(graph, reads, v) for v in first.values())
-    return factors + sum(_seconds(graph, reads, v) for v in values)
 
 
 def only(rounding: Rounding, qtype: QType) -> Rounding:

@@ -19,6 +19,8 @@ from tests.support.fixtures import MakeWorkspace
 from tests.support.workspace import Workspace
 
 FP8 = Recipe().set_global(OpConfig(QType.FP8)).set_io(OpConfig(QType.FP8))
+KNOWS_FLOAT8 = (1, 32)
+"""The version that loads Q/DQ pairs of float8 as ONNX has them."""
 
 
 def _session(model: onnx.ModelProto) -> ort.InferenceSession:
@@ -41,8 +43,9 @@ def test_the_runtime_loads_what_is_written_and_computes_what_the_pairs_say(
 ) -> None:
     space = workspace(build())
     plain = _plain(space)
-    with pytest.raises(Exception, match=r"float8|Failed to find kernel"):  # once it loads, the rewrite has served
-        _session(plain)
+    if tuple(map(int, ort.__version__.split(".")[:2])) < KNOWS_FLOAT8:  # the rewrite serves older versions
+        with pytest.raises(Exception, match=r"float8|Failed to find kernel"):
+            _session(plain)
     placement = resolve(FP8, space.graph, space.prepared.units, space.prepared.rules).placement
     written = space.emit(placement)
     session = _session(written)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.calibrate.table_search import on_other_samples
 from inlay.calibrate.tables import observe
-from inlay.calibrate.weight_rounding import rounding_seconds
 from inlay.data import Samples, evenly_spaced
 from inlay.errors import InlayError
 from inlay.prepare.candidate_writer import CandidateWriter
