@@ -9,17 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import onnxruntime
 
 from benchmarks import (
     browser,
@@ -42,63 +36,12 @@ from benchmarks import (
     transfer,
     waste,
 )
+from benchmarks.rows import Row, collect, facts, trained, write_json, write_table
 from inlay.errors import InlayError
-from inlay.targets.base import TargetSpec
 from inlay.targets.registry import create
 from inlay.version import __version__
 
 OUT = Path(__file__).parent / "out"
-Row = dict[str, Any]
-
-
-def facts(budget: float) -> dict[str, Any]:
-    """What the figures depend on."""
-    target = create(TargetSpec("ort-cpu", {"threads": 1})).fingerprint().facts
-    known = {k: str(v) for k, v in target.items()}
-    return {
-        "inlay": __version__,
-        "onnxruntime": onnxruntime.__version__,
-        "cpu": known.get("cpu", platform.processor()),
-        "isa": known.get("isa", platform.machine()),
-        "cores": os.cpu_count(),
-        "budget_s": budget,
-        "target": known,
-    }
-
-
-def collect(
-    table: str,
-    names: Sequence[str],
-    options: argparse.Namespace,
-    make: Callable[[subjects.Subject, Path], Row],
-    settings: Row,
-) -> list[Row]:
-    """The row of each model: those that an earlier run wrote with the same settings, and new ones."""
-    folder = options.out / "rows" / table
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        path, work = folder / f"{name}.json", options.out / "work" / table / name
-        if options.restart:
-            path.unlink(missing_ok=True)
-            shutil.rmtree(work, ignore_errors=True)
-        if path.exists() and json.loads(path.read_text(encoding="utf8")).get("settings") == settings:
-            print(f"{table}: {name}: done before", flush=True)
-            continue
-        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
-        begun = time.monotonic()
-        print(f"{table}: {name} …", flush=True)
-        try:
-            found = make(subjects.make(name, options.models, work), work)
-        except (InlayError, subprocess.CalledProcessError) as error:  # one model must not lose the others' figures
-            found = {"model": name, "error": str(error)}
-        seconds = round(time.monotonic() - begun, 1)
-        _write(path, {**found, "settings": settings, "seconds": seconds})
-        shutil.rmtree(work, ignore_errors=True)
-        print(f"{table}: {name}: {_line(found)} ({seconds:.0f} s)", flush=True)
-    order = subjects.names(options.models)
-    rows = [json.loads(p.read_text(encoding="utf8")) for p in folder.glob("*.json")]
-    rows = [r for r in rows if r["settings"] == settings and r["model"] in order]
-    return sorted(rows, key=lambda r: order.index(r["model"]))
 
 
 def run_quality(options: argparse.Namespace) -> None:
@@ -114,7 +57,7 @@ def run_quality(options: argparse.Namespace) -> None:
         return found
 
     table = quality.table(collect("quality", names, options, make, settings), options.bound)
-    _tables(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
+    write_table(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
 
 
 def run_instant(options: argparse.Namespace) -> None:
@@ -126,7 +69,7 @@ def run_instant(options: argparse.Namespace) -> None:
         return instant.row(subject, work, options.long)
 
     table = instant.table(collect("instant", names, options, make, settings))
-    _tables(options.out, "instant", {"machine": facts(0.0), **table}, instant.text)
+    write_table(options.out, "instant", {"machine": facts(0.0), **table}, instant.text)
 
 
 def run_coverage(options: argparse.Namespace) -> None:
@@ -135,7 +78,7 @@ def run_coverage(options: argparse.Namespace) -> None:
     trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
     names = [n for n in subjects.chosen(options.models, options.only) if n in trained]
     table = coverage.table(collect("coverage", names, options, coverage.row, settings))
-    _tables(options.out, "coverage", table, coverage.text)
+    write_table(options.out, "coverage", table, coverage.text)
 
 
 def run_openvino(options: argparse.Namespace) -> None:
@@ -148,20 +91,19 @@ def run_openvino(options: argparse.Namespace) -> None:
 
     table = openvino.table(collect("openvino", names, options, make, settings))
     known = create(openvino.PLAIN).fingerprint().facts
-    _tables(options.out, "openvino", {"machine": facts(options.budget), "target": known, **table}, render.openvino)
+    write_table(options.out, "openvino", {"machine": facts(options.budget), "target": known, **table}, render.openvino)
 
 
 def run_browser(options: argparse.Namespace) -> None:
     """``browser.json`` and ``.md``, of trained models."""
     settings = {"budget": options.budget, "version": __version__}
-    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
-    names = [n for n in subjects.chosen(options.models, options.only) if n in (options.only or trained)]
+    names = trained(options)
 
     def make(subject: subjects.Subject, work: Path) -> Row:
         return browser.row(subject, work, options.budget)
 
     table = browser.table(collect("browser", names, options, make, settings))
-    _tables(options.out, "browser", {"machine": facts(options.budget), **table}, browser.text)
+    write_table(options.out, "browser", {"machine": facts(options.budget), **table}, browser.text)
 
 
 def run_compiles(options: argparse.Namespace) -> None:
@@ -173,7 +115,7 @@ def run_compiles(options: argparse.Namespace) -> None:
         return compiles.row(subject, work, options.many, options.longest)
 
     table = compiles.table(collect("compiles", names, options, make, settings))
-    _tables(options.out, "compiles", {"machine": facts(options.longest), **table}, render.compiles)
+    write_table(options.out, "compiles", {"machine": facts(options.longest), **table}, render.compiles)
 
 
 def run_honesty(options: argparse.Namespace) -> None:
@@ -190,7 +132,7 @@ def run_growth(options: argparse.Namespace) -> None:
 
 def run_fleet(options: argparse.Namespace) -> None:
     """``fleet.json`` and ``.md``; no model is needed."""
-    _tables(options.out, "fleet", fleet.table(), fleet.text)
+    write_table(options.out, "fleet", fleet.table(), fleet.text)
 
 
 def run_ethos(options: argparse.Namespace) -> None:
@@ -209,29 +151,29 @@ def run_lowering(options: argparse.Namespace) -> None:
     """``lowering.json`` and ``.md``."""
     settings = {"accelerator": lowering.ACCELERATOR, "version": __version__}
     names = subjects.chosen(options.models, options.only)
-    rows = collect("lowering", names, options, lowering.row, settings)
-    _tables(options.out, "lowering", {"rows": rows}, lowering.text)
+    rows = collect("lowering", names, options, lowering.row, settings, lowering.line)
+    write_table(options.out, "lowering", {"rows": rows}, lowering.text)
 
 
 def run_precisions(options: argparse.Namespace) -> None:
     """``precisions.json`` and ``.md``, of trained models."""
     settings = {"types": list(precisions.TYPES), "version": __version__}
-    rows = collect("precisions", _trained(options), options, precisions.row, settings)
-    _tables(options.out, "precisions", {"machine": facts(0.0), "rows": rows}, precisions.text)
+    rows = collect("precisions", trained(options), options, precisions.row, settings, precisions.line)
+    write_table(options.out, "precisions", {"machine": facts(0.0), "rows": rows}, precisions.text)
 
 
 def run_ranges(options: argparse.Namespace) -> None:
     """``ranges.json`` and ``.md``."""
     names = subjects.chosen(options.models, options.only)
-    rows = collect("ranges", names, options, ranges.row, {"version": __version__})
-    _tables(options.out, "ranges", {"machine": facts(0.0), "rows": rows}, ranges.text)
+    rows = collect("ranges", names, options, ranges.row, {"version": __version__}, ranges.line)
+    write_table(options.out, "ranges", {"machine": facts(0.0), "rows": rows}, ranges.text)
 
 
 def run_npu(options: argparse.Namespace) -> None:
     """``npu.json`` and ``.md``, of trained models."""
     settings = {"builds": npu.MOST_BUILDS, "version": __version__}
-    rows = collect("npu", _trained(options), options, npu.row, settings)
-    _tables(options.out, "npu", {"rows": rows}, npu.text)
+    rows = collect("npu", trained(options), options, npu.row, settings, npu.line)
+    write_table(options.out, "npu", {"rows": rows}, npu.text)
 
 
 def run_reasons(options: argparse.Namespace) -> None:
@@ -242,8 +184,8 @@ def run_reasons(options: argparse.Namespace) -> None:
     def make(subject: subjects.Subject, _: Path) -> Row:
         return reasons.row(subject, options.nncf, options.modelopt)
 
-    rows = collect("reasons", _trained(options), options, make, settings)
-    _tables(options.out, "reasons", {"machine": facts(0.0), "rows": rows}, reasons.markdown)
+    rows = collect("reasons", trained(options), options, make, settings, reasons.line)
+    write_table(options.out, "reasons", {"machine": facts(0.0), "rows": rows}, reasons.markdown)
 
 
 def run_imports(options: argparse.Namespace) -> None:
@@ -253,28 +195,23 @@ def run_imports(options: argparse.Namespace) -> None:
     def make(subject: subjects.Subject, work: Path) -> Row:
         return imports.row(subject, work, options.nncf, options.modelopt)
 
-    rows = collect("imports", _trained(options), options, make, settings)
-    _tables(options.out, "imports", {"machine": facts(0.0), "rows": rows}, imports.text)
+    rows = collect("imports", trained(options), options, make, settings, imports.line)
+    write_table(options.out, "imports", {"machine": facts(0.0), "rows": rows}, imports.text)
 
 
 def run_waste(options: argparse.Namespace) -> None:
     """``waste.json`` and ``.md``, of trained models."""
     settings = {"values": waste.VALUES, "share": waste.SHARE, "version": __version__}
-    rows = collect("waste", _trained(options), options, waste.row, settings)
-    _tables(options.out, "waste", {"machine": facts(0.0), "rows": rows}, waste.markdown)
-
-
-def _trained(options: argparse.Namespace) -> list[str]:
-    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
-    return [n for n in subjects.chosen(options.models, options.only) if n in (options.only or trained)]
+    rows = collect("waste", trained(options), options, waste.row, settings, waste.line)
+    write_table(options.out, "waste", {"machine": facts(0.0), "rows": rows}, waste.markdown)
 
 
 def run_budgets(options: argparse.Namespace) -> None:
     """``budgets.json`` and ``.md``."""
     settings = {"budgets": list(budgets.BUDGETS_S), "busy": list(budgets.BUSY), "version": __version__}
     names = [n for n in subjects.chosen(options.models, options.only) if options.only or n in budgets.SUBJECTS]
-    table = budgets.table(collect("budgets", names, options, budgets.row, settings))
-    _tables(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
+    table = budgets.table(collect("budgets", names, options, budgets.row, settings, budgets.line))
+    write_table(options.out, "budgets", {"machine": facts(max(budgets.BUDGETS_S)), **table}, render.budgets)
 
 
 def run_transfer(options: argparse.Namespace) -> None:
@@ -293,13 +230,13 @@ def run_transfer(options: argparse.Namespace) -> None:
                 except (InlayError, OSError) as error:  # one pair must not lose the others' figures
                     found = {"model": pair.name, "target": target, "error": str(error)}
                 shutil.rmtree(work, ignore_errors=True)
-                _write(path, {**found, "settings": settings})
+                write_json(path, {**found, "settings": settings})
     for path in sorted(folder.glob("*.json")):
         row = json.loads(path.read_text(encoding="utf8"))
         if row["settings"] == settings:
             rows.append(row)
     table = {"machine": facts(options.budget), **transfer.table(rows)}
-    _tables(options.out, "transfer", table, render.transfer)
+    write_table(options.out, "transfer", table, render.transfer)
 
 
 def publish(options: argparse.Namespace) -> None:
@@ -313,7 +250,7 @@ def publish(options: argparse.Namespace) -> None:
             if name == "honesty" and suffix == ".json":  # single runs are many, and made again from their seeds
                 table = json.loads(path.read_text(encoding="utf8"))
                 del table["runs"]
-                _write(render.RESULTS / path.name, table)
+                write_json(render.RESULTS / path.name, table)
             else:
                 shutil.copyfile(path, render.RESULTS / path.name)
             print(f"wrote {render.RESULTS / path.name}")
@@ -349,40 +286,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "publish": publish,
     "readme": rewrite_readme,
 }
-
-
-def _tables(out: Path, name: str, table: Row, markdown: Callable[[Row], str]) -> None:
-    _write(out / f"{name}.json", table)
-    (out / f"{name}.md").write_text(markdown(table), encoding="utf8")
-    print(f"wrote {out / name}.json and .md", flush=True)
-
-
-def _write(path: Path, data: Row) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf8")
-    fresh.replace(path)
-
-
-def _line(row: Row) -> str:
-    if "error" in row:
-        return f"fails: {row['error']}"
-    if "types" in row:
-        return precisions.line(row)
-    if "ways" in row:
-        return lowering.line(row)
-    if "ranges" in row:
-        return ranges.line(row)
-    if "partitions" in row:
-        return npu.line(row)
-    if "reasons_by_way" in row:
-        return reasons.line(row)
-    if "imports" in row:
-        return imports.line(row)
-    if "pairs" in row:
-        return waste.line(row)
-    if "cells" in row:
-        return ", ".join(f"{c['wall_s']:.0f} of {c['budget_s']} s" for c in row["cells"])
-    return render.ratio(row.get("over_best_anchor") or row.get("short_over_long"))
 
 
 def main() -> int:

@@ -91,3 +91,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "kept": sum(c["ratio"] <= MOST for c in cells),
         "of": len(cells),
     }
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row in short."""
+    return ", ".join(f"{c['wall_s']:.0f} of {c['budget_s']} s" for c in row["cells"])

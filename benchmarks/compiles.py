@@ -2,7 +2,7 @@
 
     python -m benchmarks compiles [--models DIR] [--only NAME ...] [--restart]
 
-Every build of the whole model counts: the given one, each candidate, those for choosing ranges, and those for profiles.
+Every build of the whole model counts: the given one, each candidate, and those for profiles.
 Both runs begin without costs from earlier runs. The two delivered models are timed in the same interleaved blocks.
 """
 
@@ -16,7 +16,7 @@ from benchmarks import paired
 from benchmarks.quality import BOUND_DB
 from benchmarks.subjects import Subject
 
-SUBJECTS = ("ultraface_rfb320_simplified", "squeezenet", "inception_v1")
+SUBJECTS = ("ultraface_rfb320_simplified", "squeezenet", "inception_v1", "vit", "lstm")
 FEW, MANY = 40, 400
 BLOCKS, PROCESSES = 20, 2
 LONGEST_S = 900.0  # of the long run's search

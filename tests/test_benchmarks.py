@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from benchmarks import __main__ as command
 from benchmarks import fleet, growth, nncf_peer, openvino, paired, peer, quality, render, subjects, transfer
+from benchmarks import rows as rows_of
 
 from inlay.errors import ModelError
 from inlay.measure.stats import speedup
@@ -108,17 +108,17 @@ def test_rows_that_are_done_are_kept_and_failures_are_rows(tmp_path: Path, monke
     monkeypatch.setattr(subjects, "make", subject)
     options = argparse.Namespace(out=tmp_path, models=None, restart=False)
     names = ["squeezenet", "inception_v1"]
-    first = command.collect("quality", names[:1], options, make, {"budget": 1})
-    both = command.collect("quality", names, options, make, {"budget": 1})
+    first = rows_of.collect("quality", names[:1], options, make, {"budget": 1})
+    both = rows_of.collect("quality", names, options, make, {"budget": 1})
     assert made == names, "the first is not made again"
     assert [r["model"] for r in both] == names
     assert both[0] == first[0]
     assert both[1]["error"] == "it is broken"
-    other = command.collect("quality", names[:1], options, make, {"budget": 2})
+    other = rows_of.collect("quality", names[:1], options, make, {"budget": 2})
     assert made == [*names, "squeezenet"], "other settings, other figures"
     assert len(other) == 1
     options.restart = True
-    command.collect("quality", names[:1], options, make, {"budget": 2})
+    rows_of.collect("quality", names[:1], options, make, {"budget": 2})
     assert made[-2:] == ["squeezenet", "squeezenet"]
 
 
@@ -232,7 +232,7 @@ def test_relatives_of_a_model_compute_the_same() -> None:
 def test_the_transfer_table_tells_how_many_schemes_a_cache_saves() -> None:
     row = {"model": transfer.PAIRS[0].name, "target": "null", "known": "3 of 4", "schemes": 90, "best": 1.25}
     rows = [{**row, "cold": 40, "warm": 4}, {**row, "cold": 40, "warm": None}]
-    text = render.transfer({"machine": command.facts(1.0), **transfer.table(rows)})
+    text = render.transfer({"machine": rows_of.facts(1.0), **transfer.table(rows)})
     assert "| 40 | 4 | 0.10 |" in text
     assert "not reached" in text
 

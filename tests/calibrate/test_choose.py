@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from inlay.model.reference import Session
 from inlay.quant.calibrator import Observed
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
-from inlay.quant.rounding import Rounding, Steps, scale_digest
+from inlay.quant.rounding import NEAREST, Rounding, Steps, scale_digest
 from inlay.run import calibration
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder, small_model, sqnr
@@ -218,11 +219,14 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
     assert chosen(slow(10.0), 1000.0) == chosen(slow(99.0), math.inf) == quiet
     assert quiet.weight_error_means or quiet.rounding.steps
     assert not quiet.cut
-    hurried = chosen(slow(10.0), 150.0)
-    assert not hurried.weight_error_means
-    assert not hurried.rounding.steps
-    assert "one way" in hurried.cut
-    assert CalibrationChoice.from_json(hurried.as_json()) == hurried
+    hurried, late = chosen(slow(10.0), 150.0), chosen(slow(10.0), 60.0)
+    assert hurried.rounding.steps, "which gains most for its time"
+    assert not hurried.chosen
+    assert not late.weight_error_means
+    assert not late.rounding.steps
+    for cut in (hurried, late):
+        assert "one way" in cut.cut
+        assert CalibrationChoice.from_json(cut.as_json()) == replace(cut, rounding=NEAREST)
 
 
 def on_varied(scorer: Scorer, factor: float) -> Score:

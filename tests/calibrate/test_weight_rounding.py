@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.weight_readers import readers_of
 from inlay.calibrate.weight_rounding import round_weights
 from inlay.deadline import Deadline
-from inlay.errors import TimedOut
 from inlay.quant.positions import Positions
 from inlay.quant.qparams import dequantize, quantize
 from inlay.quant.rounding import Rounding
@@ -19,7 +20,7 @@ from tests.support.fixtures import MakeWorkspace
 from tests.support.workspace import Workspace
 
 LONG = 100.0  # seconds of a usual processor
-PLAIN = ("usual", "shown", "same", "product", "turned")  # names of weights that can be rounded
+PLAIN = ("usual", "shown", "same", "product", "large", "turned")  # names of weights that can be rounded
 
 
 def model() -> onnx.ModelProto:
@@ -40,7 +41,8 @@ def model() -> onnx.ModelProto:
         helper.make_node("GlobalAveragePool", ["d"], ["e"], "e"),
         helper.make_node("Flatten", ["e"], ["f"], "f"),
         helper.make_node("MatMul", ["f", "product"], ["g"], "g"),
-        helper.make_node("Gemm", ["g", "turned"], ["h"], "h", transB=1),
+        helper.make_node("MatMul", ["g", "large"], ["l"], "l"),
+        helper.make_node("Gemm", ["l", "turned"], ["h"], "h", transB=1),
         helper.make_node("Gemm", ["h", "mixed"], ["i"], "i", transB=1),
         helper.make_node("MatMul", ["i", "mixed"], ["y"], "j"),
         helper.make_node("Identity", ["shown"], ["w"], "k"),
@@ -51,8 +53,8 @@ def model() -> onnx.ModelProto:
         "same": (8, 8, 3, 3),
         "sparse": (8, 8, 1, 1),
     }
-    shapes |= {"product": (8, 24), "turned": (16, 24), "mixed": (16, 16)}
-    outputs = {"y": None, "w": [8, 8, 1, 1], "product": [8, 24]}
+    shapes |= {"product": (8, 128), "turned": (16, 128), "mixed": (16, 16), "large": (128, 128)}
+    outputs = {"y": None, "w": [8, 8, 1, 1], "product": [8, 128]}
     graph = helper.make_graph(
         nodes,
         "g",
@@ -72,7 +74,7 @@ def space(workspace: MakeWorkspace) -> Workspace:
 
 
 def found(space: Workspace, seconds: float = LONG) -> Rounding:
-    return round_weights(space.prepared, space.table, [dict(f) for f in space.feeds], Positions(), seconds)
+    return round_weights(space.prepared, space.table, [dict(f) for f in space.feeds], Positions(), seconds).rounding
 
 
 def test_only_weights_whose_readers_are_of_a_known_kind(space: Workspace) -> None:
@@ -106,7 +108,26 @@ def test_the_outputs_of_operators_come_nearer(space: Workspace) -> None:
 
 def test_what_there_is_no_time_for_stays_as_it_is(space: Workspace) -> None:
     assert found(space, seconds=0.0).steps == {}
-    with pytest.raises(TimedOut):
-        round_weights(
-            space.prepared, space.table, [dict(f) for f in space.feeds], Positions(), LONG, Deadline(0.0, lambda: 1.0)
-        )
+
+
+def test_the_usual_type_comes_first_where_time_runs_out(space: Workspace) -> None:
+    """Of each type all weights or none: a deadline on a clock that advances with each look at it."""
+    every = round_weights(space.prepared, space.table, [dict(f) for f in space.feeds], Positions(), LONG)
+    types = {t for _, t in every.rounding.steps}
+    assert every.in_time
+    assert len(types) > 1
+    seen = []
+    for seconds in range(30):
+        until = Deadline(float(seconds), itertools.count().__next__)
+        found = round_weights(space.prepared, space.table, [dict(f) for f in space.feeds], Positions(), LONG, until)
+        kept = {t for _, t in found.rounding.steps}
+        seen.append(len(kept))
+        assert not kept or QType.INT8 in kept
+        for qtype in kept:
+            assert {k for k in found.rounding.steps if k[1] is qtype} == {
+                k for k in every.rounding.steps if k[1] is qtype
+            }
+        assert found.in_time == (kept == types)
+    assert seen[0] == 0
+    assert seen == sorted(seen)
+    assert {1, len(types)} <= {*seen}

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from benchmarks import honesty
 
+from inlay.data import Samples
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
@@ -16,6 +17,7 @@ from inlay.run.inputs import TuneRequest
 from inlay.run.tune import tune
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.targets.null import NullExecutable, NullTarget
+from inlay.testing import concat_model, random_feed
 
 
 class Counting(NullTarget):
@@ -50,3 +52,22 @@ def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest
     assert result.search["builds"] > result.search["measurements"], "the given model, probes and profiles count, too"
     assert profiled > 0
     assert target.built + profiled >= result.search["builds"], "what was counted was built"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])  # without noise, decisions about scales are measured, too
+def test_calibration_leaves_the_builds_to_the_search(tmp_path: Path, noise: float) -> None:
+    model = concat_model()
+    onnx.save(model, tmp_path / "model.onnx")
+    samples = Samples(tuple(dict(random_feed(model, seed)) for seed in range(6)), "feeds", "test")
+
+    def builds(most: int | None) -> int:
+        target, clock = NullTarget(noise=noise, scale=50.0), Clock()
+        config = TuneConfig(
+            target=TargetSpec("null"), budget_s=None, max_builds=most, max_measurements=1, cost_db=False
+        )
+        lab = simulated(target, clock)
+        request = TuneRequest(load(tmp_path / "model.onnx"), tmp_path / f"out{most}", samples, config, lab=lab)
+        return int(tune(request).search["builds"])
+
+    assert builds(1) <= 8, "the given model, anchors and their profiles"
+    assert builds(None) > builds(1) + 2, "negative control: tables are tried on the target"

@@ -11,10 +11,11 @@ from typing import Any
 
 from inlay.calibrate import policy
 from inlay.calibrate.clock import FeedsUntil, StepClock
+from inlay.calibrate.range_selection import Ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.scorer import Score
 from inlay.calibrate.table_search import TableSearch
-from inlay.calibrate.tables import CalibrationChoice, FixedQParams, sharing_of
+from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, sharing_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError, TimedOut
@@ -26,7 +27,7 @@ from inlay.trial import Failed
 from inlay.types import Placement
 
 _ONE_FOR_ALL = "one way to choose ranges for all values"
-_NEAREST = "weights rounded to the nearest integers"
+_NEAREST = "some weights rounded to the nearest integers"
 _FEWER_TRIED = "ranges of single values chosen by fewer trials"
 
 
@@ -77,43 +78,48 @@ def choose_calibration(
     scoring_s = (deadline.clock() - started) / max(len(scores), 1)
     if not scores or not feeds:
         return single
-    if not deadline.fits(policy.SCORINGS_IN_TIME * scoring_s):
+    if not deadline.fits(policy.ROUNDING_IN_TIME * scoring_s):
         return replace(single, cut=_ONE_FOR_ALL)
-    before_scoring = deadline.earlier(policy.FINAL_SCORINGS * scoring_s)
+    thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
+    final = policy.FINAL_SCORINGS if thorough else policy.FINAL_SCORINGS_OF_ROUNDING
+    before_scoring = deadline.earlier(final * scoring_s)
     until = before_scoring if math.isinf(deadline.at) else deadline.within(policy.SELECTION_SHARE * before_scoring.left)
     begun = clock()
+    some = FeedsUntil(_alternating(feeds), before_scoring)
+    search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, until)
+    cuts = []
     try:
-        search = TableSearch(
-            prepared,
-            observed,
-            placement,
-            method,
-            methods,
-            fixed,
-            FeedsUntil(_alternating(feeds), before_scoring),
-            clock,
-            until,
-        )
-        of_weights = search.rounded(policy.ROUNDING_SHARE * seconds)
-        search, means = of_weights.search, of_weights.means
-        rounded = replace(single, weight_error_means=means).rounding_by(search.rounding)
+        time_share = policy.ROUNDING_TIME if thorough else 1.0
+        of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, time_share)
+    except TimedOut:
+        return replace(single, cut=_ONE_FOR_ALL)
+    except (TargetError, ModelError):  # the probe models cannot be built
+        return single
+    if not of_weights.in_time:
+        cuts.append(_NEAREST)
+    search, means = of_weights.search, of_weights.means
+    rounded = replace(single, weight_error_means=means).rounding_by(search.rounding)
+    contenders, report = [(single, 0.0), (rounded, 0.0)], dict[str, Any]()
+    try:
+        if not thorough:
+            raise TimedOut("there is no time for ranges of single domains")
         if min_sqnr_db is not None and scores[method] < min_sqnr_db:
             of_part = partial(search.score, rounded, score)
             search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
         left = max(policy.MIN_SELECTION_SHARE * seconds, seconds - (clock() - begun))
         ranges, corrected = search.select_ranges(means, left)
+        contenders.append((_of_domains(rounded, search, ranges, corrected), policy.SELECTION_CREDIT_DB))
+        cuts += [_FEWER_TRIED] * ranges.cut
+        report = {
+            "simulated_before_db": ranges.before_db,
+            "simulated_after_db": ranges.after_db,
+            "runs": ranges.runs,
+            "complete": ranges.complete,
+        }
     except TimedOut:
-        return replace(single, cut=_ONE_FOR_ALL)
-    except (TargetError, ModelError):  # the probe models cannot be built
-        return single
-    most_common = Counter(ranges.methods.values()).most_common(1)
-    others = dict.fromkeys(search.members, most_common[0][0] if most_common else method)  # outside the part
-    chosen = {d: m for d, m in {**others, **ranges.methods}.items() if m != method}
-    contenders = [
-        (single, 0.0),
-        (rounded, 0.0),
-        (replace(rounded, chosen=chosen, weight_error_means=corrected), policy.SELECTION_CREDIT_DB),
-    ]
+        cuts.append(_ONE_FOR_ALL)
+    except (TargetError, ModelError):  # the probe models cannot be built: what is rounded stands
+        pass
     found = [(search.score(choice, score, search.placement), choice, credit) for choice, credit in contenders]
     ran = [(db, choice, credit) for db, choice, credit in found if not isinstance(db, Failed)]
     if not ran or ran[0][1] is not single:  # nothing to compare with
@@ -121,11 +127,11 @@ def choose_calibration(
     before_db = ran[0][0]
     after_db, winner, _ = max(ran, key=lambda each: each[0] + each[2])
     widened: Mapping[str, Any] = {}
-    if stress_score is not None and observed.stressed:
+    if thorough and stress_score is not None and observed.stressed:
         after_db, winner, widened = _widened(search, winner, after_db, score, stress_score)
     counts = Counter(dict.fromkeys((*methods, STRESS), 0))
     counts.update(winner.chosen.get(d, method) for d in search.members)
-    report = {
+    found_in_all = {
         "methods": {m: n for m, n in counts.items() if n},
         "bias_correction": bool(winner.weight_error_means),
         "corrected_units": len(winner.weight_error_means),
@@ -134,15 +140,20 @@ def choose_calibration(
         "ports": len(search.placement),
         "before_db": before_db,
         "after_db": after_db,
-        "simulated_before_db": ranges.before_db,
-        "simulated_after_db": ranges.after_db,
-        "runs": ranges.runs,
-        "complete": ranges.complete,
+        "runs": 0,
         "seconds": round(clock() - begun, 3),
-        **widened,
     }
-    cuts = [what for what, cut in ((_NEAREST, not of_weights.in_time), (_FEWER_TRIED, ranges.cut)) if cut]
-    return replace(winner, report=report, cut=", ".join(cuts))
+    return replace(winner, report={**found_in_all, **report, **widened}, cut=", ".join(cuts))
+
+
+def _of_domains(
+    rounded: CalibrationChoice, search: TableSearch, ranges: Ranges, corrected: WeightErrorMeans
+) -> CalibrationChoice:
+    """``rounded`` with the methods of single domains; those outside the part take the most common one."""
+    most_common = Counter(ranges.methods.values()).most_common(1)
+    others = dict.fromkeys(search.members, most_common[0][0] if most_common else rounded.method)
+    chosen = {d: m for d, m in {**others, **ranges.methods}.items() if m != rounded.method}
+    return replace(rounded, chosen=chosen, weight_error_means=corrected)
 
 
 def choose_method(
@@ -163,7 +174,7 @@ def choose_method(
     for method in methods:
         begun = deadline.clock()
         found[method] = score(CalibrationChoice(method).table(prepared, observed), placement)
-        if not deadline.fits(deadline.clock() - begun):
+        if not deadline.fits((1 + policy.ROUNDING_IN_TIME) * (deadline.clock() - begun)):
             break
     scores: dict[str, float] = {method: db for method, db in found.items() if not isinstance(db, Failed)}
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores

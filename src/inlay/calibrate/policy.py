@@ -13,6 +13,11 @@ DEFAULT_SECONDS = BUDGET_SHARE * DEFAULT_BUDGET_S
 """Seconds for choosing ranges where there is no budget."""
 SCORINGS_IN_TIME = 18
 """Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
+ROUNDING_IN_TIME = 6
+"""Scorings that must fit for weights to be rounded: moments take an inference for each sample that chooses, and each
+type of weights is judged on a few. It gains more than another method for all ranges: 8 dB on a seeded ViT."""
+FINAL_SCORINGS_OF_ROUNDING = 2
+"""Scorings that the time is kept for behind it, where there is none for ranges: with and without."""
 FINAL_SCORINGS = 8
 """Scorings that the time is kept for, behind that choice: of its outcome, two others, and three for variations."""
 SELECTION_SHARE = 0.9
@@ -106,6 +111,8 @@ ROUNDING_SHARE = 1.0
 """Seconds for rounding weights, in units of those for choosing ranges: it gained 2 to 5 dB on transformers."""
 ROUNDING_TIME = 0.4
 """Share of the time that is left, after which weights stay with the nearest integers; ranges need the rest."""
+FINDING_SHARE = 0.7
+"""Share of that in which roundings are found; the rest is for judging them."""
 ROUNDING_JUDGED = 4
 """Samples of the first half that judge whether it is kept."""
 MOST_ZEROS = 0.1

@@ -108,7 +108,7 @@ class TableSearch:
         means = weight_error_means(prepared, units, table, self.feeds, positions)
         return {node: tuple(float(x) for x in mean) for node, mean in means.items()}
 
-    def rounded(self, seconds: float) -> RoundedSearch:
+    def rounded(self, seconds: float, time_share: float) -> RoundedSearch:
         """The same with the weights rounded as their outputs ask for, where outputs of the model gain.
 
         Rounding rests on the second half of the samples, as ranges do that are scored; the first half judges it, in the
@@ -116,36 +116,44 @@ class TableSearch:
 
         Args:
             seconds: of a usual processor, for the steps of rounding alone.
+            time_share: of the time that is left, after which weights stay as they are.
+
+        Raises:
+            CompileFailed, RunFailed: the float model does not run.
+            TimedOut: there was no time for the mean errors either.
         """
         plain = self.weight_error_means()
-        until = self.until if math.isinf(self.until.at) else self.until.within(policy.ROUNDING_TIME * self.until.left)
-        try:
-            kept = self._rounded_types(seconds, until)
-        except TimedOut:
-            return RoundedSearch(self, plain, False)
+        until = self.until if math.isinf(self.until.at) else self.until.within(time_share * self.until.left)
+        kept, in_time = self._rounded_types(seconds, until)
         if not kept:
-            return RoundedSearch(self, plain, True)
+            return RoundedSearch(self, plain, in_time)
         search = replace(self, rounding=Rounding(kept))
-        return RoundedSearch(search, search.weight_error_means(), True)
+        return RoundedSearch(search, search.weight_error_means(), in_time)
 
-    def _rounded_types(self, seconds: float, until: Deadline) -> dict[tuple[str, QType], Steps]:
-        """Raises TimedOut."""
-        feeds, positions = FeedsUntil(self.feeds, until), self.observed.positions
-        second = feeds[1::2] or feeds
-        found = round_weights(self.prepared, self.table(self.method), second, positions, seconds, until)
+    def _rounded_types(self, seconds: float, until: Deadline) -> tuple[dict[tuple[str, QType], Steps], bool]:
+        """The steps of the types of weights that gain by them, and whether there was time for all types."""
         kept = dict[tuple[str, QType], Steps]()
-        if not found.steps:
-            return kept
-        score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.method)
-        for qtype in sorted({t for _, t in found.steps}, key=lambda t: t.value):
-            if not until.left:
-                raise TimedOut("the time for rounding is spent")
-            part = only(found, qtype)
-            placement = weights_alone(self.prepared, qtype)  # activations make more noise, and chance would decide
-            old_db, new_db = (self.score(c, score, placement) for c in (nearest, nearest.rounding_by(part)))
-            if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
-                kept.update(part.steps)
-        return kept
+        finding = until if math.isinf(until.at) else until.within(policy.FINDING_SHARE * until.left)
+        feeds = FeedsUntil(self.feeds, until)
+        second = feeds[1::2] or feeds
+        try:
+            table, positions = self.table(self.method), self.observed.positions
+            found = round_weights(self.prepared, table, second, positions, seconds, finding)
+            steps = found.rounding.steps
+            if not steps:
+                return kept, found.in_time
+            score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.method)
+            for qtype in dict.fromkeys(t for _, t in steps):  # the usual type first
+                if not until.left:
+                    return kept, False
+                part = only(found.rounding, qtype)
+                placement = weights_alone(self.prepared, qtype)  # activations make more noise, and chance would decide
+                old_db, new_db = (self.score(c, score, placement) for c in (nearest, nearest.rounding_by(part)))
+                if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
+                    kept.update(part.steps)
+        except TimedOut:
+            return kept, False
+        return kept, found.in_time
 
     def _reference_score(self, first: Sequence[Feed]) -> Score:
         """The score on some of these samples, in the numeric reference. Raises TimedOut."""
@@ -256,7 +264,7 @@ def on_other_samples(
     positions = observed.positions
     plain = choice.rounding_by(NEAREST).table(prepared, observed, fixed)
     seconds = rounding_seconds(prepared, choice.rounding)
-    found = round_weights(prepared, plain, some, positions, 2.0 * seconds)
+    found = round_weights(prepared, plain, some, positions, 2.0 * seconds).rounding
     again = choice.rounding_by(Rounding({k: s for k, s in found.steps.items() if k in choice.rounding.steps}))
     units = [u for u in prepared.units if u.name in choice.weight_error_means]
     table = again.table(prepared, observed, fixed)

@@ -7,6 +7,7 @@ the sum of theirs. The largest weights are left to the nearest integers where th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from inlay.calibrate.rounding_cost import affordable
 from inlay.calibrate.weight_readers import WEIGHT_SLOT, is_transposed, readers_of, sizes_of
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
-from inlay.errors import TimedOut
 from inlay.model.graph import Graph
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
@@ -28,6 +28,19 @@ from inlay.space.units import Unit
 from inlay.types import Placement, Port, QParams, QType
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was found.
+
+    Attributes:
+        rounding: of the types for which there was time; each of them is whole.
+        in_time: these are all.
+    """
+
+    rounding: Rounding
+    in_time: bool
+
+
 def round_weights(
     prepared: PreparedModel,
     table: QParamsTable,
@@ -35,7 +48,7 @@ def round_weights(
     positions: Positions,
     seconds: float,
     until: Deadline = NEVER,
-) -> Rounding:
+) -> Found:
     """The weights of all units, in each type that a search tries, rounded by what ``feeds`` show.
 
     Args:
@@ -44,21 +57,22 @@ def round_weights(
         feeds: samples; those after the deadline of a :class:`~inlay.calibrate.clock.FeedsUntil` are not had.
         positions: what of them is padding, which has no share.
         seconds: of a usual processor, by which large weights are left out: the same ones on any machine.
-        until: when it must be over.
+        until: when it must be over; the usual type of weights comes first.
 
     Raises:
         CompileFailed, RunFailed: the float model does not run.
-        TimedOut: the deadline is over, or that of the feeds.
+        TimedOut: the deadline of the feeds is over.
     """
     graph, reads = prepared.graph, readers_of(prepared.graph, prepared.units)
     sites = {(graph.value_of(port), t) for unit in prepared.units for port, t in _sites(prepared, unit)}
     roundable = {v for v in reads if _is_roundable(graph.constant(v))}
     rounded = [(v, t) for v, t in sites if v in roundable and not table.is_given(v, t)]
-    jobs = affordable(graph, reads, rounded, seconds)
+    jobs = sorted(affordable(graph, reads, rounded, seconds), key=lambda job: job[1] is not prepared.rules.weight)
     sizes = {w.name: _moment_bytes(graph, v, w) for v, _ in jobs for w in reads[v]}
     by_name = {w.name: w for v, _ in jobs for w in reads[v]}
     found: dict[tuple[str, QType], Steps] = {}
     ready: set[tuple[str, QType]] = set()
+    late: set[QType] = set()
     for names in in_batches(sorted(sizes), sizes, policy.MOMENT_BYTES):
         moments = _moments(prepared, [by_name[n] for n in names], feeds, positions)
         known: dict[Sequence[Window], Reads | None] = {}
@@ -66,15 +80,18 @@ def round_weights(
             windows = reads[job[0]]
             if job in ready or any(w.name not in names for w in windows):
                 continue  # a weight whose readers are in two batches stays as it is
-            ready.add(job)
             if not until.left:
-                raise TimedOut("the time for rounding is spent")
+                late.add(job[1])
+            if job[1] in late:
+                continue
+            ready.add(job)
             if windows not in known:
                 known[windows] = _together([moments.get(w) for w in windows])
             steps = _steps(graph, table, *job, known[windows])
             if steps is not None:
                 found[job] = steps
-    return Rounding(found) if found else NEAREST
+    whole = {job: steps for job, steps in found.items() if job[1] not in late}
+    return Found(Rounding(whole) if whole else NEAREST, not late)
 
 
 def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[Port, QType]]:

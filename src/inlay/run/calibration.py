@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_flips
-from inlay.calibrate.scorer import OnTarget, TableScorer
+from inlay.calibrate.scorer import OnTarget, TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, observe
 from inlay.data import Split, StressSet
 from inlay.deadline import NEVER, Deadline
@@ -101,14 +101,16 @@ class Calibration:
             return replace(known, rounding=rounding_of(self.journal))
         budget_s = self.config.budget_s
         varied = OnTarget(prepared, self.worker, self.test.feeds)
-        # each table that is tried for variations is built: a limit on builds keeps them for the search
-        widening = self.test.names and self.config.max_builds is None
+        # each table that is tried on the target is a build: where their number is limited, the search needs them
+        limited = self.config.max_builds is not None
+        outputs = in_process(prepared, self.parts.selection.feeds[: len(target.feeds)]) if limited else target.outputs
+        widening = self.test.names and not limited
         choice = choose_calibration(
             prepared,
             observed,
             placement,
             () if self.parts.calibration.kind == "random" else self.parts.calibration.feeds,
-            TableScorer(judge, target.outputs).sqnr_db,
+            TableScorer(judge, outputs).sqnr_db,
             policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s,
             self.config.bound.min_sqnr_db,
             self.config.methods,
@@ -116,7 +118,7 @@ class Calibration:
             deadline=self.deadline,
             stress_score=TableScorer(self.test.judge, varied.outputs).sqnr_db if widening else None,
         )
-        if self.worker.deterministic and len(placement) and not fixed:
+        if self.worker.deterministic and len(placement) and not fixed and not limited:
 
             def measure(table: QParamsTable) -> tuple[float, float]:
                 outputs, ns = target.timed_outputs(table, placement, self.config.protocol.slot_ns)

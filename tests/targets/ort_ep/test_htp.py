@@ -111,6 +111,33 @@ def test_each_row_runs_on_the_npu(op_type: str, bits: int, tmp_path: Path) -> No
     found.close()
 
 
+def steps_off(op_type: str, zero_point: int, folder: Path) -> float:
+    """How far the emulator is from the reference at most, in steps of the output, which has qparams of its own."""
+    model, step, rule = one_operator(op_type), 0.4, RULES.ops[op_type]
+    tensors = [("z", np.uint8(60)), ("end_s", np.float32(step)), ("end_z", np.uint8(zero_point))]
+    kept = [t for t in model.graph.initializer if t.name != "z"]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend([*kept, *(numpy_helper.from_array(np.array(a), name) for name, a in tensors)])
+    for node in model.graph.node:
+        if not rule.moves_data and node.name in ("a_Q", "a_DQ"):
+            node.input[1:] = ["end_s", "end_z"]
+    rng, positive = np.random.default_rng(0), op_type in ("Sqrt", "Div")
+    feed = {}
+    for given in model.graph.input:
+        array = rng.uniform(0.5 if positive else -2.9, 2.9, [d.dim_value for d in given.type.tensor_type.shape.dim])
+        feed[given.name] = array.astype(np.float32)
+    want, got = run_reference(model, feed), build(model, folder).run(feed)
+    return max(float(np.abs(got[name] - array).max()) for name, array in want.items()) / step
+
+
+@pytest.mark.parametrize("op_type", sorted(RULES.ops))
+def test_each_row_computes_what_the_reference_computes(op_type: str, tmp_path: Path) -> None:
+    at_zero = RULES.ops[op_type].begins_at_zero
+    assert steps_off(op_type, 0 if at_zero else 100, tmp_path) < 2.5
+    if at_zero:  # negative control: once it takes other zero points, the rule has served
+        assert steps_off(op_type, 100, tmp_path) > 50
+
+
 def test_twice_the_bits_are_twice_the_bytes(tmp_path: Path) -> None:
     narrow, wide = (build(one_operator("Sigmoid", bits), tmp_path).offload for bits in (8, 16))
     of_each = [next(k.ns for k in found.kernels if k.op_type == "Sigmoid") for found in (narrow, wide)]

@@ -1,0 +1,103 @@
+"""Rows of tables: made once for the same settings, and kept when a later one fails or is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from benchmarks import render, subjects
+from inlay.errors import InlayError
+from inlay.targets.base import TargetSpec
+from inlay.targets.registry import create
+from inlay.version import __version__
+
+Row = dict[str, Any]
+
+
+def facts(budget: float) -> dict[str, Any]:
+    """What the figures depend on."""
+    target = create(TargetSpec("ort-cpu", {"threads": 1})).fingerprint().facts
+    known = {k: str(v) for k, v in target.items()}
+    return {
+        "inlay": __version__,
+        "onnxruntime": onnxruntime.__version__,
+        "cpu": known.get("cpu", platform.processor()),
+        "isa": known.get("isa", platform.machine()),
+        "cores": os.cpu_count(),
+        "budget_s": budget,
+        "target": known,
+    }
+
+
+def trained(options: argparse.Namespace) -> list[str]:
+    """Names of the models that are wanted: trained ones where none are named."""
+    found = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
+    return [n for n in subjects.chosen(options.models, options.only) if n in (options.only or found)]
+
+
+def collect(
+    table: str,
+    names: Sequence[str],
+    options: argparse.Namespace,
+    make: Callable[[subjects.Subject, Path], Row],
+    settings: Row,
+    line: Callable[[Row], str] | None = None,
+) -> list[Row]:
+    """The row of each model: those that an earlier run wrote with the same settings, and new ones."""
+    folder = options.out / "rows" / table
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path, work = folder / f"{name}.json", options.out / "work" / table / name
+        if options.restart:
+            path.unlink(missing_ok=True)
+            shutil.rmtree(work, ignore_errors=True)
+        if path.exists() and json.loads(path.read_text(encoding="utf8")).get("settings") == settings:
+            print(f"{table}: {name}: done before", flush=True)
+            continue
+        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+        begun = time.monotonic()
+        print(f"{table}: {name} …", flush=True)
+        try:
+            found = make(subjects.make(name, options.models, work), work)
+        except (InlayError, subprocess.CalledProcessError) as error:  # one model must not lose the others' figures
+            found = {"model": name, "error": str(error)}
+        seconds = round(time.monotonic() - begun, 1)
+        write_json(path, {**found, "settings": settings, "seconds": seconds})
+        shutil.rmtree(work, ignore_errors=True)
+        print(f"{table}: {name}: {_shown(found, line)} ({seconds:.0f} s)", flush=True)
+    order = subjects.names(options.models)
+    rows = [json.loads(p.read_text(encoding="utf8")) for p in folder.glob("*.json")]
+    rows = [r for r in rows if r["settings"] == settings and r["model"] in order]
+    return sorted(rows, key=lambda r: order.index(r["model"]))
+
+
+def write_table(out: Path, name: str, table: Row, markdown: Callable[[Row], str]) -> None:
+    """``NAME.json`` and ``NAME.md``."""
+    write_json(out / f"{name}.json", table)
+    (out / f"{name}.md").write_text(markdown(table), encoding="utf8")
+    print(f"wrote {out / name}.json and .md", flush=True)
+
+
+def write_json(path: Path, data: Row) -> None:
+    """All of it or nothing."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf8")
+    fresh.replace(path)
+
+
+def _shown(row: Row, line: Callable[[Row], str] | None) -> str:
+    if "error" in row:
+        return f"fails: {row['error']}"
+    if line is not None:
+        return line(row)
+    return render.ratio(row.get("over_best_anchor") or row.get("short_over_long"))
