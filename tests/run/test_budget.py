@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import onnx
 import pytest
@@ -19,6 +21,7 @@ from inlay.model.load import load
 from inlay.prepare.config import TuneConfig
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound
+from inlay.run.budget import TimeLimit
 from inlay.run.inputs import TuneRequest
 from inlay.run.plan import Costs, Plan, efforts
 from inlay.run.preparation import prepare_model
@@ -207,3 +210,30 @@ def test_guarded_calls_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.M
     run(tmp_path, 45.0, 10.0)
     assert limits[0] <= 45.0 / 2
     assert limits[-1] < limits[0], "what is left becomes less"
+
+
+@pytest.mark.parametrize(
+    ("feasible", "sites", "refused"), [(True, 1, True), (False, 1, False), (True, 0, False), (None, 0, False)]
+)
+def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound(
+    feasible: bool | None, sites: int, refused: bool
+) -> None:
+    """There is only the float model to confirm until then."""
+    now = Clock()
+    now.sleep(12.0)
+    time = SimpleNamespace(
+        config=SimpleNamespace(budget_s=60.0),
+        end=lambda: Deadline(10.0, now),
+        least=lambda: Deadline(20.0, now),
+        trial_s=5.0,
+        plan=SimpleNamespace(deadline=Deadline(30.0, now)),
+    )
+    trial = SimpleNamespace(feasible=feasible, proposal=SimpleNamespace(placement=range(sites)))
+    judged = [] if feasible is None else [SimpleNamespace(trial=trial)]
+    journal, worker = SimpleNamespace(trial=lambda key: None), SimpleNamespace(busy_s=0.0)
+    limit = TimeLimit(cast(Any, time), cast(Any, journal), cast(Any, worker))
+    proposal, evaluator = SimpleNamespace(anchor=False), SimpleNamespace(judged=judged)
+    why = limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator))
+    assert bool(why) == refused
+    now.sleep(4.0)
+    assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than anchors may"

@@ -26,6 +26,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.trial import Failed
 from inlay.types import Placement
 
+EMPTY = Placement()
 _ONE_FOR_ALL = "one way to choose ranges for all values"
 _NEAREST = "some weights rounded to the nearest integers"
 _FEWER_TRIED = "ranges of single values chosen by fewer trials"
@@ -44,6 +45,7 @@ def choose_calibration(
     clock: Callable[[], float] | None = None,
     deadline: Deadline = NEVER,
     stress_score: Score | None = None,
+    narrower: Placement = EMPTY,
 ) -> CalibrationChoice:
     """Choose a method of calibration for every domain of values, and whether biases are corrected.
 
@@ -51,7 +53,7 @@ def choose_calibration(
     simulated rounding. Between the contenders ``score`` decides, which uses other samples and the real kernels.
 
     Where ``placement`` is far below the accuracy constraint, a few noisy values drown all others. Then the choice is
-    made for the part of the model that is expected to keep the constraint.
+    made for ``narrower``, and where that is below as well, for the part that is expected to keep the constraint.
 
     Args:
         prepared: the model.
@@ -70,12 +72,19 @@ def choose_calibration(
             then methods.
         stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
             then ranges that these overrun are widened where that pays, see :func:`_widened`.
+        narrower: a part of ``placement`` with less noise: on a ViT at 30 dB, its products alone gained 4 dB by it.
     """
     clock = clock or StepClock.for_model(prepared)
     started = deadline.clock()
+    whole = placement
     method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline)
-    single = CalibrationChoice(method, scores=scores)
     scoring_s = (deadline.clock() - started) / max(len(scores), 1)
+    in_time = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
+    if min_sqnr_db is not None and scores and scores[method] < min_sqnr_db and len(narrower) and in_time:
+        best, of_narrower = choose_method(prepared, observed.half(1), narrower, score, methods, deadline)
+        if of_narrower:
+            method, scores, placement = best, of_narrower, narrower
+    single = CalibrationChoice(method, scores=scores)
     if not scores or not feeds:
         return single
     if not deadline.fits(policy.ROUNDING_IN_TIME * scoring_s):
@@ -136,7 +145,7 @@ def choose_calibration(
         "bias_correction": bool(winner.weight_error_means),
         "corrected_units": len(winner.weight_error_means),
         "rounded_weights": len(winner.rounding.steps),
-        "whole": search.placement == placement,
+        "whole": search.placement == whole,
         "ports": len(search.placement),
         "before_db": before_db,
         "after_db": after_db,

@@ -122,13 +122,15 @@ class TableSearch:
             CompileFailed, RunFailed: the float model does not run.
             TimedOut: there was no time for the mean errors either.
         """
-        plain = self.weight_error_means()
         until = self.until if math.isinf(self.until.at) else self.until.within(time_share * self.until.left)
         kept, in_time = self._rounded_types(seconds, until)
-        if not kept:
-            return RoundedSearch(self, plain, in_time)
-        search = replace(self, rounding=Rounding(kept))
-        return RoundedSearch(search, search.weight_error_means(), in_time)
+        search = replace(self, rounding=Rounding(kept)) if kept else self
+        try:
+            return RoundedSearch(search, search.weight_error_means(), in_time)
+        except TimedOut:
+            if not kept:
+                raise
+            return RoundedSearch(search, {}, False)
 
     def _rounded_types(self, seconds: float, until: Deadline) -> tuple[dict[tuple[str, QType], Steps], bool]:
         """The steps of the types of weights that gain by them, and whether there was time for all types."""

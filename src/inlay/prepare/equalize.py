@@ -32,6 +32,7 @@ from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel, index
 from inlay.quant.accuracy import Outputs, sqnr_db
 from inlay.quant.emit import Emitter
+from inlay.quant.observers import Range
 from inlay.quant.positions import find_positions
 from inlay.quant.qparams import QParamsTable, dequantize, quantize, weight_params
 from inlay.space.recipe import Recipe
@@ -50,6 +51,7 @@ _LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly
 _PAID_GAIN_DB = 1.5  # ... where it costs Mul nodes: 21 of them take 3 % of a BERT with dynamic products, and gain 4
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
+NO_RANGES: Mapping[str, Range] = {}
 Scales = Mapping[str, tuple[float, ...]]
 """By value, what each of its channels is divided by."""
 
@@ -81,7 +83,7 @@ def find_scales(
 
     None where the time did not suffice to know.
 
-    The error is that of dynamic quantization, so targets without it get none.
+    The error is that of dynamic and of static quantization of the products; targets without dynamic ones get none.
 
     Args:
         prepared: the model.
@@ -111,7 +113,7 @@ def find_scales(
             scales = {value: scale for value, scale in best if scale is not None}
             if not scales:
                 return {} if searching.left else None
-            return _that_help(prepared, scales, target, inputs, judged_on, mask)
+            return _that_help(prepared, scales, target, arrays, judged_on, mask)
     except TargetError:
         return {} if deadline.left else None
 
@@ -250,44 +252,71 @@ def _that_help(
     prepared: PreparedModel,
     scales: Scales,
     target: Capabilities,
-    inputs: Sequence[_Input],
+    arrays: Mapping[str, Sequence[np.ndarray]],
     feeds: Sequence[Feed],
     mask: str,
 ) -> dict[str, tuple[float, ...]]:
     """Those of ``scales`` with which the products, quantized, disturb the outputs less, and in float not at all.
 
-    These are all of them, or those that cost nothing where the others gain little more.
+    These are all of them, or those that cost nothing where the others gain little more. What products gain in one form,
+    dynamic or static, they may not lose in the other: which one a model ends with, the search decides.
+
+    Args:
+        prepared: the model.
+        scales: of its activations.
+        target: that it is prepared for.
+        arrays: samples of the activations.
+        feeds: other samples, which judge.
+        mask: as of :func:`find_scales`.
     """
-    placement = Placement(
-        site
-        for i in inputs
-        for name in i.products
-        for site in ((Port(name, 0), QType.DYNAMIC), (Port(name, 1), prepared.rules.weight))
-    )
+    inputs = _inputs(prepared.graph)
     whole = _outputs(prepared, Placement(), feeds)
     padding = Padding.of(feeds, whole, mask)
 
-    def db(changed: PreparedModel, placement: Placement) -> float:
-        names, got = prepared.graph.float_outputs, padding.without_each(_outputs(changed, placement, feeds))
+    def db(changed: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = NO_RANGES) -> float:
+        names, got = prepared.graph.float_outputs, padding.without_each(_outputs(changed, placement, feeds, ranges))
         return _worst_db(names, padding.without_each(whole), got)
 
+    def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
+        """In dB: dynamic, static, and static with the weights in float, since rounding may leave those little noise."""
+        ranges = {}
+        for each in inputs:
+            evened = np.array(used.get(each.value, (1.0,)), np.float32)
+            known = [a / evened for a in arrays[each.value] if a.size]
+            low, high = min(float(a.min()) for a in known), max(float(a.max()) for a in known)
+            ranges.update({changed.graph.value_of(Port(name, 0)): Range(low, high) for name in each.products})
+        static = _products(inputs, prepared.rules.activation)
+        both = (_products(inputs, form, prepared.rules.weight) for form in (QType.DYNAMIC, prepared.rules.activation))
+        return np.array([db(changed, placement, ranges) for placement in (*both, static)])
+
     found: dict[str, tuple[float, ...]] = {}
-    found_db = db(prepared, placement)
+    found_db = of_forms(prepared, {})
     free = {i.value: scales[i.value] for i in inputs if i.normalization and i.value in scales}
     for tried in (free, scales) if len(free) < len(scales) else (scales,):
         if not tried:
             continue
         changed = equalized(prepared, tried, target, feeds[0])
-        after_db = db(changed, placement)
+        after_db = of_forms(changed, tried)
+        gains_db = after_db - found_db
         least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
-        if after_db >= found_db + least_db and db(changed, Placement()) >= _EXACT_DB:
+        gained = gains_db.max() >= least_db and gains_db.min() >= -_OUTPUT_GAIN_DB
+        if gained and db(changed, Placement()) >= _EXACT_DB:
             found, found_db = dict(tried), after_db
     return found
 
 
-def _outputs(prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed]) -> list[dict[str, np.ndarray]]:
+def _products(inputs: Sequence[_Input], form: QType, weight: QType | None = None) -> Placement:
+    """All products, with their activations and weights in these types."""
+    names = [name for i in inputs for name in i.products]
+    weights = [] if weight is None else [(Port(name, 1), weight) for name in names]
+    return Placement([*((Port(name, 0), form) for name in names), *weights])
+
+
+def _outputs(
+    prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed], ranges: Mapping[str, Range] = NO_RANGES
+) -> list[dict[str, np.ndarray]]:
     """What each of ``feeds`` gives."""
-    table = QParamsTable(prepared.graph, prepared.rules, {})
+    table = QParamsTable(prepared.graph, prepared.rules, ranges)
     emitter = Emitter(prepared.normalized.model, prepared.graph, prepared.store, base=prepared.emitter.base)
     session = Session(emitter.emit(placement, table), prepared.store)
     return [session.run(feed) for feed in feeds]

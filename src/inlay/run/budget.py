@@ -86,6 +86,9 @@ class SearchTime:
 class TimeLimit:
     """The time of a search. A trial whose first look would not be over in time is not begun.
 
+    While no quantized model keeps the bound, there is only the float one to confirm, and finding another is worth more
+    than doing that thoroughly: all trials then have as much time as anchors.
+
     Args:
         time: of the search. Anchors come first and have more of it: the result must not be slower than the best of
             them.
@@ -109,7 +112,9 @@ class TimeLimit:
         """See :class:`Limits`."""
         if self._journal.trial(key) is not None:
             return ""
-        deadline = self._time.least() if proposal.anchor or self._necessary else self._time.end()
+        found = any(c.trial.feasible and len(c.trial.proposal.placement) for c in evaluator.judged)
+        more = proposal.anchor or self._necessary or not found
+        deadline = self._time.least() if more else self._time.end()
         if not deadline.fits(self._time.trial_s + max(self._outside_s)):
             return f"what is left of the budget of {self._budget_s:.0f} s is for confirming"
         self._begun = deadline.clock(), self._worker.busy_s
