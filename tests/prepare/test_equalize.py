@@ -96,13 +96,19 @@ def test_without_time_there_are_none(tmp_path: Path) -> None:
     assert find_scales(even, ORT, feeds(), Deadline(1e9, lambda: 0.0)) == {}, "nothing to find is not the same"
 
 
-def test_nothing_is_done_without_outliers_samples_or_dynamic_kernels(tmp_path: Path) -> None:
+def test_nothing_is_done_without_outliers_or_samples(tmp_path: Path) -> None:
     assert not find_scales(prepared_model(dense(outlier=1.0), tmp_path), ORT, feeds())
     plain = prepared_model(dense(), tmp_path)
     assert find_scales(plain, ORT, feeds()), "the control"
     assert not find_scales(plain, ORT, [])
     assert equalized(plain, {}, ORT, feeds()[0]) is plain
-    assert not find_scales(replace(plain, rules=replace(plain.rules, forms=())), ORT, feeds())
+
+
+def test_without_dynamic_kernels_static_products_decide(tmp_path: Path) -> None:
+    for name, twice in (("free", False), ("paid", True)):
+        (tmp_path / name).mkdir()
+        made = prepared_model(dense(twice=twice), tmp_path / name)
+        assert find_scales(replace(made, rules=replace(made.rules, forms=())), ORT, feeds())
 
 
 def test_what_costs_time_must_gain_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

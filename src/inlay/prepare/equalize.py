@@ -83,7 +83,8 @@ def find_scales(
 
     None where the time did not suffice to know.
 
-    The error is that of dynamic and of static quantization of the products; targets without dynamic ones get none.
+    The error is that of static quantization of the products, and of dynamic one where the target has it. Where it has
+    not, scales are looked for in models with layer normalizations, behind which outliers are.
 
     Args:
         prepared: the model.
@@ -93,9 +94,9 @@ def find_scales(
             error cannot be judged by then.
         mask: the input that says which positions are padding and do not count, as of ``Samples``.
     """
-    inputs = _inputs(prepared.graph)
-    dynamic = any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
-    if not inputs or not feeds or not dynamic:
+    sought = _is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
+    inputs = _inputs(prepared.graph) if sought else []
+    if not inputs or not feeds:
         return {}
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
@@ -113,7 +114,7 @@ def find_scales(
             scales = {value: scale for value, scale in best if scale is not None}
             if not scales:
                 return {} if searching.left else None
-            return _that_help(prepared, scales, target, arrays, judged_on, mask)
+            return _that_help(prepared, scales, target, inputs, arrays, judged_on, mask)
     except TargetError:
         return {} if deadline.left else None
 
@@ -252,6 +253,7 @@ def _that_help(
     prepared: PreparedModel,
     scales: Scales,
     target: Capabilities,
+    inputs: Sequence[_Input],
     arrays: Mapping[str, Sequence[np.ndarray]],
     feeds: Sequence[Feed],
     mask: str,
@@ -265,11 +267,11 @@ def _that_help(
         prepared: the model.
         scales: of its activations.
         target: that it is prepared for.
-        arrays: samples of the activations.
+        inputs: its activations that scales were looked for.
+        arrays: samples of these.
         feeds: other samples, which judge.
         mask: as of :func:`find_scales`.
     """
-    inputs = _inputs(prepared.graph)
     whole = _outputs(prepared, Placement(), feeds)
     padding = Padding.of(feeds, whole, mask)
 
@@ -278,16 +280,17 @@ def _that_help(
         return _worst_db(names, padding.without_each(whole), got)
 
     def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
-        """In dB: dynamic, static, and static with the weights in float, since rounding may leave those little noise."""
+        """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic."""
         ranges = {}
         for each in inputs:
             evened = np.array(used.get(each.value, (1.0,)), np.float32)
             known = [a / evened for a in arrays[each.value] if a.size]
             low, high = min(float(a.min()) for a in known), max(float(a.max()) for a in known)
             ranges.update({changed.graph.value_of(Port(name, 0)): Range(low, high) for name in each.products})
-        static = _products(inputs, prepared.rules.activation)
-        both = (_products(inputs, form, prepared.rules.weight) for form in (QType.DYNAMIC, prepared.rules.activation))
-        return np.array([db(changed, placement, ranges) for placement in (*both, static)])
+        rules = prepared.rules
+        forms = [(rules.activation, rules.weight), (rules.activation, None)]
+        forms += [(QType.DYNAMIC, rules.weight)] if _is_dynamic(prepared) else []
+        return np.array([db(changed, _products(inputs, *form), ranges) for form in forms])
 
     found: dict[str, tuple[float, ...]] = {}
     found_db = of_forms(prepared, {})
@@ -303,6 +306,10 @@ def _that_help(
         if gained and db(changed, Placement()) >= _EXACT_DB:
             found, found_db = dict(tried), after_db
     return found
+
+
+def _is_dynamic(prepared: PreparedModel) -> bool:
+    return any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
 
 
 def _products(inputs: Sequence[_Input], form: QType, weight: QType | None = None) -> Placement:
