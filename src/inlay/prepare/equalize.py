@@ -96,7 +96,7 @@ def find_scales(
     """
     sought = _is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
     inputs = _inputs(prepared.graph) if sought else []
-    if not inputs or not feeds:
+    if not inputs or not feeds or not prepared.graph.float_outputs:
         return {}
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
@@ -276,8 +276,8 @@ def _that_help(
     padding = Padding.of(feeds, whole, mask)
 
     def db(changed: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = NO_RANGES) -> float:
-        names, got = prepared.graph.float_outputs, padding.without_each(_outputs(changed, placement, feeds, ranges))
-        return _worst_db(names, padding.without_each(whole), got)
+        got = padding.without_each(_outputs(changed, placement, feeds, ranges))
+        return _worst_db(prepared.graph.float_outputs, padding.without_each(whole), got)
 
     def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
         """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic."""
