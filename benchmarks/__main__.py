@@ -75,9 +75,7 @@ def run_instant(options: argparse.Namespace) -> None:
 def run_coverage(options: argparse.Namespace) -> None:
     """``coverage.json`` and ``.md``, of trained models."""
     settings = {"given": list(coverage.GIVEN), "splits": coverage.SPLITS, "version": __version__}
-    trained = [] if options.models is None else [p.stem for p in options.models.glob("*.onnx")]
-    names = [n for n in subjects.chosen(options.models, options.only) if n in trained]
-    table = coverage.table(collect("coverage", names, options, coverage.row, settings))
+    table = coverage.table(collect("coverage", trained(options), options, coverage.row, settings))
     write_table(options.out, "coverage", table, coverage.text)
 
 

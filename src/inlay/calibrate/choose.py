@@ -26,7 +26,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.trial import Failed
 from inlay.types import Placement
 
-EMPTY = Placement()
+_NONE = Placement()
 _ONE_FOR_ALL = "one way to choose ranges for all values"
 _NEAREST = "some weights rounded to the nearest integers"
 _FEWER_TRIED = "ranges of single values chosen by fewer trials"
@@ -45,7 +45,7 @@ def choose_calibration(
     clock: Callable[[], float] | None = None,
     deadline: Deadline = NEVER,
     stress_score: Score | None = None,
-    narrower: Placement = EMPTY,
+    narrower: Placement = _NONE,
 ) -> CalibrationChoice:
     """Choose a method of calibration for every domain of values, and whether biases are corrected.
 
@@ -72,7 +72,7 @@ def choose_calibration(
             then methods.
         stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
             then ranges that these overrun are widened where that pays, see :func:`_widened`.
-        narrower: a part of ``placement`` with less noise: on a ViT at 30 dB, its products alone gained 4 dB by it.
+        narrower: a part of ``placement`` with less noise, such as its products alone.
     """
     clock = clock or StepClock.for_model(prepared)
     started = deadline.clock()

@@ -15,7 +15,8 @@ SCORINGS_IN_TIME = 18
 """Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
 ROUNDING_IN_TIME = 6
 """Scorings that must fit for weights to be rounded: moments take an inference for each sample that chooses, and each
-type of weights is judged on a few. It gains more than another method for all ranges: 8 dB on a seeded ViT."""
+type of weights is judged on a few. The products of a seeded ViT gained
+3.9 dB by it in 75 s, where another method for all ranges had left them at 22.0 dB."""
 FINAL_SCORINGS_OF_ROUNDING = 2
 """Scorings that the time is kept for behind it, where there is none for ranges: with and without."""
 FINAL_SCORINGS = 8

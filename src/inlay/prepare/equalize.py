@@ -51,7 +51,7 @@ _LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly
 _PAID_GAIN_DB = 1.5  # ... where it costs Mul nodes: 21 of them take 3 % of a BERT with dynamic products, and gain 4
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
-NO_RANGES: Mapping[str, Range] = {}
+_NO_RANGES: Mapping[str, Range] = {}
 Scales = Mapping[str, tuple[float, ...]]
 """By value, what each of its channels is divided by."""
 
@@ -275,7 +275,7 @@ def _that_help(
     whole = _outputs(prepared, Placement(), feeds)
     padding = Padding.of(feeds, whole, mask)
 
-    def db(changed: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = NO_RANGES) -> float:
+    def db(changed: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = _NO_RANGES) -> float:
         got = padding.without_each(_outputs(changed, placement, feeds, ranges))
         return _worst_db(prepared.graph.float_outputs, padding.without_each(whole), got)
 
@@ -320,7 +320,7 @@ def _products(inputs: Sequence[_Input], form: QType, weight: QType | None = None
 
 
 def _outputs(
-    prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed], ranges: Mapping[str, Range] = NO_RANGES
+    prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed], ranges: Mapping[str, Range] = _NO_RANGES
 ) -> list[dict[str, np.ndarray]]:
     """What each of ``feeds`` gives."""
     table = QParamsTable(prepared.graph, prepared.rules, ranges)
