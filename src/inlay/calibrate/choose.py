@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from inlay.calibrate import policy
 from inlay.calibrate.clock import FeedsUntil, StepClock
-from inlay.calibrate.range_selection import Ranges
 from inlay.calibrate.scale_sharing import flip_sharing
 from inlay.calibrate.scorer import Score
 from inlay.calibrate.table_search import TableSearch
-from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, sharing_of
+from inlay.calibrate.tables import UNPROBED, CalibrationChoice, FixedQParams, sharing_of
 from inlay.data import Feed, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import ModelError, TargetError, TimedOut
@@ -26,7 +25,6 @@ from inlay.quant.qparams import QParamsTable
 from inlay.trial import Failed
 from inlay.types import Placement
 
-_NONE = Placement()
 _ONE_FOR_ALL = "one way to choose ranges for all values"
 _NEAREST = "some weights rounded to the nearest integers"
 _FEWER_TRIED = "ranges of single values chosen by fewer trials"
@@ -45,15 +43,15 @@ def choose_calibration(
     clock: Callable[[], float] | None = None,
     deadline: Deadline = NEVER,
     stress_score: Score | None = None,
-    narrower: Placement = _NONE,
 ) -> CalibrationChoice:
-    """Choose a method of calibration for every domain of values, and whether biases are corrected.
+    """Choose a method of calibration for every domain of values, how weights are rounded, and corrected biases.
 
-    First one method for all values is chosen; then methods for single domains and the correction, on ``feeds`` with
-    simulated rounding. Between the contenders ``score`` decides, which uses other samples and the real kernels.
+    First one method for all values is chosen and the weights are rounded; then methods for single domains and the
+    correction, on ``feeds`` with simulated rounding. Between the contenders ``score`` decides, which uses other samples
+    and the real kernels.
 
-    Where ``placement`` is far below the accuracy constraint, a few noisy values drown all others. Then the choice is
-    made for ``narrower``, and where that is below as well, for the part that is expected to keep the constraint.
+    Where ``placement`` is far below the accuracy constraint, a few noisy values drown all others. Then single domains
+    are chosen for the part that is expected to keep the constraint.
 
     Args:
         prepared: the model.
@@ -69,24 +67,17 @@ def choose_calibration(
         clock: returns seconds, of which ``seconds`` are; by default one that counts questions, so that a busy machine
             makes the same choice.
         deadline: when all of it must be over. What does not fit is left out, and said so: first the single domains,
-            then methods.
+            then the rounding, then methods.
         stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
             then ranges that these overrun are widened where that pays, see :func:`_widened`.
-        narrower: a part of ``placement`` with less noise, such as its products alone.
     """
     clock = clock or StepClock.for_model(prepared)
     started = deadline.clock()
-    whole = placement
     method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline)
-    scoring_s = (deadline.clock() - started) / max(len(scores), 1)
-    in_time = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
-    if min_sqnr_db is not None and scores and scores[method] < min_sqnr_db and len(narrower) and in_time:
-        best, of_narrower = choose_method(prepared, observed.half(1), narrower, score, methods, deadline)
-        if of_narrower:
-            method, scores, placement = best, of_narrower, narrower
     single = CalibrationChoice(method, scores=scores)
     if not scores or not feeds:
         return single
+    scoring_s = (deadline.clock() - started) / len(scores)
     if not deadline.fits(policy.ROUNDING_IN_TIME * scoring_s):
         return replace(single, cut=_ONE_FOR_ALL)
     thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
@@ -96,39 +87,22 @@ def choose_calibration(
     begun = clock()
     some = FeedsUntil(_alternating(feeds), before_scoring)
     search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, until)
-    cuts = []
     try:
-        time_share = policy.ROUNDING_TIME if thorough else 1.0
-        of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, time_share)
+        of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, policy.ROUNDING_TIME if thorough else 1.0)
     except TimedOut:
         return replace(single, cut=_ONE_FOR_ALL)
-    except (TargetError, ModelError):  # the probe models cannot be built
-        return single
-    if not of_weights.in_time:
-        cuts.append(_NEAREST)
-    search, means = of_weights.search, of_weights.means
-    rounded = replace(single, weight_error_means=means).rounding_by(search.rounding)
-    contenders, report = [(single, 0.0), (rounded, 0.0)], dict[str, Any]()
-    try:
-        if not thorough:
-            raise TimedOut("there is no time for ranges of single domains")
-        if min_sqnr_db is not None and scores[method] < min_sqnr_db:
-            of_part = partial(search.score, rounded, score)
-            search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
-        left = max(policy.MIN_SELECTION_SHARE * seconds, seconds - (clock() - begun))
-        ranges, corrected = search.select_ranges(means, left)
-        contenders.append((_of_domains(rounded, search, ranges, corrected), policy.SELECTION_CREDIT_DB))
-        cuts += [_FEWER_TRIED] * ranges.cut
-        report = {
-            "simulated_before_db": ranges.before_db,
-            "simulated_after_db": ranges.after_db,
-            "runs": ranges.runs,
-            "complete": ranges.complete,
-        }
-    except TimedOut:
-        cuts.append(_ONE_FOR_ALL)
-    except (TargetError, ModelError):  # the probe models cannot be built: what is rounded stands
-        pass
+    except (TargetError, ModelError):
+        return replace(single, report={UNPROBED: True})
+    rounded = replace(single, weight_error_means=of_weights.means).rounding_by(of_weights.search.rounding)
+    cuts = () if of_weights.in_time else (_NEAREST,)
+    if thorough:
+        of_domains = _chosen_domains(of_weights.search, rounded, score, seconds, begun, min_sqnr_db)
+    else:
+        of_domains = _OfDomains(of_weights.search, cuts=(_ONE_FOR_ALL,))
+    search, cuts = of_domains.search, (*cuts, *of_domains.cuts)
+    contenders = [(single, 0.0), (rounded, 0.0)]
+    if of_domains.choice is not None:
+        contenders.append((of_domains.choice, policy.SELECTION_CREDIT_DB))
     found = [(search.score(choice, score, search.placement), choice, credit) for choice, credit in contenders]
     ran = [(db, choice, credit) for db, choice, credit in found if not isinstance(db, Failed)]
     if not ran or ran[0][1] is not single:  # nothing to compare with
@@ -138,31 +112,83 @@ def choose_calibration(
     widened: Mapping[str, Any] = {}
     if thorough and stress_score is not None and observed.stressed:
         after_db, winner, widened = _widened(search, winner, after_db, score, stress_score)
-    counts = Counter(dict.fromkeys((*methods, STRESS), 0))
-    counts.update(winner.chosen.get(d, method) for d in search.members)
-    found_in_all = {
-        "methods": {m: n for m, n in counts.items() if n},
-        "bias_correction": bool(winner.weight_error_means),
-        "corrected_units": len(winner.weight_error_means),
-        "rounded_weights": len(winner.rounding.steps),
-        "whole": search.placement == whole,
-        "ports": len(search.placement),
+    report = {
+        **_counts(search, winner),
+        "whole": search.placement == placement,
         "before_db": before_db,
         "after_db": after_db,
         "runs": 0,
         "seconds": round(clock() - begun, 3),
+        **of_domains.report,
+        **widened,
     }
-    return replace(winner, report={**found_in_all, **report, **widened}, cut=", ".join(cuts))
+    return replace(winner, report=report, cut=", ".join(cuts))
 
 
-def _of_domains(
-    rounded: CalibrationChoice, search: TableSearch, ranges: Ranges, corrected: WeightErrorMeans
-) -> CalibrationChoice:
-    """``rounded`` with the methods of single domains; those outside the part take the most common one."""
+@dataclass(frozen=True, eq=False)
+class _OfDomains:
+    """What choosing ranges for single domains came to.
+
+    Attributes:
+        search: for the part of the model that they were chosen for.
+        choice: with what was chosen; None without an outcome.
+        report: of how it went.
+        cuts: what was left out, and why.
+    """
+
+    search: TableSearch
+    choice: CalibrationChoice | None = None
+    report: Mapping[str, Any] = field(default_factory=dict)
+    cuts: tuple[str, ...] = ()
+
+
+def _chosen_domains(
+    search: TableSearch,
+    rounded: CalibrationChoice,
+    score: Score,
+    seconds: float,
+    begun: float,
+    min_sqnr_db: float | None,
+) -> _OfDomains:
+    """Methods for single domains and the correction of biases, for the part that may keep the accuracy constraint.
+
+    Domains outside that part take the method that is most common in it.
+    """
+    method, means = rounded.method, rounded.weight_error_means
+    try:
+        if min_sqnr_db is not None and rounded.scores[method] < min_sqnr_db:
+            of_part = partial(search.score, rounded, score)
+            search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
+        left = max(policy.MIN_SELECTION_SHARE * seconds, seconds - (search.clock() - begun))
+        ranges, corrected = search.select_ranges(means, left)
+    except TimedOut:
+        return _OfDomains(search, cuts=(_ONE_FOR_ALL,))
+    except (TargetError, ModelError):  # what is rounded stands
+        return _OfDomains(search, report={UNPROBED: True})
     most_common = Counter(ranges.methods.values()).most_common(1)
-    others = dict.fromkeys(search.members, most_common[0][0] if most_common else rounded.method)
-    chosen = {d: m for d, m in {**others, **ranges.methods}.items() if m != rounded.method}
-    return replace(rounded, chosen=chosen, weight_error_means=corrected)
+    others = dict.fromkeys(search.members, most_common[0][0] if most_common else method)
+    chosen = {d: m for d, m in {**others, **ranges.methods}.items() if m != method}
+    report = {
+        "simulated_before_db": ranges.before_db,
+        "simulated_after_db": ranges.after_db,
+        "runs": ranges.runs,
+        "complete": ranges.complete,
+    }
+    choice = replace(rounded, chosen=chosen, weight_error_means=corrected)
+    return _OfDomains(search, choice, report, (_FEWER_TRIED,) * ranges.cut)
+
+
+def _counts(search: TableSearch, choice: CalibrationChoice) -> dict[str, Any]:
+    """How often each method was chosen, and what else the choice holds, for the report."""
+    counts = Counter(dict.fromkeys((*search.methods, STRESS), 0))
+    counts.update(choice.chosen.get(d, choice.method) for d in search.members)
+    return {
+        "methods": {m: n for m, n in counts.items() if n},
+        "bias_correction": bool(choice.weight_error_means),
+        "corrected_units": len(choice.weight_error_means),
+        "rounded_weights": len(choice.rounding.steps),
+        "ports": len(search.placement),
+    }
 
 
 def choose_method(

@@ -23,6 +23,8 @@ from inlay.types import Placement, QParams, QType
 
 FixedQParams = Mapping[tuple[str, QType], QParams]
 """QParams by value and type that replace the computed ones, such as those of an imported Q/DQ model."""
+UNPROBED = "unprobed"
+"""Key of a choice's report: it was not looked further, because models that probe ranges cannot be built."""
 
 
 def observe(
@@ -163,8 +165,9 @@ class CalibrationChoice:
 
     def __str__(self) -> str:
         report = self.report
-        if not report:
-            return f"ranges by {self.method}"
+        unprobed = "; no others tried: the models that probe them cannot be built" if report.get(UNPROBED) else ""
+        if "methods" not in report:
+            return f"ranges by {self.method}{unprobed}"
         counts = ", ".join(f"{method} {count}" for method, count in report["methods"].items())
         bias = "biases corrected" if report["bias_correction"] else "biases as they were"
         before, after = report["before_db"], report["after_db"]
@@ -172,7 +175,7 @@ class CalibrationChoice:
         gain = f"{before:.1f} dB -> {after:.1f} dB on the samples that ranges are chosen by"
         rounded = report.get("rounded_weights")
         bias += f", {rounded} weights rounded by what operators read" if rounded else ""
-        found = f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials"
+        found = f"ranges by {counts}; {bias}: {what} {gain}, by {report['runs']} trials{unprobed}"
         if not report.get("widened"):
             return found
         before, after = report["varied_before_db"], report["varied_after_db"]
