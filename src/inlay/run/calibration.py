@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord, record_rounding, rounding_of
 from inlay.run.progress import Progress
 from inlay.run.robustness import StressTest
-from inlay.search.baselines import FULL_INT8, anchor_placements
+from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
 from inlay.types import Placement
 
 
@@ -74,12 +74,11 @@ class Calibration:
         observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress, self.recruit)
         self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
-        placement = anchors.get(FULL_INT8, Placement())
         count = min(policy.SCORING_SAMPLES, len(feeds))
         some = Judge(judge.reference[:count], self.parts.selection.part(range(count)), self.config.bound)
         target = OnTarget(prepared, self.worker, feeds[:count])
         fixed = imported.qparams if self.config.keep_qparams else {}
-        choice = self._choice(prepared, observed, placement, some, target, fixed)
+        choice = self._choice(prepared, observed, anchors, some, target, fixed)
         digest = choice.digest(observed, str(sorted(map(str, fixed.items()))))
         table = choice.table(prepared, observed, fixed)
         origin = CalibrationRecord(digest, self.worker.fingerprint.digest, self.config.target, table.as_json())
@@ -91,7 +90,7 @@ class Calibration:
         self,
         prepared: PreparedModel,
         observed: Observed,
-        placement: Placement,
+        anchors: Mapping[str, Placement],
         judge: Judge,
         target: OnTarget,
         fixed: FixedQParams,
@@ -100,7 +99,7 @@ class Calibration:
         known = self.journal.fact(CHOICE)
         if known is not None:
             return replace(known, rounding=rounding_of(self.journal))
-        budget_s = self.config.budget_s
+        budget_s, placement = self.config.budget_s, anchors.get(FULL_INT8, Placement())
         varied = OnTarget(prepared, self.worker, self.test.feeds)
         # each table that is tried on the target is a build: where their number is limited, the search needs them
         limited = self.config.max_builds is not None
@@ -118,6 +117,7 @@ class Calibration:
             fixed,
             deadline=self.deadline,
             stress_score=TableScorer(self.test.judge, varied.outputs).sqnr_db if widening else None,
+            products=anchors.get(CONV_MATMUL, Placement()),
         )
         if self.worker.deterministic and len(placement) and not fixed and not limited:
 
