@@ -138,6 +138,29 @@ def test_it_is_made_for_the_part_that_keeps_the_constraint(workspace: MakeWorksp
     assert easy == whole
 
 
+@pytest.mark.parametrize(("full_db", "apart"), [(10.0, True), (19.0, False)])
+def test_products_are_chosen_for_where_all_is_clearly_below_the_bound(
+    workspace: MakeWorkspace, full_db: float, apart: bool
+) -> None:
+    """That costs one scoring of everything; near the bound, or above it, ranges are for everything."""
+    space = workspace(model(), feeds=feeds(12))
+    full = space.full()
+    products = Placement([*full][:3])
+    asked: list[Placement] = []
+
+    def score(table: QParamsTable, placement: Placement) -> float:
+        asked.append(placement)
+        return full_db if placement == full else 30.0
+
+    some = [dict(feed) for feed in space.feeds]
+    found = choose_calibration(
+        space.prepared, space.observed, full, some, score, 0.0, 20.0, clock=StepClock(), products=products
+    )
+    assert (asked.count(full), asked.count(products) > len(METHODS)) == ((1, True) if apart else (len(asked), False))
+    assert set(found.scores) == set(METHODS)
+    assert found.report["whole"] == (not apart)
+
+
 def test_a_choice_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(12))
 
