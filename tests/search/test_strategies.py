@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.targets.openvino.rules import rules_for as openvino_rules
 from inlay.testing import Builder, StrategyTestCase, small_model
+from inlay.trial import Accuracy, Interval, Latency, Measured
 from inlay.types import Placement, Port, QType
 from tests.support.workspace import Workspace
 
@@ -83,6 +85,24 @@ def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, 
     assert asked[:4] == usual
     assert bool(asked[4:]) is spare
     assert all(name.startswith("weight-only") for name in asked[4:])
+
+
+@pytest.mark.parametrize(("speed", "finer"), [(0.7, False), (2.0, True)])
+def test_smaller_blocks_are_tried_only_where_larger_ones_gain(speed: float, finer: bool, tmp_path: Path) -> None:
+    """Their kernels multiply by more scales: what is slow in blocks of 128 is no faster in blocks of 32."""
+    b = Builder()
+    weight = b.constant("w", b.rng.standard_normal((128, 8)))
+    b.output(b.node("product", "MatMul", [b.input("x", (1, 64, 128)), weight]))
+    prepared = Workspace(b.model(), tmp_path, capabilities_for("x86_64")).prepared
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        trial = StrategyTestCase().answer(proposal, len(asked))
+        value = speed if "int8" in proposal.origin and "/" in proposal.origin else 1.0
+        latency = Latency(1e6 / value, Interval(value, value, value), 6)
+        strategy.tell(replace(trial, outcome=Measured(latency, Accuracy(True, 30.0))))
+    assert asked[3:] == ["weight-only int4/128", "weight-only int8/128", *(["weight-only int8/32"] if finer else [])]
 
 
 @pytest.mark.parametrize(("rows", "tried"), [(1, True), (4, True), (64, False)])

@@ -55,7 +55,7 @@ def choose_calibration(
 
     Where ``placement`` is far below the accuracy constraint, a few noisy values drown all others. Then the choice is
     made for ``products``, and where these are below it as well, single domains are chosen for the part that is expected
-    to keep it. With ranges for all, the products of ``g2p_bert`` had 26 to 28 dB at a bound of 30, with their own 31 dB.
+    to keep it. The products of ``g2p_bert`` had 26 to 28 dB with ranges for all, and 31 dB with their own.
 
     Args:
         prepared: the model.

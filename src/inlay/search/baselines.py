@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from inlay.search.base import Dialogue, Scripted
 from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
 from inlay.space.units import STATIC, Unit, placement_from_precisions
-from inlay.trial import Proposal, Trial
+from inlay.trial import Measured, Proposal, Trial
 from inlay.types import Placement
 
 FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
@@ -26,7 +27,8 @@ class Anchors(Scripted):
 
     Precisions that the target calls ``spare`` come last, and only where ``spare`` says that there is time: where they
     gain nothing, what they save in memory is no reason to judge fewer other placements. Where products have few rows,
-    they may well gain, and are anchors like the others.
+    they may well gain, and are anchors like the others. Of those that come last, larger blocks are first: where they
+    are slower than the fastest model so far, so are smaller ones, whose kernels multiply by more scales.
 
     Attributes:
         trials: of the anchors so far, by name.
@@ -43,7 +45,8 @@ class Anchors(Scripted):
         super().__init__("anchors", self._propose)
         self.trials: dict[str, Trial] = {}
         late = not _few_rows(graph, units)
-        self._late = frozenset(form.name for form in rules.forms if form.spare and late)
+        weights = {form.name: form.weight for form in rules.forms if form.spare and late}
+        self._late = {name: (weight.element, weight.block or math.inf) for name, weight in weights.items()}
         self._spare = spare
         self._placements = anchor_placements(graph, units, rules, imported)
 
@@ -51,8 +54,18 @@ class Anchors(Scripted):
         late = [(name, placement) for name, placement in self._placements if name in self._late]
         for name, placement in [each for each in self._placements if each not in late]:
             self.trials[name] = yield Proposal(placement, name, anchor=True)
+        late.sort(key=lambda each: (self._late[each[0]][0], -self._late[each[0]][1]))
         for name, placement in late if late and self._spare() else ():
-            self.trials[name] = yield Proposal(placement, name, anchor=True)
+            if not self._hopeless(name):
+                self.trials[name] = yield Proposal(placement, name, anchor=True)
+
+    def _hopeless(self, name: str) -> bool:
+        """Whether the same element in larger blocks was slower than the fastest model that keeps the bound."""
+        own, size = self._late[name]
+        larger = [n for n, (element, block) in self._late.items() if element == own and block > size]
+        speeds = {n: t.outcome.latency.speedup for n, t in self.trials.items() if isinstance(t.outcome, Measured)}
+        best = max((speeds[n].value for n in speeds if self.trials[n].feasible), default=0.0)
+        return any(speeds[n].high < best for n in larger if n in speeds)
 
 
 def _few_rows(graph: Graph, units: Sequence[Unit]) -> bool:
