@@ -29,8 +29,16 @@ if TYPE_CHECKING:
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 _PROVIDER = "QNNExecutionProvider"
 _ENTRIES = {"session.record_ep_graph_assignment_info": "1"}
-_OPTIONS = {"offload_graph_io_quantization": "0"}
-"""The conversions of inputs and outputs belong to the model, and run on the NPU as well."""
+_EMULATED = platform.machine().lower() in ("x86_64", "amd64")
+_OPTIONS = {
+    "offload_graph_io_quantization": "0",
+    **({"htp_graph_finalization_optimization_mode": "1"} if _EMULATED else {}),
+}
+"""The conversions of inputs and outputs belong to the model, and run on the NPU as well.
+
+The emulator takes the quickest way to finalize a graph: what that leaves slow is not measured, and in the usual way a
+detector of 352x352 with 16-bit activations took more than three minutes, where this takes half a second.
+"""
 
 
 @lru_cache(maxsize=1)
@@ -77,7 +85,7 @@ class QnnHtpTarget:
                 "measures": MEASURES,
                 "onnxruntime": ort.__version__,
                 "qnn": str(package.__version__),
-                "results": "of the emulator" if platform.machine() in ("x86_64", "AMD64") else "of the device",
+                "results": "of the emulator" if _EMULATED else "of the device",
                 "options": ",".join(f"{k}={v}" for k, v in sorted(self._options.items())),
             },
         )
