@@ -28,7 +28,7 @@ from inlay.run.preparation import prepare_model
 from inlay.run.result import TuneResult
 from inlay.run.session import Session
 from inlay.run.tune import tune
-from inlay.targets.base import Capabilities, TargetSpec
+from inlay.targets.base import Capabilities, Fingerprint, TargetSpec
 from inlay.targets.null import NullTarget
 from inlay.trial import Measured
 
@@ -237,3 +237,24 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound(
     assert bool(why) == refused
     now.sleep(4.0)
     assert limit.refuses(cast(Any, proposal), "key", cast(Any, evaluator)), "and no longer than anchors may"
+
+
+@pytest.mark.parametrize("unit", ["", "million points"])
+def test_figures_that_are_no_times_say_nothing_about_the_time_that_is_left(unit: str, tmp_path: Path) -> None:
+    """Inferences are quick here; the target's figures are in the seconds, where they are not points."""
+
+    class Counting(NullTarget):
+        def fingerprint(self) -> Fingerprint:
+            own = super().fingerprint()
+            return Fingerprint(own.target, {**own.facts, **({"unit": unit, "measures": "bytes"} if unit else {})})
+
+    onnx.save(honesty.network(), tmp_path / "model.onnx")
+    clock = Clock()
+    config = TuneConfig(target=TargetSpec("null"), budget_s=20.0, cost_db=False)
+    lab = simulated(Counting(scale=1e5, advance_clock=lambda _: clock.sleep(0.001)), clock)
+    request = TuneRequest(load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=lab)
+    if unit:
+        assert tune(request).search["measurements"] > 0
+    else:
+        with pytest.raises(UsageError, match="one inference takes"):
+            tune(request)
