@@ -24,6 +24,7 @@ from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord, record_rounding, rounding_of
 from inlay.run.progress import Progress
+from inlay.run.result import not_measured
 from inlay.run.robustness import StressTest
 from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
 from inlay.types import Placement
@@ -101,8 +102,9 @@ class Calibration:
             return replace(known, rounding=rounding_of(self.journal))
         budget_s, placement = self.config.budget_s, anchors.get(FULL_INT8, Placement())
         varied = OnTarget(prepared, self.worker, self.test.feeds)
-        # each table that is tried on the target is a build: where their number is limited, the search needs them
-        limited = self.config.max_builds is not None
+        # each table that is tried on the target is a build: where their number is limited, the search needs them; and
+        # what gives no times is an emulator, which takes seconds for an inference
+        limited = self.config.max_builds is not None or bool(not_measured(self.worker.fingerprint.facts))
         outputs = in_process(prepared, self.parts.selection.feeds[: len(target.feeds)]) if limited else target.outputs
         widening = self.test.names and not limited
         choice = choose_calibration(
