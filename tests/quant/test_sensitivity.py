@@ -110,7 +110,12 @@ def test_each_form_has_a_noise_of_its_own(tmp_path: Path) -> None:
     probe.use(feeds)
     for most in (3, 100):  # grouped, and each alone
         found = sensitivity(probe.switches, prepared.units, probe.noise, most)
-        assert found.forms.keys() == {"dynamic", "weight-only int8/128", "weight-only int4/128"}
+        assert found.forms.keys() == {
+            "dynamic",
+            "weight-only int8/32",
+            "weight-only int8/128",
+            "weight-only int4/128",
+        }
         assert found.forms["dynamic"].keys() == {"p0", "p1", "p2"}
     alone = probe.noise(prepared.label({"p2": "dynamic"}))
     assert found.forms["dynamic"]["p2"] == pytest.approx(alone)

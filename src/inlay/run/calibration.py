@@ -24,7 +24,6 @@ from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord, record_rounding, rounding_of
 from inlay.run.progress import Progress
-from inlay.run.result import not_measured
 from inlay.run.robustness import StressTest
 from inlay.search.baselines import CONV_MATMUL, FULL_INT8, anchor_placements
 from inlay.types import Placement
@@ -104,7 +103,7 @@ class Calibration:
         varied = OnTarget(prepared, self.worker, self.test.feeds)
         # each table that is tried on the target is a build: where their number is limited, the search needs them; and
         # what gives no times is an emulator, which takes seconds for an inference
-        limited = self.config.max_builds is not None or bool(not_measured(self.worker.fingerprint.facts))
+        limited = self.config.max_builds is not None or not self.worker.fingerprint.gives_times
         outputs = in_process(prepared, self.parts.selection.feeds[: len(target.feeds)]) if limited else target.outputs
         widening = self.test.names and not limited
         choice = choose_calibration(

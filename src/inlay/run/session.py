@@ -24,7 +24,6 @@ from inlay.quant.tolerance import samples_needed
 from inlay.run.facts import SAMPLES
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.plan import FREE, Costs, Plan
-from inlay.run.result import not_measured
 from inlay.targets.base import Artifact, TargetSpec
 
 _QUICK_S = 0.05
@@ -119,7 +118,7 @@ class Session:
 
     def timed(self, inference_s: float) -> None:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""
-        if self._gives_times:
+        if self.worker.fingerprint.gives_times:
             self._costs = replace(self._costs, inference_s=inference_s)
 
     def run_given(self, file: Artifact, feed: Path) -> None:
@@ -142,7 +141,7 @@ class Session:
         inference_s = clock() - built
         if math.isinf(self.plan.seconds):
             pass  # nothing depends on it
-        elif inference_s < _QUICK_S and self._gives_times:
+        elif inference_s < _QUICK_S and self.worker.fingerprint.gives_times:
             inference_s = float(self.worker.time([file], feed, 1, slot_ns, 0).ns[0, 0]) * 1e-9
         else:
             again = clock()
@@ -179,10 +178,6 @@ class Session:
     def seconds(self) -> float:
         """Since the command began."""
         return self.lab.clock() - self._begun
-
-    @property
-    def _gives_times(self) -> bool:
-        return not not_measured(self.worker.fingerprint.facts)
 
     def stage(self, text: str) -> None:
         """Report that a stage begins, and record the time that was spent until then."""

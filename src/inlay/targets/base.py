@@ -39,6 +39,11 @@ class Fingerprint:
         """What a journal knows the target by: its name and the digest."""
         return f"{self.target} {self.digest}"
 
+    @property
+    def gives_times(self) -> bool:
+        """Whether its figures are times: otherwise the fact ``unit`` names what is counted in their place."""
+        return not self.facts.get("unit")
+
 
 @dataclass(frozen=True)
 class Artifact:
