@@ -113,8 +113,13 @@ def test_prints_do_not_mix_with_answers() -> None:
 
 
 def test_what_a_crash_printed_last_is_told() -> None:
-    call("printing", os.write, 2, b"first\nthe reason\n\n")
     with pytest.raises(Crashed, match=r"signal SIGABRT: the reason\)"):
+        call("aborting", exec, r"import os; os.write(2, b'first\nthe reason\n\n'); os.abort()")
+
+
+def test_what_was_printed_before_is_no_reason_of_a_crash() -> None:
+    call("printing", os.write, 2, b"a library says hello\n")
+    with pytest.raises(Crashed, match=r"signal SIGABRT\)"):
         call("aborting", os.abort)
 
 

@@ -84,6 +84,7 @@ class Child:
                 start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the child
             )
         self._wire = _Wire(ours, shared, lasting=True)
+        self._said = 0  # bytes of the log before the latest message
         self.pid = self._process.pid
 
     @property
@@ -99,6 +100,7 @@ class Child:
             TimeoutError: it took more than ``limit_s`` seconds.
         """
         self._wire.limit(limit_s)
+        self._said = os.fstat(self._log.fileno()).st_size
         try:
             self._wire.forget()
             self._wire.send(message)
@@ -122,7 +124,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self.close()
             return ChildDied("it wrote into its answer")
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
+        # what it printed before the message that it died on, such as a library's greeting, is no reason
+        self._log.seek(max(self._said, self._log.seek(0, os.SEEK_END) - _LOG_BYTES))
         lines = [t for t in self._log.read().decode(errors="replace").splitlines() if t.strip()]
         self.close()
         if code == _OUT_OF_MEMORY:
