@@ -24,11 +24,15 @@ from inlay.prepare.model import prepare
 from inlay.targets.base import Artifact, Capabilities, TargetSpec
 from inlay.targets.ort_ep.offload import Offload
 from inlay.targets.registry import create
+from inlay.trial import Failed
 
 TARGET = TargetSpec("qnn-htp")
 MOST_BUILDS = 14  # of the main search; a second one for more accuracy has a few of its own
 EVALUATION = 4  # samples: the emulator takes seconds for each
 FOR_ACCURACY = "the table allows it: the search left it in float, for accuracy"
+NOT_BUILT = (
+    "the table allows it: the emulator cannot build any model with Q/DQ nodes that the search tried within the bound"
+)
 
 
 def row(subject: Subject, folder: Path) -> dict[str, Any]:
@@ -49,7 +53,9 @@ def row(subject: Subject, folder: Path) -> dict[str, Any]:
     samples = paired.read(subject.evaluation, subject.model, EVALUATION)
     found = _offload(result.model_path, samples.feeds[0])
     reasons = _reasons(subject.model, samples.feeds[0], folder)
-    why = Counter(reasons.get(k.name, FOR_ACCURACY) for k in found.kernels if k.precision == "float32")
+    failed = any(isinstance(a.outcome, Failed) for a in result.anchors)
+    allowed = NOT_BUILT if result.best.is_float and failed else FOR_ACCURACY
+    why = Counter(reasons.get(k.name, allowed) for k in found.kernels if k.precision == "float32")
     accuracy = paired.sqnr({"delivered": result.model_path}, subject.model, samples, {"delivered": TARGET})
     return {
         "model": subject.name,
@@ -104,7 +110,7 @@ def text(table: Mapping[str, Any]) -> str:
         if "error" in found:
             lines.append(f"| {found['model']} | fails: {found['error']} | | | | | | |")
             continue
-        allowed = found["why"].get(FOR_ACCURACY, 0)
+        allowed = sum(found["why"].get(reason, 0) for reason in (FOR_ACCURACY, NOT_BUILT))
         cells = [found["model"], found["operators"], sum(found["host"].values()), found["float"], allowed]
         cells += [found["partitions"], f"{found['sqnr_db']:.1f} dB", found["builds"]]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
