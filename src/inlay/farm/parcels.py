@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,7 @@ import onnx
 from inlay.data.workload import load_workload
 from inlay.errors import TargetError
 from inlay.farm import policy
+from inlay.model.store import tensors_of
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:
         model = onnx.load_model_from_string(data)
     except Exception:  # a runtime's own format: the parser raises errors of many types
         return
-    for tensor in _tensors([model.graph]):
+    for tensor in tensors_of([model.graph]):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         where = {entry.key: entry.value for entry in tensor.external_data}
@@ -104,13 +105,3 @@ def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:
             continue  # the runtime says what is wrong with it, as it does here
         offset = int(where.get("offset", 0))
         yield Parcel(source, f"{folder}/{place}", offset, int(where.get("length", source.stat().st_size - offset)))
-
-
-def _tensors(graphs: Iterable[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
-    """Every tensor of graphs and of the graphs in their nodes."""
-    for graph in graphs:
-        yield from graph.initializer
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
-                yield from _tensors([attribute.g, *attribute.graphs])

@@ -10,6 +10,7 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed
 from inlay.model.native import NativeSession
+from inlay.model.store import external_locations
 from inlay.targets.attribution import Names
 from inlay.targets.base import Feed
 
@@ -26,6 +27,7 @@ class ModelFile:
         inputs: dimensions of each input by name; None for those that are not fixed.
         outputs: type of each output by name.
         names: of nodes and values.
+        external: files beside the model that hold some of its tensors, as the model names them.
 
     Raises:
         CompileFailed: it is no model, or not a valid one.
@@ -36,9 +38,10 @@ class ModelFile:
         try:
             if not is_checked:
                 onnx.checker.check_model(str(path))
-            graph = onnx.load(str(path), load_external_data=False).graph
+            model = onnx.load(str(path), load_external_data=False)
         except Exception as error:  # the checker, protobuf and the file system raise several types
             raise CompileFailed(f"{path.name} is not a valid model: {' '.join(str(error).split())}") from error
+        graph = model.graph
         if not graph.output:
             raise CompileFailed(f"{path.name} is not a valid model: it has no output")
         constants = {t.name for t in graph.initializer}
@@ -50,6 +53,7 @@ class ModelFile:
             v.name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type)) for v in graph.output
         }
         self.names = Names(graph)
+        self.external = external_locations(model)
         self._session: NativeSession | None = None
 
     @property

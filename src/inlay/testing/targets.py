@@ -11,6 +11,7 @@ from typing import get_args
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from inlay.errors import CompileFailed, InlayError, RunFailed
 from inlay.model.load import file_sha256
@@ -91,6 +92,20 @@ class TargetTestCase(RewriteTestCase):
         for name, proto in self.models().items():
             with self._compiled(proto) as (executable, feed, _):
                 same_up_to_noise(run_reference(proto, feed), executable.run(feed), self.float_sqnr_db, name)
+
+    def test_weights_beside_the_model_are_found(self) -> None:
+        """Candidates of a search keep large weights in one file that they share."""
+        for name, proto in self.models().items():
+            with tempfile.TemporaryDirectory() as text:
+                path, feed = Path(text) / "model.onnx", random_feed(proto)
+                ir.save(ir.from_proto(proto), path, external_data="weights.bin", size_threshold_bytes=0)
+                assert (Path(text) / "weights.bin").stat().st_size > 0
+                executable = self.target().compile(Artifact(path, file_sha256(path)))
+                try:
+                    found = executable.run(feed)
+                finally:
+                    executable.close()
+                same_up_to_noise(run_reference(proto, feed), found, self.float_sqnr_db, name)
 
     def test_quantized_models_run(self) -> None:
         """The full recipe of the target's own rules compiles and computes about the same."""

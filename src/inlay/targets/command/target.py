@@ -167,7 +167,9 @@ class CommandExecutable:
         if gift not in self._gives:
             raise RunFailed(f"the program gives no {gift}")
         file = str(self._model.path.resolve())
-        model = {"model": file, "digest": self._model.digest, "folder": str(self._folder)}
+        model: dict[str, Any] = {"model": file, "digest": self._model.digest, "folder": str(self._folder)}
+        if self._file.external:
+            model["external"] = list(self._file.external)
         if feed is not None:
             fields["inputs"] = self._inputs(feed)
         return self._conversation.ask(do, **model, **fields)

@@ -1,7 +1,7 @@
 // Measures models with ONNX Runtime Web: the protocol of measuring programs, version 1 (docs/targets.md).
 // Arguments: the folder that holds node_modules, and the number of threads.
 import { readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
@@ -21,7 +21,11 @@ async function session(request) {
   if (built?.model !== request.model) {
     if (built) await built.session.release();
     built = null;
-    const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all", logSeverityLevel: 4 };
+    const options = {
+      executionProviders: ["wasm"], graphOptimizationLevel: "all", logSeverityLevel: 4,
+      // WebAssembly sees no files: what lies beside the model is handed over with it
+      externalData: (request.external ?? []).map((path) => ({ path, data: readFileSync(join(dirname(request.model), path)) })),
+    };
     built = { model: request.model, session: await ort.InferenceSession.create(request.model, options) };
   }
   return built.session;
