@@ -62,7 +62,7 @@ def run_quality(options: argparse.Namespace) -> None:
 
 def run_instant(options: argparse.Namespace) -> None:
     """``instant.json`` and ``.md``."""
-    settings = {"long": str(options.long or ""), "version": __version__}
+    settings = {"long": options.long.name if options.long else "", "version": __version__}
     names = subjects.chosen(options.models, options.only)
 
     def make(subject: subjects.Subject, work: Path) -> Row:
