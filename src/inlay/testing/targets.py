@@ -96,16 +96,9 @@ class TargetTestCase(RewriteTestCase):
     def test_weights_beside_the_model_are_found(self) -> None:
         """Candidates of a search keep large weights in one file that they share."""
         for name, proto in self.models().items():
-            with tempfile.TemporaryDirectory() as text:
-                path, feed = Path(text) / "model.onnx", random_feed(proto)
-                ir.save(ir.from_proto(proto), path, external_data="weights.bin", size_threshold_bytes=0)
-                assert (Path(text) / "weights.bin").stat().st_size > 0
-                executable = self.target().compile(Artifact(path, file_sha256(path)))
-                try:
-                    found = executable.run(feed)
-                finally:
-                    executable.close()
-                same_up_to_noise(run_reference(proto, feed), found, self.float_sqnr_db, name)
+            with self._compiled(proto, weights="weights.bin") as (executable, feed, path):
+                assert path.with_name("weights.bin").stat().st_size > 0
+                same_up_to_noise(run_reference(proto, feed), executable.run(feed), self.float_sqnr_db, name)
 
     def test_quantized_models_run(self) -> None:
         """The full recipe of the target's own rules compiles and computes about the same."""
@@ -225,10 +218,13 @@ class TargetTestCase(RewriteTestCase):
         return frozenset(getattr(target, "lacks", ()))
 
     @contextmanager
-    def _compiled(self, proto: onnx.ModelProto) -> Iterator[tuple[Executable, Feed, Path]]:
+    def _compiled(self, proto: onnx.ModelProto, weights: str | None = None) -> Iterator[tuple[Executable, Feed, Path]]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
-            onnx.save(proto, path)
+            if weights is None:
+                onnx.save(proto, path)
+            else:
+                ir.save(ir.from_proto(proto), path, external_data=weights, size_threshold_bytes=0)
             executable = self.target().compile(Artifact(path, file_sha256(path)))
             try:
                 yield executable, random_feed(proto), path
