@@ -86,7 +86,7 @@ class QnnHtpTarget:
                 "onnxruntime": ort.__version__,
                 "qnn": str(package.__version__),
                 "results": "of the emulator" if _EMULATED else "of the device",
-                "options": ",".join(f"{k}={v}" for k, v in sorted(self._options.items())),
+                "options": ",".join(f"{k}={v}" for k, v in sorted({**_OPTIONS, **self._options}.items())),
             },
         )
 
