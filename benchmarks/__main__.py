@@ -32,6 +32,7 @@ from benchmarks import (
     ranges,
     reasons,
     render,
+    runtimes,
     subjects,
     transfer,
     waste,
@@ -90,6 +91,18 @@ def run_openvino(options: argparse.Namespace) -> None:
     table = openvino.table(collect("openvino", names, options, make, settings))
     known = create(openvino.PLAIN).fingerprint().facts
     write_table(options.out, "openvino", {"machine": facts(options.budget), "target": known, **table}, render.openvino)
+
+
+def run_runtimes(options: argparse.Namespace) -> None:
+    """``runtimes.json`` and ``.md``."""
+    settings = {"budget": options.budget, "version": __version__}
+    names = subjects.chosen(options.models, options.only)
+
+    def make(subject: subjects.Subject, work: Path) -> Row:
+        return runtimes.row(subject, work, options.budget)
+
+    table = runtimes.table(collect("runtimes", names, options, make, settings, runtimes.line))
+    write_table(options.out, "runtimes", {"machine": facts(options.budget), **table}, runtimes.text)
 
 
 def run_browser(options: argparse.Namespace) -> None:
@@ -267,6 +280,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "coverage": run_coverage,
     "npu": run_npu,
     "openvino": run_openvino,
+    "runtimes": run_runtimes,
     "browser": run_browser,
     "compiles": run_compiles,
     "honesty": run_honesty,

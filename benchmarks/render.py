@@ -274,6 +274,7 @@ def _plain(note: str) -> str:
 TABLES: Sequence[str] = (
     "quality",
     "openvino",
+    "runtimes",
     "browser",
     "compiles",
     "honesty",

@@ -25,8 +25,8 @@ from inlay.data import (
 )
 from inlay.errors import UsageError
 from inlay.measure.blocks import Block, weighted
-from inlay.measure.client import Timing, joined
 from inlay.measure.in_process import Clock, simulated
+from inlay.measure.timing import Timing, joined
 from inlay.measure.worker import mean_kernels
 from inlay.model.load import load
 from inlay.prepare.config import TuneConfig

@@ -75,6 +75,25 @@ def test_no_placement_is_asked_twice() -> None:
     assert len(seen) > 50
 
 
+def test_what_comes_next_is_drawn_without_drawing() -> None:
+    """Guesses are right where nothing is accepted meanwhile, and the search goes the same way without them."""
+    space = find_search_space(residual(60), RULES)
+
+    def asked(guess: bool) -> tuple[list[str], int]:
+        evaluator, strategy = PlantedEvaluator(planted_latency(space, "mixed")), evolve(space.graph, space=space)
+        digests, right, likely = list[str](), 0, list[str]()
+        while (proposal := strategy.ask()) is not None:
+            digests.append(proposal.placement.digest)
+            right += digests[-1] in likely
+            likely = [p.digest for p in strategy.upcoming(4)] if guess else []
+            strategy.tell(evaluator(proposal))
+        return digests, right
+
+    (plain, none), (guessed, right) = asked(False), asked(True)
+    assert guessed == plain
+    assert none == 0 < len(plain) // 3 < right
+
+
 def test_same_seed_asks_the_same_and_another_seed_does_not() -> None:
     graph = residual(60)
 

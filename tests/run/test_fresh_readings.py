@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from inlay.errors import NoDevice, RunFailed, TargetError
-from inlay.measure.client import Timing, Worker
+from inlay.measure.client import Worker
 from inlay.measure.lab import StartWorker
+from inlay.measure.timing import Timing
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.fresh_readings import FreshReadings

@@ -16,8 +16,9 @@ from inlay import api
 from inlay.cli.render import quantized
 from inlay.errors import Crashed, UsageError
 from inlay.farm import lab
-from inlay.measure.client import Timing, Worker
+from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
+from inlay.measure.timing import Timing
 from inlay.run.instant import calibrate_machine as calibration
 from inlay.run.instant.quantize import Quantized
 from inlay.run.machine_costs import read_costs, write_costs

@@ -143,6 +143,28 @@ def test_same_answers_same_questions() -> None:
     assert len(set(first.asked)) == len(first.asked)
 
 
+def test_guesses_change_nothing_and_some_are_right() -> None:
+    class Guessing(Bench):
+        right, guesses = 0, 0
+
+        def answer(self, strategy: Strategy) -> list[Trial]:
+            likely, trials = list[Placement](), list[Trial]()
+            while (proposal := strategy.ask()) is not None:
+                self.right += proposal.placement in likely
+                likely = [*strategy.upcoming(3)]
+                self.guesses += bool(likely)
+                trials.append(self.judge(proposal))
+                strategy.tell(trials[-1])
+            return trials
+
+    plain, guessing = (kind(3, np.ones(N + 1), 4.0) for kind in (Bench, Guessing))
+    plain.run()
+    guessing.run()
+    assert guessing.asked == plain.asked
+    assert isinstance(guessing, Guessing)
+    assert 0 < guessing.right <= guessing.guesses
+
+
 class Coupled(Bench):
     """Where sources are not independent: what one alone adds foretells nothing like what all add together."""
 

@@ -17,7 +17,7 @@ from inlay.targets.base import Capabilities
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.targets.openvino.rules import rules_for as openvino_rules
 from inlay.testing import Builder, StrategyTestCase, small_model
-from inlay.trial import Accuracy, Interval, Latency, Measured
+from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal
 from inlay.types import Placement, Port, QType
 from tests.support.workspace import Workspace
 
@@ -45,6 +45,20 @@ class TestAnchorsThenRefine(StrategyTestCase):
         everything = frozenset(u.name for u in units)
         second = Refine(units, space().prepared.label, first.trials, {"full-int8": everything})
         return Chain([first, second])
+
+
+def test_what_comes_next_is_known_where_nothing_is_accepted() -> None:
+    strategy = TestAnchorsThenRefine().strategy()
+    guessed, right = list[Placement](), 0
+    asked = list[Proposal]()
+    while (proposal := strategy.ask()) is not None:
+        right += proposal.placement in guessed[:1]
+        asked.append(proposal)
+        guessed = [*strategy.upcoming(2)]
+        trial = StrategyTestCase().answer(proposal, len(asked))
+        strategy.tell(replace(trial, accepted=False))
+    starts = 2 + sum(p.origin.startswith(("probe", "repair")) for p in asked)  # those depend on what was found
+    assert right >= len(asked) - 2 * starts > 0
 
 
 def nothing() -> Dialogue:

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from inlay.measure.blocks import run_block, slot_repeats
-from inlay.measure.client import Timing
 from inlay.measure.journal import Journal
 from inlay.measure.preemption import Preempted
 from inlay.measure.race import Meter, Protocol
+from inlay.measure.timing import Timing
 from inlay.targets.base import Artifact, Feed, KernelTime
 
 

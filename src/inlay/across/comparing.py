@@ -15,8 +15,8 @@ from inlay.across.session import AcrossSession
 from inlay.data import Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, Late, TargetError
-from inlay.measure.client import Timing, joined
 from inlay.measure.journal import Fact
+from inlay.measure.timing import Timing, joined
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.targets.base import Artifact
 from inlay.targets.registry import DEFAULT_TARGET

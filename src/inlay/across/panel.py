@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import Late, TargetError
-from inlay.measure.client import Limit, Timing, Worker, joined
+from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
 from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.timing import Timing, joined
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval
 

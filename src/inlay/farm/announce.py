@@ -1,4 +1,7 @@
-"""Says which resource a node announces for a device: ``python -m inlay.farm.announce TARGET [NAME=VALUE...]``."""
+"""Says which resource a node announces: ``python -m inlay.farm.announce [--builders N] TARGET [NAME=VALUE...]``.
+
+Without the option that is a device, which measures; with it, ``N`` processors that build ahead of one like it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from inlay.errors import InlayError, UsageError
-from inlay.farm.lab import resource_of
+from inlay.farm.lab import builder_of, resource_of
 from inlay.targets.registry import describe
 
 
@@ -17,10 +20,20 @@ def resources(words: Sequence[str]) -> str:
     Raises:
         InlayError: there is no such target or option, or the target cannot be created here.
     """
-    if not words:
+    count, given = _builders(words)
+    if not given:
         raise UsageError("give a target, and its options as NAME=VALUE")
-    name, *given = words
-    return json.dumps({resource_of(describe(name, given, threads=1)): 1})
+    device = resource_of(describe(given[0], given[1:], threads=1))
+    return json.dumps({builder_of(device): count} if count else {device: 1})
+
+
+def _builders(words: Sequence[str]) -> tuple[int, Sequence[str]]:
+    """How many processors build ahead, none for a device; and the other words."""
+    if not words or words[0] != "--builders":
+        return 0, words
+    if len(words) < 2 or not words[1].isdecimal() or int(words[1]) < 1:
+        raise UsageError("--builders: give how many processors build ahead, such as 2")
+    return int(words[1]), words[2:]
 
 
 def main() -> int:

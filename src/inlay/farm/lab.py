@@ -12,6 +12,7 @@ from typing import Any
 
 from inlay.errors import TargetError, UsageError
 from inlay.farm import policy
+from inlay.farm.builders import Crowd, builders
 from inlay.farm.cluster import LOCAL, cluster, ray_library
 from inlay.farm.crew import crew
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
@@ -20,7 +21,7 @@ from inlay.measure.lab import HERE, Lab, StartWorker
 from inlay.quant.observing import Helpers, Observing
 from inlay.targets.base import TargetSpec
 
-_PREFIX = "inlay"
+_PREFIX, _BUILDER = "inlay", "inlay-builder"
 
 
 def resource_of(spec: TargetSpec) -> str:
@@ -31,6 +32,11 @@ def resource_of(spec: TargetSpec) -> str:
     """
     with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
         return f"{_PREFIX}:{spec.name}:{worker.fingerprint.digest}"
+
+
+def builder_of(device: str) -> str:
+    """The name of the resource by which a node offers to build what such a device may measure next."""
+    return _BUILDER + device.removeprefix(_PREFIX)
 
 
 @contextlib.contextmanager
@@ -58,7 +64,7 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Itera
     with tempfile.TemporaryDirectory() as folder, cluster(address, own) as library:
         farm = _Farm(library, wanted, folder if own else None, tell)
         try:
-            yield Lab(farm.start, equal=farm.equal, recruit=farm.recruit)
+            yield Lab(farm.start, equal=farm.equal, builders=farm.builders, recruit=farm.recruit)
         finally:
             farm.close()
 
@@ -96,6 +102,11 @@ class _Farm:
         finally:
             for device in devices:
                 device.close()
+
+    def builders(self, spec: TargetSpec, folder: Path, limit: Limit) -> AbstractContextManager[Crowd | None]:
+        """Builders with the fingerprint of the target's device, as far as they are free now; let go at the end."""
+        name = builder_of(self._held(spec))
+        return builders(self._ray, name, self._root, spec, folder, limit, self._tell)
 
     def recruit(self, job: Observing) -> AbstractContextManager[Helpers | None]:
         """Helpers for a job, wherever a processor is free."""

@@ -25,6 +25,11 @@ MOST_HELPERS = 16
 HELPER_WAIT_S = 60.0  # for their start, with the model's way to them; those that are later are done without
 HELPER_LOSSES = 3  # of a helper, after which what it was to do is done here
 
+# --- builders ---------------------------------------------------------------------------------------------------------
+
+MOST_BUILDERS = 8
+"""Of one run: what a search will ask for next is a guess, and the eighth one is seldom right."""
+
 # --- what travels -----------------------------------------------------------------------------------------------------
 
 CHUNK = 1 << 25  # bytes of a file in one message: a few of them fit into a small object store

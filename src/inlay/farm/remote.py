@@ -132,9 +132,9 @@ class RemoteDevice:
         One that was held before is waited for longer, yet not beyond the budget: a message's limit is at most half of
         what is left of that.
         """
+        self._check_in()
         if self._actor is not None:
             return
-        self._check_in()
         kind = self._ray.remote(Device).options(num_cpus=0, resources={self.resource: 1.0}, max_restarts=0)
         self._actor = kind.remote(self._root)
         self.generation += 1

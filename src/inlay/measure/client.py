@@ -10,7 +10,6 @@ import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ import numpy as np
 from inlay.data import load_feed
 from inlay.errors import BadReading, CompileFailed, Ended, Late, RunFailed, TargetError, TimedOut, UsageError
 from inlay.measure import policy
+from inlay.measure.timing import Timing
 from inlay.measure.worker import PROTOCOL, write_marker
 from inlay.model.child import Child, ChildDied
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSpec
@@ -42,67 +42,6 @@ def usual_limit() -> float:
 
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class Timing:
-    """Readings of interleaved blocks.
-
-    Attributes:
-        ns: nanoseconds per inference, less what other processes took for certain, shape (blocks, models).
-        drift: absolute log-ratio of the two passes through each block, the mean over models, shape (blocks,).
-        taken: share of each reading that other processes may have taken besides, at most, shape (blocks, models).
-        hit: share of each reading on the clock that they took, at most, shape (blocks, models).
-        by_feed: nanoseconds per inference on each feed of a workload, shape (blocks, models, feeds); none for one.
-    """
-
-    ns: np.ndarray
-    drift: np.ndarray
-    taken: np.ndarray
-    hit: np.ndarray
-    by_feed: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, blocks: Sequence[Mapping[str, Any]]) -> Timing:
-        """From the fields of each :class:`~inlay.measure.blocks.Block`."""
-        ns, drift, taken, hit, by_feed = (np.array([b[f.name] for b in blocks], float) for f in fields(cls))
-        return cls(ns, drift, taken, hit, by_feed if by_feed.size else None)
-
-    @property
-    def own_ns(self) -> np.ndarray:
-        """Nanoseconds per inference without what other processes took, shape (blocks, models)."""
-        return np.asarray(self.ns * (1.0 - self.taken))
-
-    @property
-    def preempted(self) -> np.ndarray:
-        """In which blocks other processes took more of a reading than may be, shape (blocks,)."""
-        return np.asarray(self.hit.max(axis=1) > policy.MAX_PREEMPTED)
-
-    @property
-    def is_quiet(self) -> np.ndarray:
-        """Which blocks neither drifted nor were preempted: all models of a block count, or none, shape (blocks,)."""
-        return np.asarray((self.drift <= policy.MAX_DRIFT) & ~self.preempted)
-
-    def without(self, model: int) -> Timing:
-        """The same without one of the models."""
-        ns, taken, hit = (np.delete(each, model, axis=1) for each in (self.ns, self.taken, self.hit))
-        return Timing(ns, self.drift, taken, hit, None if self.by_feed is None else np.delete(self.by_feed, model, 1))
-
-    def least_preempted(self, blocks: int) -> Timing:
-        """So many blocks, of which other processes took the least, whatever the readings say."""
-        hit = np.maximum(self.hit.max(axis=1), policy.MAX_PREEMPTED)  # what may be is no reason to choose
-        kept = np.sort(np.argsort(hit, kind="stable")[:blocks])
-        by_feed = None if self.by_feed is None else self.by_feed[kept]
-        return Timing(self.ns[kept], self.drift[kept], self.taken[kept], self.hit[kept], by_feed)
-
-
-def joined(parts: Sequence[Timing]) -> Timing:
-    """The blocks of all parts, in turn."""
-    ns, drift, taken, hit = (
-        np.concatenate([getattr(p, name) for p in parts]) for name in ("ns", "drift", "taken", "hit")
-    )
-    by_feed = [p.by_feed for p in parts if p.by_feed is not None]
-    return Timing(ns, drift, taken, hit, np.concatenate(by_feed) if len(by_feed) == len(parts) else None)
 
 
 def kernel_times(rows: Sequence[Sequence[Any]]) -> list[KernelTime]:
@@ -133,7 +72,7 @@ class Worker:
     Attributes:
         busy_s: seconds that messages took so far.
         took: the last of them by what they do: for each model in a block, each sample of a run, or the message.
-        builds: models built so far, including those of profiles.
+        builds: models built so far, including those of profiles, and those that were built in its place.
         fingerprint: of the target.
         deterministic: whether the target measures the same each time.
         lacks: what the target cannot tell.
@@ -150,6 +89,7 @@ class Worker:
         self._frees = True  # until the runtime took too long to free a model
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
+        self._elsewhere: set[str] = set()  # models that were built before, in another place
         self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last
         self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
@@ -191,11 +131,17 @@ class Worker:
         """
         return self._insist(lambda: self._load(artifact, identify))
 
+    def built_elsewhere(self, artifact: Artifact) -> None:
+        """Count a model that another process built; should this one build it too, that counts no more."""
+        self.builds += 1
+        self._elsewhere.add(artifact.digest)
+
     def _load(self, artifact: Artifact, identify: bool = False) -> str:
         if artifact.digest not in self._resident or not self._alive:
             if len(self._deaths[artifact.digest]) >= policy.MOST_DEATHS:
                 raise self._deaths[artifact.digest][-1]
-            self.builds += 1
+            self.builds += artifact.digest not in self._elsewhere
+            self._elsewhere.discard(artifact.digest)
             more = {"identify": True} if identify else {}
             try:
                 answer = self._ask("load", key=artifact.digest, path=str(artifact.path), digest=artifact.digest, **more)

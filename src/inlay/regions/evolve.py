@@ -13,6 +13,7 @@ the search of its leaves found, and a scheme that is not faster leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,13 @@ class PatternSearch:
         self.speedups: dict[InsertionScheme, float | None] = {}
         self.tried: set[InsertionScheme] = set()
         self.drawn = 0
+
+    def copy(self) -> PatternSearch:
+        """Another one with the same state, which draws the same schemes and leaves this one as it is."""
+        other = PatternSearch(self.pattern, deepcopy(self.sampler), ())
+        other.queue, other.speedups, other.tried = [*self.queue], dict(self.speedups), set(self.tried)
+        other.drawn = self.drawn
+        return other
 
     @property
     def ranked(self) -> list[InsertionScheme]:
@@ -244,6 +252,16 @@ class Evolve:
         """A scheme whose placement was not proposed before, or None if the search of the pattern is finished."""
         if search.drawn >= self.config.schemes_per_region:
             return None
+        for scheme, how in self._untried(search):
+            candidate = self._candidate(self.resolve(search.pattern, scheme), how, search, scheme)
+            if candidate is not None:
+                search.drawn += 1
+                search.sampler.record(how)
+                return candidate
+        return None
+
+    def _untried(self, search: PatternSearch) -> Iterator[tuple[InsertionScheme, str]]:
+        """Schemes that were not tried, queued ones first, each with how it was made; they count as tried from here."""
         attempts = 0
         while attempts < self.config.maximum_generation_attempts and not search.exhausted:
             if search.queue:
@@ -251,15 +269,24 @@ class Evolve:
             else:
                 attempts += 1
                 scheme, how = search.sampler.draw(self.current(search.pattern), search.ranked, search.drawn)
-            if scheme in search.tried:
-                continue
-            search.tried.add(scheme)
-            candidate = self._candidate(self.resolve(search.pattern, scheme), how, search, scheme)
-            if candidate is not None:
+            if scheme not in search.tried:
+                search.tried.add(scheme)
+                yield scheme, how
+
+    def upcoming(self, count: int) -> list[Placement]:
+        """What the search of the present pattern draws next if nothing is accepted meanwhile."""
+        if self._pending is None or self._pending.search is None:
+            return []
+        search, found = self._pending.search.copy(), dict[str, Placement]()
+        for scheme, how in self._untried(search):
+            if len(found) >= count or search.drawn >= self.config.schemes_per_region:
+                break
+            placement = self._completion.placement(self.resolve(search.pattern, scheme))
+            if placement.digest not in self._proposed and placement.digest not in found:
+                found[placement.digest] = placement
                 search.drawn += 1
                 search.sampler.record(how)
-                return candidate
-        return None
+        return [*found.values()]
 
     def withdraw(self, search: PatternSearch, scheme: InsertionScheme, placement: Placement) -> None:
         """Forget a candidate that was not measured, so that it comes again."""

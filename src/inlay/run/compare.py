@@ -11,9 +11,10 @@ import numpy as np
 
 from inlay.data import Workload, input_specs
 from inlay.errors import CompileFailed, ModelError, UsageError
-from inlay.measure.client import Worker, joined, usual_limit
+from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import LEVEL, speedup
+from inlay.measure.timing import joined
 from inlay.model.load import ModelFile, ModelSource, load
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Interval

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import BadReading, CompileFailed, InlayError, RunFailed, TargetError, TimedOut
+from inlay.measure.ahead import Built
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
@@ -81,6 +82,8 @@ class Evaluator:
         journal: knows the trials of earlier sessions, and takes new ones.
         feeds: the selection samples.
         baseline: the model as it was given; first incumbent, and sentinel of every block.
+        baseline_file: its file.
+        take: what a builder found out about the model of a key, where one did.
     """
 
     def __init__(
@@ -92,7 +95,9 @@ class Evaluator:
         feeds: Sequence[Path],
         baseline: Candidate,
         baseline_file: Artifact,
+        take: Callable[[str], Built | None] = lambda key: None,
     ) -> None:
+        self._take = take
         self._worker = worker
         self._meter = meter
         self._judge = judge
@@ -222,6 +227,7 @@ class Evaluator:
             self._last = artifact
 
     def _judge_new(self, proposal: Proposal, key: str, write: Callable[[], Artifact]) -> Trial:
+        built = self._take(key)
         try:
             artifact = write()
         except (InlayError, OSError, ValueError) as error:
@@ -230,14 +236,18 @@ class Evaluator:
         self._journal.record_fact(SIZE.of(key), model_bytes(artifact.path))
         self._keep(artifact)
         try:
-            graph = self._worker.load(artifact, identify=True)
+            if built is None:
+                graph = self._worker.load(artifact, identify=True)
+            else:
+                graph = built.graph
+                self._worker.built_elsewhere(artifact)
             self.tally.compiles += 1
             self._journal.record_fact(GRAPH.of(key), graph)
             equal = self._equal(proposal, graph)
             if equal is not None:
                 return equal
             stage = "accuracy"
-            accuracy = self._judge.judge(self._worker.run(artifact, self._feeds))
+            accuracy = self._judge.judge(self._worker.run(artifact, self._feeds) if built is None else built.outputs)
             if not accuracy.feasible and not (proposal.anchor or proposal.timed):
                 return Trial(proposal, Infeasible(accuracy))
             stage = "measure"

@@ -11,6 +11,7 @@ import numpy as np
 
 from inlay.data import save_feed, shapes_of
 from inlay.errors import Late, TargetError, TimedOut, UsageError
+from inlay.measure.ahead import Built
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import EXACT_DB, Judge
 from inlay.run.confirm.contenders import Entry
@@ -79,14 +80,19 @@ def _refuse_shapes(session: Session, file: Artifact) -> None:
 
 
 def evaluator_of(
-    session: Session, given: Given, feed: Path, protocol: Protocol, left_s: Callable[[], float]
+    session: Session,
+    given: Given,
+    feed: Path,
+    protocol: Protocol,
+    left_s: Callable[[], float],
+    take: Callable[[str], Built | None] = lambda key: None,
 ) -> tuple[Evaluator, Meter]:
     """What judges candidates, with the given model as the first incumbent."""
     worker, journal, lab = session.worker, session.journal, session.lab
     meter = Meter(worker, journal, feed, protocol, session.rng, lab.sleep, lab.clock, left_s)
     original = _original(session, given, meter)
     session.timed(original.latency_ns * 1e-9)
-    return Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file), meter
+    return Evaluator(worker, meter, given.judge, journal, given.feeds, original, given.file, take), meter
 
 
 def _original(session: Session, given: Given, meter: Meter) -> Candidate:

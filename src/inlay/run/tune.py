@@ -19,6 +19,7 @@ from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
+from inlay.run.ahead import Ahead, building_ahead
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
 from inlay.run.calibration import Calibration
 from inlay.run.confirm.contenders import contenders_of
@@ -76,9 +77,10 @@ def tune(asked: TuneRequest) -> TuneResult:
                 session.plan = session.plan.with_time_to_confirm(session.inputs.config.budget_s)
         except Late as late:
             return given_alone(session, given, late)
-        search = _set_up(session, given, model)
-        ended = _search(session, model, search)
-        confirmed, retreat_builds = _confirm(session, given, model, search, ended)
+        with building_ahead(session, model.candidates, given.feeds) as ahead:
+            search = _set_up(session, given, model, ahead)
+            ended = _search(session, model, search)
+            confirmed, retreat_builds = _confirm(session, given, model, search, ended)
         confirmed = cross_fitted(session, given.file, model.prepared, model.imported, confirmed)
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
@@ -92,9 +94,16 @@ def tune(asked: TuneRequest) -> TuneResult:
 
 
 def search_until(
-    limits: Limits, strategy: Strategy, evaluator: Evaluator, candidates: CandidateWriter, progress: Progress
+    limits: Limits,
+    strategy: Strategy,
+    evaluator: Evaluator,
+    candidates: CandidateWriter,
+    progress: Progress,
+    ahead: Ahead,
 ) -> str:
     """The loop: judge what ``strategy`` proposes until it has nothing left, or ``limits`` are reached.
+
+    Meanwhile builders, where there are any, are ``ahead`` with what it may propose next.
 
     Returns:
         Why it ended.
@@ -104,6 +113,7 @@ def search_until(
         refused = limits.refuses(proposal, key, evaluator)
         if refused:
             return refused
+        ahead.begin(key, strategy.upcoming)
         # emit ▶ compile ▶ accuracy ▶ measure ▶ journal
         trial = evaluator.evaluate(proposal, key, partial(candidates.write, proposal.placement))
         limits.judged()
@@ -162,6 +172,7 @@ class _SearchSetup:
     """What the search works with; ``feed`` is the file of the inputs that latency is measured on."""
 
     feed: Path
+    ahead: Ahead
     meter: Meter
     evaluator: Evaluator
     budget: Budget
@@ -180,12 +191,12 @@ class _SearchEnd:
     builds: int
 
 
-def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
+def _set_up(session: Session, given: Given, model: _Calibrated, ahead: Ahead) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
     journal, plan = session.journal, session.plan
     feed = session.inputs.workload.save(session.work / "latency")
     protocol = plan.protocol(config.protocol, session.costs, plan.search(session.costs, config))
-    evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left)
+    evaluator, meter = evaluator_of(session, given, feed, protocol, lambda: time.end().left, ahead.take)
     time = SearchTime(
         plan,
         config,
@@ -214,7 +225,7 @@ def _set_up(session: Session, given: Given, model: _Calibrated) -> _SearchSetup:
     anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare)
     strategy = guided.strategy(anchors, budget.hurried)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)
-    return _SearchSetup(feed, meter, evaluator, budget, time, guided, patterns, strategies)
+    return _SearchSetup(feed, ahead, meter, evaluator, budget, time, guided, patterns, strategies)
 
 
 def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _SearchEnd:
@@ -226,7 +237,7 @@ def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _Sear
                 evaluator.evaluate(proposal, file.digest, partial(replace, file), source=file.path)
         chain = search.strategies.chain
         with limited(lambda: search.time.end().left):
-            stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress)
+            stopped = search_until(search.budget, chain, evaluator, model.candidates, session.progress, search.ahead)
     except Late as late:
         stopped = str(late)
     except KeyboardInterrupt:
@@ -288,7 +299,7 @@ def _confirm(
         session.stage(f"look for a model of {wanted_db:.1f} dB: faster ones {trouble}")
         before = worker.builds
         retreat = search.strategies.guided.retreat(wanted_db)
-        search_until(limit, retreat, evaluator, model.candidates, session.progress)
+        search_until(limit, retreat, evaluator, model.candidates, session.progress, search.ahead)
         builds += worker.builds - before
         latest = confirmation.decide(evaluator.incumbent, least_db)
         rejected += latest.rejected

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 from inlay.trial import Proposal, Trial
+from inlay.types import Placement
 
 
 class Strategy(Protocol):
@@ -27,6 +28,13 @@ class Strategy(Protocol):
 
     def tell(self, trial: Trial) -> None:
         """Learn from the trial of the last proposal."""
+        ...
+
+    def upcoming(self, count: int) -> Sequence[Placement]:
+        """So many placements that it may ask for after the last one, the likeliest first; fewer where it cannot say.
+
+        A guess, by which models are built ahead: it changes nothing, and draws from no generator of the strategy.
+        """
         ...
 
 
@@ -67,6 +75,10 @@ class Scripted:
         """Keep the trial for the dialogue."""
         self._trial = trial
 
+    def upcoming(self, count: int) -> Sequence[Placement]:
+        """None, unless a subclass knows where its dialogue is."""
+        return ()
+
 
 class Chain:
     """Strategies one after another: each begins when the one before it is exhausted."""
@@ -88,6 +100,10 @@ class Chain:
     def tell(self, trial: Trial) -> None:
         """Tell the strategy that asked."""
         self._left[0].tell(trial)
+
+    def upcoming(self, count: int) -> Sequence[Placement]:
+        """As the strategy that asked last says."""
+        return self._left[0].upcoming(count) if self._left else ()
 
 
 class LazyStrategy:
@@ -116,3 +132,7 @@ class LazyStrategy:
         """Tell the strategy."""
         assert self.strategy is not None, "tell without ask"
         self.strategy.tell(trial)
+
+    def upcoming(self, count: int) -> Sequence[Placement]:
+        """As the strategy says, once it is made."""
+        return () if self.strategy is None else self.strategy.upcoming(count)

@@ -59,6 +59,11 @@ class Anchors(Scripted):
             if not self._hopeless(name):
                 self.trials[name] = yield Proposal(placement, name, anchor=True)
 
+    def upcoming(self, count: int) -> Sequence[Placement]:
+        """Those that were not asked for yet, without the ones that come last: whether these come is not known."""
+        told = len(self.trials) + 1
+        return [p for name, p in self._placements if name not in self._late][told : told + count]
+
     def _hopeless(self, name: str) -> bool:
         """Whether the same element in larger blocks was slower than the fastest model that keeps the bound."""
         own, size = self._late[name]

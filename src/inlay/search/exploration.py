@@ -30,9 +30,15 @@ class Candidate:
 
 
 class Explorer:
-    """Chooses the labeling of the largest expected improvement; ``rng`` draws Thompson samples and moves."""
+    """Chooses the labeling of the largest expected improvement; ``rng`` draws Thompson samples and moves.
+
+    Attributes:
+        runners_up: labelings that promised most behind the one that was chosen last, the best first; not all of them
+            keep the noise allowance.
+    """
 
     def __init__(self, surrogate: Surrogate, rng: np.random.Generator) -> None:
+        self.runners_up: list[np.ndarray] = []
         self._surrogate = surrogate
         self._rng = rng
         self._center: np.ndarray | None = None  # the labeling that the neighbors below are neighbors of
@@ -49,8 +55,8 @@ class Explorer:
         candidates = [*(self._solutions() if solve else ()), *self._moves(solve)]
         predicted = surrogate.cost_model.costs().predict(np.array([c.paid for c in candidates]))
         gains = expected_improvement(*predicted, best_ns)
-        probed = 0
-        for k in np.argsort(-gains, kind="stable").tolist():
+        probed, order = 0, np.argsort(-gains, kind="stable").tolist()
+        for place, k in enumerate(order):
             candidate: Candidate = candidates[k]
             if gains[k] < policy.LEAST_GAIN * best_ns or probed == policy.PROBES_PER_STEP:
                 break
@@ -58,6 +64,7 @@ class Explorer:
                 solver.probe(candidate.labels)
                 probed += 1
                 if solver.within_allowance(candidate.labels):
+                    self.runners_up = [candidates[other].labels for other in order[place + 1 :]]
                     return candidate
         return None
 

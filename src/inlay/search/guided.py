@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 
 import numpy as np
@@ -23,7 +23,7 @@ from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.exploration import Explorer, is_dominated, most_informative, predicted_front
 from inlay.search.surrogate import Surrogate
 from inlay.trial import Infeasible, Proposal, Trial, noise_of
-from inlay.types import PortRewrite
+from inlay.types import Placement, PortRewrite
 
 
 class Guided(Scripted):
@@ -39,11 +39,23 @@ class Guided(Scripted):
         self._graph = surrogate.graph
         self.surrogate = surrogate
         self._explorer = Explorer(surrogate, rng)
+        self._likely: Sequence[np.ndarray] = ()  # labelings that may come next, the likeliest first
 
     @property
     def rewrites(self) -> frozenset[PortRewrite]:
         """The selectable rewrites that make their operators faster; known once :meth:`ask` was called."""
         return self.surrogate.rewrites.rewrites
+
+    def upcoming(self, count: int) -> list[Placement]:
+        """Those that promised most behind the last one: what that one shows may change their order."""
+        found: list[Placement] = []
+        for labels in self._likely:
+            if len(found) == count:
+                break
+            labels = self._graph.fixed_point(labels)
+            if self.surrogate.trial(labels) is None and self.surrogate.solver.within_allowance(labels):
+                found.append(self.surrogate.placement(labels))
+        return found
 
     def retreat(self, least_db: float) -> Strategy:
         """A strategy that proposes the fastest models of at least ``least_db`` dB, until one keeps that."""
@@ -108,7 +120,9 @@ class Guided(Scripted):
                 return
             step += 1
             before = self.surrogate.best_ns
+            self._likely = self._explorer.runners_up
             yield from self._try(candidate.labels, candidate.origin)
+            self._likely = ()
             idle = 0 if self.surrogate.best_ns < before * (1.0 - policy.LEAST_GAIN) else idle + 1
 
     def _front(self, points: int | None = None) -> Dialogue:
@@ -129,7 +143,9 @@ class Guided(Scripted):
                 surrogate.solver.probe(labels)
                 sqnr_db = surrogate.solver.sqnr_db(labels)
                 if surrogate.trial(labels) is None and not is_dominated(labels, surrogate):
+                    self._likely = left
                     yield from self._try(labels, f"front: about {sqnr_db:.0f} dB", timed=True)
+                    self._likely = ()
                     points = None if points is None else points - 1
             if len(surrogate.points) == before:
                 return

@@ -48,6 +48,11 @@ class Refine(Scripted):
         self._label = label
         self._anchors = anchors
         self._chosen = chosen
+        self._likely: Sequence[frozenset[str]] = ()  # what comes next if nothing is accepted meanwhile
+
+    def upcoming(self, count: int) -> list[Placement]:
+        """What comes next if nothing is accepted meanwhile."""
+        return [self._label(units) for units in self._likely[:count]]
 
     def _propose(self) -> Dialogue:
         best, units = self._best_feasible()
@@ -81,7 +86,9 @@ class Refine(Scripted):
         while queue and floated <= _MAX_FLOAT_SHARE * len(start):
             group = queue.pop()
             if len(group.members) > 1:
-                for part in group.split():
+                parts = group.split()
+                for number, part in enumerate(parts, 1):
+                    self._likely = [units - set(other) for other in parts[number:]]
                     answer = yield Proposal(self._label(units - set(part)), f"probe: {describe_units(part)} in float")
                     if answer.feasible:
                         return units - set(part), answer
@@ -89,6 +96,7 @@ class Refine(Scripted):
                 continue
             units = units - set(group.members)
             floated += 1
+            self._likely = ()
             answer = yield Proposal(self._label(units), f"repair: {floated} units in float")
             if answer.feasible:
                 return units, answer
@@ -100,16 +108,26 @@ class Refine(Scripted):
         size = (len(self._order) + 1) // 2
         while size >= max(1, int(len(self._order) * _MIN_SEGMENT_SHARE)):
             for start in range(0, len(self._order), size):
-                segment = frozenset(self._order[start : start + size])
-                for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
-                    if flipped == units:
-                        continue
-                    answer = yield Proposal(self._label(flipped), f"flip: {describe_units(sorted(segment))} {verb}")
+                both = self._flips(units, start, start + size, size)
+                for number, (flipped, origin) in enumerate(both, 1):
+                    others = (*both[number:], *self._flips(units, start + size, len(self._order), size))
+                    self._likely = [each for each, _ in others]
+                    answer = yield Proposal(self._label(flipped), origin)
                     if answer.accepted:
                         units = flipped
             if size == 1:
                 return
             size //= 2
+
+    def _flips(self, units: frozenset[str], begin: int, end: int, size: int) -> list[tuple[frozenset[str], str]]:
+        """Both ways of each segment between two places of the order, as far as they change anything."""
+        found = []
+        for start in range(begin, end, size):
+            segment = frozenset(self._order[start : start + size])
+            for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
+                if flipped != units:
+                    found.append((flipped, f"flip: {describe_units(sorted(segment))} {verb}"))
+        return found
 
 
 def _noise(trial: Trial) -> float:

@@ -56,6 +56,17 @@ class StrategyTestCase:
         first, second = self._drive(self.answer), self._drive(self.answer)
         assert [(p.placement, p.origin, p.anchor) for p in first] == [(p.placement, p.origin, p.anchor) for p in second]
 
+    def test_guesses_change_nothing(self) -> None:
+        """It asks the same whether or not it is asked, in between, for what is likely next."""
+        guesses = list[int]()
+
+        def guess(strategy: Strategy) -> None:
+            guesses.append(len(strategy.upcoming(3)))
+
+        proposals = [(p.placement, p.origin) for p in self._drive(self.answer, guess)]
+        assert proposals == [(p.placement, p.origin) for p in self._drive(self.answer)]
+        assert max(guesses, default=0) <= 3
+
     def test_proposals_are_named(self) -> None:
         """The strategy has a name, and each proposal an origin."""
         assert self.strategy().name
@@ -66,11 +77,14 @@ class StrategyTestCase:
         self._drive(lambda p, n: Trial(p, Failed("compile", "refused")))
         self._drive(lambda p, n: Trial(p, Infeasible(Accuracy(False, 5.0, reason="outside the bound"))))
 
-    def _drive(self, answer: Callable[[Proposal, int], Trial]) -> list[Proposal]:
+    def _drive(
+        self, answer: Callable[[Proposal, int], Trial], between: Callable[[Strategy], None] = lambda strategy: None
+    ) -> list[Proposal]:
         strategy, proposals = self.strategy(), []
         while (proposal := strategy.ask()) is not None:
             assert isinstance(proposal, Proposal)
             proposals.append(proposal)
             assert len(proposals) <= self.most_asks, f"{strategy.name} made {len(proposals)} proposals and does not end"
+            between(strategy)
             strategy.tell(answer(proposal, len(proposals) - 1))
         return proposals

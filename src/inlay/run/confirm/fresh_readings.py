@@ -18,9 +18,10 @@ import numpy as np
 
 from inlay.deadline import Deadline
 from inlay.errors import InlayError, Late, TargetError
-from inlay.measure.client import Limit, Timing, joined
+from inlay.measure.client import Limit
 from inlay.measure.lab import EqualDevices, StartWorker, no_others
 from inlay.measure.stats import LEVEL, MIN_PAIRS, speedup
+from inlay.measure.timing import Timing, joined
 from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 

@@ -1,0 +1,105 @@
+"""Candidates built and judged ahead: what a search will probably ask for next, while the device measures what it asked.
+
+A search goes the same way with and without: it asks for one candidate after the other, and what was built ahead only
+saves the device the work. So a wrong guess costs nothing but a builder's time, and a seed reproduces a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from inlay.errors import InlayError
+from inlay.measure.ahead import Builders, Built
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.run.session import Session
+from inlay.types import Placement
+
+_LOOKED_AT = 3
+"""Placements that a strategy is asked for, for each builder: some of them were built before."""
+
+
+class Ahead:
+    """What builders are at, by the keys of models.
+
+    Args:
+        builders: elsewhere; None where there are none.
+        candidates: writes models.
+        feeds: that they run on: the selection samples.
+        patience_s: seconds that one under way is waited for: about what the device itself would take.
+
+    Attributes:
+        used: models that the device did not have to build and run.
+        begun: models that builders were asked for.
+    """
+
+    def __init__(
+        self,
+        builders: Builders | None,
+        candidates: CandidateWriter,
+        feeds: Sequence[Path],
+        patience_s: Callable[[], float],
+    ) -> None:
+        self._builders, self._candidates, self._feeds, self._patience_s = builders, candidates, feeds, patience_s
+        self._under_way: dict[str, Future[Built]] = {}
+        self._asked: set[str] = set()
+        self.used = self.begun = 0
+
+    def begin(self, now: str, upcoming: Callable[[int], Sequence[Placement]]) -> None:
+        """Have builders begin with what is likely next, as far as they have nothing to do.
+
+        Args:
+            now: key of the model that the device is about to build itself, or that was taken.
+            upcoming: so many placements that a strategy will probably propose, the likeliest first.
+        """
+        if self._builders is None:
+            return
+        self._asked.add(now)
+        free = self._builders.width - sum(not each.done() for each in self._under_way.values())
+        for placement in upcoming(_LOOKED_AT * self._builders.width) if free > 0 else ():
+            key = self._candidates.key(placement)
+            if key in self._asked or free <= 0:
+                continue
+            with contextlib.suppress(InlayError, OSError, ValueError):  # the search will find out, should it ask for it
+                artifact = self._candidates.write(placement)
+                self._asked.add(key)
+                self._under_way[key] = self._builders.build(artifact, self._feeds)
+                self.begun += 1
+                free -= 1
+
+    def take(self, key: str) -> Built | None:
+        """What a builder found out about a model; None where none did, or it takes too long."""
+        asked = self._under_way.pop(key, None)
+        self._asked.add(key)
+        if asked is None:
+            return None
+        try:
+            found = asked.result(self._patience_s())
+        except Exception:  # of any kind, a time-out among them: the device finds out
+            asked.cancel()
+            return None
+        self.used += 1
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.used} of {self.begun} models that were built ahead were asked for"
+
+
+@contextlib.contextmanager
+def building_ahead(session: Session, candidates: CandidateWriter, feeds: Sequence[Path]) -> Iterator[Ahead]:
+    """Builders, where the lab has some, while candidates are looked for; it is told how many they spared the device.
+
+    Args:
+        session: of the run.
+        candidates: writes models.
+        feeds: the selection samples.
+    """
+    folder = session.work / "ahead"
+    folder.mkdir()
+    with session.lab.builders(session.inputs.config.target, folder, session.limit_s) as builders:
+        ahead = Ahead(builders, candidates, feeds, lambda: session.costs.judge_s(len(feeds)))
+        yield ahead
+        if ahead.begun:
+            session.progress.stage(str(ahead))
