@@ -11,6 +11,7 @@ COMMANDS = {
     "fuzz": "hostile models, samples, YAML, journals and options",
     "kills": "signals at random moments of seeded runs",
     "farm": "nodes, devices and commands of a cluster killed at random moments",
+    "fleet": "the same while a fleet of several models is tuned",
     "faults": "runtimes that fail in every way, at every stage",
 }
 """Modules of this package, with what they attack by; one that is not there is not offered."""

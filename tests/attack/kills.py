@@ -180,6 +180,14 @@ class Command:
             os.kill(self.pid, signal.SIGKILL)
             self.ended()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it goes on."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code is None
+
     def await_stage(self, stage: str, out: Path) -> None:
         """Return once ``stage`` began, or the command ended."""
         end = time.monotonic() + _PATIENCE_S
@@ -200,9 +208,7 @@ class Command:
     def ended(self) -> Ended:
         """How it ended."""
         end = time.monotonic() + _PATIENCE_S
-        while self._code is None and time.monotonic() < end:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        while self.alive and time.monotonic() < end:
             time.sleep(0.005)
         if self._code is None:
             os.kill(self.pid, signal.SIGKILL)
