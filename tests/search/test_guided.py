@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from inlay.quant.sensitivity import Sensitivity
+from inlay.search import policy
 from inlay.search.base import Strategy
 from inlay.search.guided import Guided
 from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph
 from inlay.space.units import STATIC
 from inlay.targets.base import KernelTime
-from inlay.trial import Accuracy, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
+from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError, Proposal, Trial
 from inlay.types import Placement, Port, PortRewrite, QType
 from tests.search.test_cost_model import Runtime, every
 from tests.search.unit_graphs import chain
@@ -163,6 +164,54 @@ def test_guesses_change_nothing_and_some_are_right() -> None:
     assert guessing.asked == plain.asked
     assert isinstance(guessing, Guessing)
     assert 0 < guessing.right <= guessing.guesses
+
+
+class Refusing(Bench):
+    """A runtime that fails wherever one of some units is float beside others that are not."""
+
+    refused: tuple[int, ...] = (2, 5)
+
+    def judge(self, proposal: Proposal) -> Trial:
+        labels = self.labels(proposal.placement)
+        if labels.any() and not labels[list(self.refused)].all():
+            self.asked.append(proposal.placement)
+            return Trial(proposal, Failed("compile", "refused"))
+        return super().judge(proposal)
+
+    def optimum(self) -> float:
+        kept = [y for y in every(N) if not y.any() or y[list(self.refused)].all()]
+        return max(self.base_ns / self.runtime.ns(y) for y in kept if self.made(y) <= self.bound)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_runtime_refuses_is_found_out_and_avoided(seed: int) -> None:
+    noise = np.random.default_rng(seed).exponential(1.0, N + 1)
+    bench = Refusing(seed, noise, float(noise.sum() / 1.2))
+    bench.run()
+    assert bench.best >= 0.97 * bench.optimum()
+    failed = sum(is_refused(bench, p) for p in bench.asked)
+    assert failed <= 12, "it goes on to propose what is refused"
+
+
+def is_refused(bench: Refusing, placement: Placement) -> bool:
+    labels = bench.labels(placement)
+    return bool(labels.any() and not labels[list(bench.refused)].all())
+
+
+def test_without_what_is_learned_of_failures_a_search_proposes_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control."""
+
+    def failures(blames: int) -> int:
+        monkeypatch.setattr(policy, "BLAMES", blames)
+        total = 0
+        for seed in range(8):
+            noise = np.random.default_rng(seed).exponential(1.0, N + 1)
+            bench = Refusing(seed, noise, float(noise.sum() / 1.2))
+            bench.run()
+            total += sum(is_refused(bench, p) for p in bench.asked)
+        return total
+
+    assert failures(policy.BLAMES) < failures(0)
 
 
 class Coupled(Bench):

@@ -77,28 +77,23 @@ def choose_calibration(
         products: the part of ``placement`` in which operators with weights read low precision, and nothing else does.
     """
     clock = clock or StepClock.for_model(prepared)
-    started = deadline.clock()
-    whole = placement
-    first: dict[Method, float | Failed] = {}
+    started, whole = deadline.clock(), placement
+    known: dict[Method, float | Failed] = {}
     if min_sqnr_db is not None and len(products) and len(methods) > 1:
-        first = {methods[0]: _scored(prepared, observed.half(1), placement, score, methods[0])}
-        db = first[methods[0]]
-        if not isinstance(db, Failed) and db < min_sqnr_db - policy.RESTRICTION_TOLERANCE_DB:
-            placement, first = products, {}
-    method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline, first)
+        known = {methods[0]: _scored(prepared, observed.half(1), whole, score, methods[0])}
+        if _is_hopeless(known[methods[0]], min_sqnr_db):
+            placement, known = products, {}
+    method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline, known)
     single = CalibrationChoice(method, scores=scores)
     if not scores or not feeds:
         return single
-    scoring_s = (deadline.clock() - started) / (len(scores) + (placement != whole))
-    if not deadline.fits(policy.ROUNDING_IN_TIME * scoring_s):
+    time = _Time(deadline, (deadline.clock() - started) / (len(scores) + (placement != whole)))
+    if not time.rounds:
         return replace(single, cut=_ONE_FOR_ALL)
-    thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
-    final = policy.FINAL_SCORINGS if thorough else policy.FINAL_SCORINGS_OF_ROUNDING
-    before_scoring = deadline.earlier(final * scoring_s)
-    until = before_scoring if math.isinf(deadline.at) else deadline.within(policy.SELECTION_SHARE * before_scoring.left)
+    thorough, scoring, selecting = time.is_thorough, time.scoring, time.selecting
     begun = clock()
-    some = FeedsUntil(_alternating(feeds), before_scoring)
-    search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, until)
+    some = FeedsUntil(_alternating(feeds), scoring)
+    search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, selecting)
     try:
         of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, policy.ROUNDING_TIME if thorough else 1.0)
     except TimedOut:
@@ -106,35 +101,89 @@ def choose_calibration(
     except (TargetError, ModelError):
         return replace(single, report={UNPROBED: True})
     rounded = replace(single, weight_error_means=of_weights.means).rounding_by(of_weights.search.rounding)
-    cuts = () if of_weights.in_time else (_NEAREST,)
+    of_domains = _OfDomains(of_weights.search, cuts=(_ONE_FOR_ALL,))
     if thorough:
         of_domains = _chosen_domains(of_weights.search, rounded, score, seconds, begun, min_sqnr_db)
-    else:
-        of_domains = _OfDomains(of_weights.search, cuts=(_ONE_FOR_ALL,))
-    search, cuts = of_domains.search, (*cuts, *of_domains.cuts)
-    contenders = [(single, 0.0), (rounded, 0.0)]
-    if of_domains.choice is not None:
-        contenders.append((of_domains.choice, policy.SELECTION_CREDIT_DB))
-    found = [(search.score(choice, score, search.placement), choice, credit) for choice, credit in contenders]
-    ran = [(db, choice, credit) for db, choice, credit in found if not isinstance(db, Failed)]
-    if not ran or ran[0][1] is not single:  # nothing to compare with
+    search = of_domains.search
+    best = _best(search, score, single, [(rounded, 0.0), (of_domains.choice, policy.SELECTION_CREDIT_DB)])
+    if best is None:
         return single
-    before_db = ran[0][0]
-    after_db, winner, _ = max(ran, key=lambda each: each[0] + each[2])
-    widened: Mapping[str, Any] = {}
+    widened = _Widened(best.choice, best.db)
     if thorough and stress_score is not None and observed.stressed:
-        after_db, winner, widened = _widened(search, winner, after_db, score, stress_score)
+        widened = _widened(search, best, score, stress_score)
     report = {
-        **_counts(search, winner),
+        **_counts(search, widened.choice),
         "whole": search.placement == whole,
-        "before_db": before_db,
-        "after_db": after_db,
+        "before_db": best.before_db,
+        "after_db": widened.db,
         "runs": 0,
         "seconds": round(clock() - begun, 3),
         **of_domains.report,
-        **widened,
+        **widened.report,
     }
-    return replace(winner, report=report, cut=", ".join(cuts))
+    cuts = (*(() if of_weights.in_time else (_NEAREST,)), *of_domains.cuts)
+    return replace(widened.choice, report=report, cut=", ".join(cuts))
+
+
+def _is_hopeless(db: float | Failed, min_sqnr_db: float) -> bool:
+    """Whether all that may be quantized is so far below the constraint that ranges are chosen for products alone."""
+    return not isinstance(db, Failed) and db < min_sqnr_db - policy.RESTRICTION_TOLERANCE_DB
+
+
+class _Time:
+    """What there is time for once one method was chosen for all values.
+
+    Args:
+        deadline: when all of it must be over.
+        scoring_s: seconds that scoring a table took so far.
+
+    Attributes:
+        rounds: weights can be rounded.
+        is_thorough: ranges of single domains can be chosen, too.
+        scoring: when the final scorings must begin.
+        selecting: when choosing must end, so that its outcome is still made.
+    """
+
+    def __init__(self, deadline: Deadline, scoring_s: float) -> None:
+        self.rounds = deadline.fits(policy.ROUNDING_IN_TIME * scoring_s)
+        self.is_thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
+        final = policy.FINAL_SCORINGS if self.is_thorough else policy.FINAL_SCORINGS_OF_ROUNDING
+        self.scoring = self.selecting = deadline.earlier(final * scoring_s)
+        if not math.isinf(deadline.at):
+            self.selecting = deadline.within(policy.SELECTION_SHARE * self.scoring.left)
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The contender that scored best.
+
+    Attributes:
+        choice: that one.
+        db: its SQNR.
+        before_db: that of one method for all values, with weights rounded to the nearest integers.
+    """
+
+    choice: CalibrationChoice
+    db: float
+    before_db: float
+
+
+def _best(
+    search: TableSearch,
+    score: Score,
+    single: CalibrationChoice,
+    others: Sequence[tuple[CalibrationChoice | None, float]],
+) -> _Best | None:
+    """The best of ``single`` and ``others`` with their credits in dB; None where ``single`` fails."""
+    before_db = search.score(single, score, search.placement)
+    if isinstance(before_db, Failed):
+        return None
+    ranked = [(before_db, _Best(single, before_db, before_db))]
+    for choice, credit in others:
+        db = None if choice is None else search.score(choice, score, search.placement)
+        if choice is not None and db is not None and not isinstance(db, Failed):
+            ranked.append((db + credit, _Best(choice, db, before_db)))
+    return max(ranked, key=lambda each: each[0])[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,23 +286,33 @@ def _scored(
     return score(CalibrationChoice(method).table(prepared, observed), placement)
 
 
-def _widened(
-    search: TableSearch, choice: CalibrationChoice, db: float, score: Score, stress_score: Score
-) -> tuple[float, CalibrationChoice, dict[str, Any]]:
-    """``choice`` with headroom for what variations of the samples overrun, where its price on the samples is small.
+@dataclass(frozen=True, eq=False)
+class _Widened:
+    """A choice with headroom for variations, or as it was.
+
+    Attributes:
+        choice: that one.
+        db: SQNR on the samples.
+        report: of what was found.
+    """
+
+    choice: CalibrationChoice
+    db: float
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _widened(search: TableSearch, best: _Best, score: Score, stress_score: Score) -> _Widened:
+    """The best choice with headroom for what variations of the samples overrun, where samples lose little by it.
 
     Tried are the ranges that are overrun by several shares. Variations must gain; of those tables the worse of both
     SQNRs decides, after an allowance of ``STRESS_ALLOWANCE_DB`` for variations, and samples may lose
     ``STRESS_PRICE_DB`` at most (:mod:`inlay.calibrate.policy`).
-
-    Returns:
-        SQNR on the samples in dB, the choice, and what was found, for the report.
     """
-    placement = search.placement
+    placement, choice, db = search.placement, best.choice, best.db
     varied = search.score(choice, stress_score, placement)
     if isinstance(varied, Failed):  # which says nothing about ranges
-        return db, choice, {}
-    best, before, tried = (db, varied, choice, 0), varied, {frozenset[str]()}
+        return _Widened(choice, db)
+    found, before, tried = (db, varied, choice, 0), varied, {frozenset[str]()}
     for share in policy.OVERRUNS:
         over = frozenset(search.overrun(choice, share))
         if over in tried:
@@ -263,11 +322,11 @@ def _widened(
         wide, wide_varied = (search.score(other, each, placement) for each in (score, stress_score))
         if isinstance(wide, Failed) or isinstance(wide_varied, Failed) or wide < db - policy.STRESS_PRICE_DB:
             continue
-        if wide_varied > best[1] and _counted(wide, wide_varied) > _counted(*best[:2]) + policy.MIN_GAIN_DB:
-            best = wide, wide_varied, other, len(over)
-    after, varied, chosen, count = best
-    found = {"widened": count, "varied_before_db": before, "varied_after_db": varied, "price_db": db - after}
-    return after, chosen, found
+        if wide_varied > found[1] and _counted(wide, wide_varied) > _counted(*found[:2]) + policy.MIN_GAIN_DB:
+            found = wide, wide_varied, other, len(over)
+    after, varied, chosen, count = found
+    report = {"widened": count, "varied_before_db": before, "varied_after_db": varied, "price_db": db - after}
+    return _Widened(chosen, after, report)
 
 
 def _counted(db: float, varied_db: float) -> float:

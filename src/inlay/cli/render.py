@@ -220,9 +220,10 @@ def _by_costs(done: Quantized) -> Iterator[str]:
     if how.failed:
         yield f"  THIS IS THE FLOAT MODEL: nothing in low precision ran in {tries}: {how.failed}."
     elif not how.kept:
+        spread = f" and {how.margin_db:.1f} dB for the spread between samples" if how.margin_db >= 0.05 else ""
         yield (
-            f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB in {tries}; inlay tune searches for "
-            "one, --min-sqnr lowers the bound."
+            f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB{spread} in {tries}; inlay tune "
+            "searches for one, --min-sqnr lowers the bound."
         )
     elif not done.quantizable:
         yield "  THIS IS THE FLOAT MODEL: the target runs none of its operators in 8 bits."

@@ -60,6 +60,8 @@ class Explorer:
             candidate: Candidate = candidates[k]
             if gains[k] < policy.LEAST_GAIN * best_ns or probed == policy.PROBES_PER_STEP:
                 break
+            if surrogate.bars.forbid(candidate.labels):
+                continue
             if solver.within_allowance(candidate.labels) and surrogate.trial(candidate.labels) is None:
                 solver.probe(candidate.labels)
                 probed += 1
@@ -70,10 +72,10 @@ class Explorer:
 
     def _solutions(self) -> Iterator[Candidate]:
         """Solutions under sampled costs (Thompson sampling), and under the expected ones."""
-        model, solver = self._surrogate.cost_model, self._surrogate.solver
+        surrogate, solver = self._surrogate, self._surrogate.solver
         for origin in (*["draw"] * policy.THOMPSON_DRAWS, "cut"):
-            problem = model.sampled_problem(self._rng) if origin == "draw" else model.expected_problem()
-            known = [self._surrogate.best]
+            problem = surrogate.sampled_problem(self._rng) if origin == "draw" else surrogate.expected_problem()
+            known = [surrogate.best]
             yield self._candidate(solver.solve(problem, corrections=policy.QUICK_CORRECTIONS, known=known), origin)
 
     def _moves(self, redraw: bool) -> list[Candidate]:
@@ -97,7 +99,7 @@ def predicted_front(surrogate: Surrogate) -> list[np.ndarray]:
     The allowed noise sweeps from that of the fastest labeling down to that of float.
     """
     solver = surrogate.solver
-    relaxed = LagrangianSolver(surrogate.cost_model.expected_problem(), [surrogate.best])
+    relaxed = LagrangianSolver(surrogate.expected_problem(), [surrogate.best])
     fastest = relaxed.unconstrained
     solver.probe(fastest)
     found = [fastest]

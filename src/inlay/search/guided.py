@@ -19,10 +19,11 @@ from functools import partial
 import numpy as np
 
 from inlay.search import policy
+from inlay.search.bars import between
 from inlay.search.base import Dialogue, Scripted, Strategy
 from inlay.search.exploration import Explorer, is_dominated, most_informative, predicted_front
 from inlay.search.surrogate import Surrogate
-from inlay.trial import Infeasible, Proposal, Trial, noise_of
+from inlay.trial import Failed, Infeasible, Proposal, Trial, noise_of
 from inlay.types import Placement, PortRewrite
 
 
@@ -39,6 +40,7 @@ class Guided(Scripted):
         self._graph = surrogate.graph
         self.surrogate = surrogate
         self._explorer = Explorer(surrogate, rng)
+        self._blames = policy.BLAMES
         self._likely: Sequence[np.ndarray] = ()  # labelings that may come next, the likeliest first
 
     @property
@@ -80,25 +82,48 @@ class Guided(Scripted):
         yield from self._front()
 
     def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
-        """Predict, ask, learn."""
+        """Predict, ask, learn; where the runtime refuses the model, also which unit it refuses."""
         labels = self._graph.fixed_point(labels)
+        trial = yield from self._asked(labels, origin, timed)
+        if isinstance(trial.outcome, Failed) and self._blames:
+            self._blames -= 1
+            yield from self._blame(labels)
+        return trial
+
+    def _asked(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
         prediction = self.surrogate.cost_model.predict(labels)
         trial = yield Proposal(self.surrogate.placement(labels), origin, timed=timed)
         self.surrogate.update(labels, trial, prediction)
         return trial
 
+    def _blame(self, failed: np.ndarray) -> Dialogue:
+        """Try models between one that failed and the one most like it that ran, and bar the unit that is to blame."""
+        surrogate = self.surrogate
+        search = between(failed, surrogate.nearest(failed), self._graph)
+        try:
+            labels = next(search)
+            while True:
+                trial = surrogate.trial(labels)
+                if trial is None:
+                    trial = yield from self._asked(labels, "between one that failed and one that ran")
+                labels = search.send(not isinstance(trial.outcome, Failed))
+        except StopIteration as ended:
+            if ended.value is not None:
+                unit, label = ended.value
+                surrogate.bars.add(unit, label, surrogate.ran)
+
     def _cuts(self) -> Dialogue:
         """Solve and try, until the solution is a labeling that was tried."""
         surrogate = self.surrogate
         if not (surrogate.allowance.active and surrogate.oracles.hurried()):  # what is outside the bound can wait
-            problem = surrogate.cost_model.expected_problem()
+            problem = surrogate.expected_problem()
             unconstrained = surrogate.solver.solve_unconstrained(problem, [surrogate.best])
             if surrogate.trial(unconstrained) is None:
                 yield from self._try(unconstrained, "cut without a bound", timed=True)
         others = infeasible = 0
         while others < policy.CUTS and infeasible <= policy.INFEASIBLE_CUTS:
             labels = surrogate.solve()
-            if surrogate.trial(labels) is not None:
+            if surrogate.trial(labels) is not None or surrogate.bars.forbid(labels):
                 break
             trial = yield from self._try(labels, f"cut {others + infeasible + 1}")
             if isinstance(trial.outcome, Infeasible):

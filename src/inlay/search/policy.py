@@ -18,6 +18,7 @@ weights of 8 bits alone gave 2.6x with one row (a decoder's step), 1.04x with 12
 
 CUTS = 3  # solutions not outside the bound that are tried; each corrects the model, and exploring solves again anyway
 INFEASIBLE_CUTS = 6  # solutions outside the bound before cutting is given up; each tightens the noise allowance
+BLAMES = 6  # models that the runtime refused of which it is found out why, each by a few others
 RETREATS = 6  # attempts at one accuracy, each with less noise than the last
 RETREAT_TIGHTENING = 0.7  # of the allowed noise (-1.5 dB), after an attempt that fell short
 FRONT_FIRST_POINTS = 3  # points of the front measured before exploring, which may use up the budget

@@ -12,15 +12,17 @@ import numpy as np
 
 from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import policy
+from inlay.search.bars import Bars
 from inlay.search.cost_model import CostModel, Prediction
 from inlay.search.cost_prior import CASES
 from inlay.search.edges import FLOAT
+from inlay.search.labeling import LabelingProblem
 from inlay.search.noise_model import NoiseAllowance
 from inlay.search.rewrite_choice import RewriteChoice, choose_rewrites
 from inlay.search.solver import Solver
 from inlay.search.unit_graph import UnitGraph
 from inlay.targets.base import KernelTime
-from inlay.trial import Measured, Trial
+from inlay.trial import Failed, Measured, Trial
 from inlay.types import Placement, PortRewrite
 
 _INTEGERS = frozenset({"int8", "uint8", "int4", "uint4"})
@@ -132,6 +134,7 @@ class Surrogate:
         allowance: how much noise is allowed.
         solver: solves for labelings within the allowance; holds the noise model.
         rewrites: selectable rewrites that make their operators faster.
+        bars: labels that a runtime refuses.
         best: the best labeling so far, which was measured in ``best_ns``.
         points: every measured model.
         predictions: made before measurements.
@@ -169,12 +172,14 @@ class Surrogate:
             oracles.patience,
         )
         self.rewrites = RewriteChoice()
+        self.bars = Bars(graph)
         self.best = np.zeros(len(graph.units), np.int8)
         self.best_ns = float("inf")
         self.points: list[Point] = []
         self.predictions: list[CheckedPrediction] = []
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._trials: dict[Placement, Trial] = {}
+        self._ran: list[np.ndarray] = []
 
     def placement(self, labels: np.ndarray) -> Placement:
         """The placement of a labeling and all that follows from it, with the faster rewrites."""
@@ -187,7 +192,28 @@ class Surrogate:
 
     def solve(self, maximum: float | None = None) -> np.ndarray:
         """The best labeling under the expected costs that keeps the allowance, or ``maximum`` noise in its place."""
-        return self.solver.solve(self.cost_model.expected_problem(), maximum, known=[self.best], exact=True)
+        return self.solver.solve(self.expected_problem(), maximum, known=[self.best], exact=True)
+
+    def expected_problem(self) -> LabelingProblem:
+        """The labeling problem under the expected costs, without labels that are barred."""
+        return self.bars.priced(self.cost_model.expected_problem())
+
+    def sampled_problem(self, rng: np.random.Generator) -> LabelingProblem:
+        """The same under costs drawn from what is known of them."""
+        return self.bars.priced(self.cost_model.sampled_problem(rng))
+
+    @property
+    def ran(self) -> Sequence[np.ndarray]:
+        """The labelings that the runtime did not refuse."""
+        return self._ran
+
+    def nearest(self, labels: np.ndarray) -> np.ndarray:
+        """The labeling that ran and differs from ``labels`` in fewest units; all float only where nothing else ran.
+
+        Float says little of what is refused: every step away from it is another label.
+        """
+        ran = [each for each in self._ran if each.any()] or [np.zeros(len(self.graph.units), np.int8)]
+        return min(ran, key=lambda each: int((each != labels).sum()))
 
     def solve_by_table(self) -> np.ndarray | None:
         """The best labeling by the processor's cost table alone that keeps the allowance; None without a table."""
@@ -224,6 +250,8 @@ class Surrogate:
         """
         labels = self.graph.propagate(labels)
         self._remember(labels, trial)
+        if not isinstance(trial.outcome, Failed):
+            self._ran.append(self.graph.fixed_point(labels))
         self.allowance.update(trial)
         if trial.accuracy is not None:
             self.solver.update(labels, trial.accuracy)

@@ -75,6 +75,7 @@ class ByCosts:
         models: that the target built altogether; that some were built again for their profiles is not counted.
         priced: there was a table; else profiles of what was built alone chose.
         kept: the bound holds on the scoring samples; else the file is the float model, as no try kept it.
+        margin_db: that the last try had to keep beyond the bound, by how much the samples differ.
         failed: why the tries do not run, where none of them does.
     """
 
@@ -87,6 +88,7 @@ class ByCosts:
     models: int = 0
     priced: bool = True
     kept: bool = True
+    margin_db: float = 0.0
     failed: str = ""
 
 
@@ -98,7 +100,7 @@ class _Built:
         choice: its placement, and what was expected of it.
         artifact: its file.
         accuracy: on the scoring samples; None without samples.
-        kept: whether it keeps the bound.
+        kept: whether it keeps the bound, and a margin for what differs between samples.
         failed: why it does not run.
     """
 
@@ -185,6 +187,8 @@ class _Race:
         self._bound_db, self._deadline = bound_db, deadline
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
+        bound = Bound(bound_db)
+        self._judge = Judge(one_shot.reference, one_shot.scored, bound, margin=bound_db is not None)
 
     def run(self) -> tuple[_Built, ByCosts]:
         """The fastest model that keeps the bound, and how it was found."""
@@ -208,7 +212,9 @@ class _Race:
         expected = [self._instant.expected(b.choice.labels) for b in (in_float, winner)]
         how = ByCosts("", expected[0] / expected[1], timed, rejected, self._bound_db, len(low), 1 + len(low))
         failed = low[0].failed if low and all(b.failed for b in low) else ""
-        return winner, replace(how, kept=bool(kept) or not low, failed=failed)
+        margins_db = [b.accuracy.margin_db for b in low if b.accuracy is not None]
+        last_db = margins_db[-1] if margins_db else 0.0
+        return winner, replace(how, kept=bool(kept) or not low, margin_db=last_db, failed=failed)
 
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:
         """What is worth a build besides what was built in low precision; None for nothing."""
@@ -232,20 +238,20 @@ class _Race:
                 accuracy = self._accuracy(artifact)
         except TargetError as error:
             return _Built(choice, artifact, None, False, str(error) or type(error).__name__)
-        kept = self._bound_db is None or accuracy is None or accuracy.sqnr_db >= self._bound_db
+        kept = accuracy is None or accuracy.feasible
         built = _Built(choice, artifact, accuracy, kept)
         if last:
             return built
         if self._timing:
             self._learn(built)
         if accuracy is not None and not kept:
-            self._instant.missed(choice.labels, accuracy.sqnr_db - _MARGIN_DB)
+            self._instant.missed(choice.labels, accuracy.sqnr_db - accuracy.margin_db - _MARGIN_DB)
         return built
 
     def _accuracy(self, artifact: Artifact) -> Accuracy | None:
         """On the scoring samples; None without samples. Raises TargetError where the model does not run."""
         outputs = self._worker.run(artifact, self._one_shot.feeds)
-        return self._one_shot.judge.judge(outputs) if self._one_shot.real else None
+        return self._judge.judge(outputs) if self._one_shot.real else None
 
     def _accuracy_in_float(self, built: _Built) -> Accuracy | None:
         """The same of the float model, without which there is nothing to deliver. Raises ModelError."""
