@@ -172,8 +172,7 @@ class Refusing(Bench):
     refused: tuple[int, ...] = (2, 5)
 
     def judge(self, proposal: Proposal) -> Trial:
-        labels = self.labels(proposal.placement)
-        if labels.any() and not labels[list(self.refused)].all():
+        if self.is_refused(proposal.placement):
             self.asked.append(proposal.placement)
             return Trial(proposal, Failed("compile", "refused"))
         return super().judge(proposal)
@@ -182,36 +181,32 @@ class Refusing(Bench):
         kept = [y for y in every(N) if not y.any() or y[list(self.refused)].all()]
         return max(self.base_ns / self.runtime.ns(y) for y in kept if self.made(y) <= self.bound)
 
-
-@pytest.mark.parametrize("seed", range(8))
-def test_what_a_runtime_refuses_is_found_out_and_avoided(seed: int) -> None:
-    noise = np.random.default_rng(seed).exponential(1.0, N + 1)
-    bench = Refusing(seed, noise, float(noise.sum() / 1.2))
-    bench.run()
-    assert bench.best >= 0.97 * bench.optimum()
-    failed = sum(is_refused(bench, p) for p in bench.asked)
-    assert failed <= 12, "it goes on to propose what is refused"
+    def is_refused(self, placement: Placement) -> bool:
+        labels = self.labels(placement)
+        return bool(labels.any() and not labels[list(self.refused)].all())
 
 
-def is_refused(bench: Refusing, placement: Placement) -> bool:
-    labels = bench.labels(placement)
-    return bool(labels.any() and not labels[list(bench.refused)].all())
+def among_refusals() -> tuple[list[float], int]:
+    """Of some landscapes, the best that was found over the optimum, and how often refused ones were proposed in all."""
+    found, refused = list[float](), 0
+    for seed in range(8):
+        noise = np.random.default_rng(seed).exponential(1.0, N + 1)
+        bench = Refusing(seed, noise, float(noise.sum() / 1.2))
+        bench.run()
+        found.append(bench.best / bench.optimum())
+        refused += sum(map(bench.is_refused, bench.asked))
+    return found, refused
 
 
-def test_without_what_is_learned_of_failures_a_search_proposes_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control."""
-
-    def failures(blames: int) -> int:
-        monkeypatch.setattr(policy, "BLAMES", blames)
-        total = 0
-        for seed in range(8):
-            noise = np.random.default_rng(seed).exponential(1.0, N + 1)
-            bench = Refusing(seed, noise, float(noise.sum() / 1.2))
-            bench.run()
-            total += sum(is_refused(bench, p) for p in bench.asked)
-        return total
-
-    assert failures(policy.BLAMES) < failures(0)
+def test_what_a_runtime_refuses_is_found_out_and_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control learns nothing of failures."""
+    found, refused = among_refusals()
+    assert np.mean(found) >= 0.98
+    assert min(found) >= 0.9
+    monkeypatch.setattr(policy, "BLAMES", 0)
+    control, often = among_refusals()
+    assert np.mean(control) < 0.98
+    assert refused < 0.7 * often
 
 
 class Coupled(Bench):

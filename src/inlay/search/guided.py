@@ -128,7 +128,7 @@ class Guided(Scripted):
             trial = yield from self._try(labels, f"cut {others + infeasible + 1}")
             if isinstance(trial.outcome, Infeasible):
                 infeasible += 1
-            else:
+            elif not (isinstance(trial.outcome, Failed) and self._blames):  # of which something was learned
                 others += 1
 
     def _explore(self) -> Dialogue:
