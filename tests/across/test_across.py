@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 import inlay
+from inlay.across import tune
 from inlay.across.labels import labelled
 from inlay.across.result import GIVEN, ONE, AcrossResult, Cell, regret
 from inlay.across.tune import tune_across
@@ -148,6 +149,24 @@ def test_auto_deploys_on_the_fastest_and_passes_over_what_cannot_win(save: SaveM
     data = json.loads((tmp_path / "out" / "result.json").read_text())
     assert data["deploy"] == "fast"
     assert data["target"]["options"]["scale"] == 1.0
+
+
+def test_auto_takes_a_file_made_for_another_target_where_it_is_faster(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run for the fastest target finds nothing, as where its time was too short."""
+    real = tune._one
+
+    def lame(session: Any, label: str, share_s: float) -> Any:
+        found, interrupted = real(session, label, share_s)
+        return ((session.given, "original") if label == "fast" else found), interrupted
+
+    monkeypatch.setattr(tune, "_one", lame)
+    specs = {"fast": null(1.0), "near": null(1.2)}
+    result = across(save(small_model()), tmp_path / "out", specs, others={})
+    assert (result.row, result.deployed) == ("near", "fast")
+    assert result.model_path.read_bytes() == (tmp_path / "out" / "near" / "model.onnx").read_bytes()
+    assert all(r.ratio.low > 1.0 for r in result.ratios)
 
 
 def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel, tmp_path: Path) -> None:

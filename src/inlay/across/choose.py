@@ -46,17 +46,25 @@ class Chosen:
 
 
 def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
-    """The fastest pair of target and file: what each run delivered, and the given model, on the run's own target."""
+    """The fastest pair of target and file: what each run delivered, and the given model, on every target.
+
+    A file may well be the fastest on a target that it was not made for, whose own run had too little time.
+    """
     given = comparison.session.given
-    files = {label: {GIVEN: given, label: file} for label, file in delivered.items()}
+    files = {label: {GIVEN: given, label: file, **delivered} for label, file in delivered.items()}
     table, readings = comparison.measure(files, verify=True)
     serving = {cell: ms for cell, each in table.items() if each.serves and (ms := each.latency_ms) is not None}
     if not serving:
         raise RunFailed("nothing keeps the bound on any target: " + _reasons(table))
-    best = min(serving, key=lambda cell: serving[cell])
+    usual = [cell for cell in table if cell[0] in (GIVEN, cell[1])]
+    best = min([c for c in serving if c in usual] or serving, key=lambda cell: serving[cell])
+    for cell in sorted(serving, key=lambda cell: serving[cell]):
+        if cell not in usual and readings.ratio(best, cell).shows_gain():
+            best = cell
+            break
     row, label = best
-    rivals = {c: Ratio(row, _named(*c), label, readings.ratio(c, best)) for c in serving if c != best}
-    notes = [f"{_named(*c)} is not for use: {why}" for c, each in table.items() if (why := each.reason)]
+    rivals = {c: Ratio(row, _named(*c), label, readings.ratio(c, best)) for c in serving if c != best and c in usual}
+    notes = [f"{_named(*c)} is not for use: {why}" for c in usual if (why := table[c].reason)]
     others = [(c, r) for c, r in rivals.items() if c[1] != label]
     runner_up = min(others, key=lambda each: serving[each[0]], default=None)
     if runner_up is not None and not runner_up[1].ratio.shows_gain():
@@ -98,7 +106,9 @@ def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Ch
 
 
 def _named(row: str, label: str) -> str:
-    return f"the given model on {label}" if row == GIVEN else label
+    if row == GIVEN:
+        return f"the given model on {label}"
+    return label if row == label else f"the file for {row} on {label}"
 
 
 def _reasons(table: Mapping[tuple[str, str], Cell]) -> str:
