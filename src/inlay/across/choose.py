@@ -69,7 +69,7 @@ def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> 
     runner_up = min(others, key=lambda each: serving[each[0]], default=None)
     if runner_up is not None and not runner_up[1].ratio.shows_gain():
         notes.append(f"{label} is not measurably faster than {_named(*runner_up[0])}")
-    file = given if row == GIVEN else delivered[label]
+    file = given if row == GIVEN else delivered[row]
     origin = "" if row != GIVEN else ORIGINAL
     return Chosen(row, label, origin, file, table, tuple(rivals.values()), readings.blocks, (*notes, *_busy(readings)))
 
