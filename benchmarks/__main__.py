@@ -48,17 +48,19 @@ OUT = Path(__file__).parent / "out"
 def run_quality(options: argparse.Namespace) -> None:
     """``quality.json`` and ``.md``."""
     settings = {"budget": options.budget, "bound": options.bound, "nncf": bool(options.nncf), "version": __version__}
+    if options.threads != 1:
+        settings["threads"] = options.threads
     names = subjects.chosen(options.models, options.only)
 
     def make(subject: subjects.Subject, work: Path) -> Row:
-        found = quality.row(subject, work, options.budget, options.bound, options.nncf)
+        found = quality.row(subject, work, options.budget, options.bound, options.nncf, options.threads)
         if options.keep is not None:
             (options.keep / subject.name).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(quality.delivered(work), options.keep / subject.name / "model.onnx")
         return found
 
     table = quality.table(collect("quality", names, options, make, settings), options.bound)
-    write_table(options.out, "quality", {"machine": facts(options.budget), **table}, render.quality)
+    write_table(options.out, "quality", {"machine": facts(options.budget, options.threads), **table}, render.quality)
 
 
 def run_instant(options: argparse.Namespace) -> None:
@@ -312,6 +314,7 @@ def main() -> int:
         metavar="PYTHON",
         help="a Python with NNCF, for most tables with peers",
     )
+    parser.add_argument("--threads", type=int, default=1, help="of the runtime in quality")
     parser.add_argument("--modelopt", metavar="PYTHON", help="a Python with ModelOpt, for imports and reasons")
     parser.add_argument(
         "--long", type=Path, metavar="DIR", help="results of tune by model's name, for the table instant"

@@ -17,6 +17,7 @@ import inlay
 from benchmarks import nncf_peer, paired, peer
 from benchmarks.subjects import Subject
 from inlay.space.recipe import Recipe
+from inlay.targets.base import TargetSpec
 
 BOUND_DB = 20.0
 BLOCKS, PROCESSES = 12, 2
@@ -38,7 +39,12 @@ NORMALIZED = "normalized"  # float, normalized by Inlay: not what anybody would 
 
 
 def row(
-    subject: Subject, folder: Path, budget: float, bound_db: float = BOUND_DB, nncf: str | None = None
+    subject: Subject,
+    folder: Path,
+    budget: float,
+    bound_db: float = BOUND_DB,
+    nncf: str | None = None,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Tune one model, and time what is delivered beside every anchor.
 
@@ -48,20 +54,23 @@ def row(
         budget: of the search, in seconds.
         bound_db: that the outputs keep.
         nncf: a Python that has NNCF and ``onnx``.
+        threads: of the runtime.
 
     Raises:
         InlayError: the model cannot be tuned.
     """
+    target = TargetSpec(paired.TARGET.name, {"threads": threads})
     result = inlay.tune(
         subject.model,
         out=delivered(folder).parent,
+        target=target,
         data=subject.samples,
         min_sqnr=bound_db,
         budget=budget,
         cost_db=False,
     )
     recipes: dict[str, Recipe | str] = {NORMALIZED: Recipe().set_global(None), **{name: name for name in RECIPES}}
-    made, notes = paired.quantized(subject, folder, recipes)
+    made, notes = paired.quantized(subject, folder, recipes, target)
     files = {"delivered": result.model_path, "given": subject.model, **made}
     for name, method in PEERS.items():
         theirs = peer.quantize(method, subject.model, subject.samples, folder / f"{name}.onnx")
@@ -75,11 +84,12 @@ def row(
         if not notes[NNCF]:
             files[NNCF] = path
     samples = paired.read(subject.samples, subject.model, 1)
-    readings = paired.measure(files, samples, BLOCKS, PROCESSES)
+    targets = dict.fromkeys(files, target)
+    readings = paired.measure(files, samples, BLOCKS, PROCESSES, targets=targets)
     notes.update({name: f"makes a model that does not work: {why}" for name, why in readings.failed.items()})
     notes = {name: note.replace(f"{folder}{os.sep}", "") for name, note in notes.items()}
     files = {name: path for name, path in files.items() if name not in readings.failed}
-    accuracy = paired.sqnr(files, subject.model, paired.read(subject.evaluation, subject.model, EVALUATION))
+    accuracy = paired.sqnr(files, subject.model, paired.read(subject.evaluation, subject.model, EVALUATION), targets)
     anchors = [anchor(name, readings, accuracy, notes, "given", bound_db) for name in (*ANCHORS, NORMALIZED)]
     best = fastest([a for a in anchors if a["name"] in ANCHORS])
     usual = fastest([a for a in anchors if a["name"] in USUAL])

@@ -33,8 +33,10 @@ def decibels(value: float) -> str:
 
 def machine(facts: Mapping[str, Any]) -> str:
     """One line on where the figures come from."""
+    count = facts.get("threads", 1)
+    threads = "one thread" if count == 1 else f"{count} threads"
     return (
-        f"Inlay {facts['inlay']}, ONNX Runtime {facts['onnxruntime']}, one thread, {facts['cpu']} ({facts['isa']}), "
+        f"Inlay {facts['inlay']}, ONNX Runtime {facts['onnxruntime']}, {threads}, {facts['cpu']} ({facts['isa']}), "
         f"{facts['cores']} cores; search budget {facts['budget_s']:.0f} s for each model."
     )
 

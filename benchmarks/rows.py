@@ -24,9 +24,9 @@ from inlay.version import __version__
 Row = dict[str, Any]
 
 
-def facts(budget: float) -> dict[str, Any]:
+def facts(budget: float, threads: int = 1) -> dict[str, Any]:
     """What the figures depend on."""
-    target = create(TargetSpec("ort-cpu", {"threads": 1})).fingerprint().facts
+    target = create(TargetSpec("ort-cpu", {"threads": threads})).fingerprint().facts
     known = {k: str(v) for k, v in target.items()}
     return {
         "inlay": __version__,
@@ -34,6 +34,7 @@ def facts(budget: float) -> dict[str, Any]:
         "cpu": known.get("cpu", platform.processor()),
         "isa": known.get("isa", platform.machine()),
         "cores": os.cpu_count(),
+        "threads": threads,
         "budget_s": budget,
         "target": known,
     }
