@@ -1,17 +1,22 @@
 """Does a run tell the truth? Whole runs of ``inlay.tune`` on a simulated machine whose every cost is known.
 
-    python -m benchmarks honesty [--runs 300] [--first-seed 100000] [--jobs 1]
+    python -m benchmarks honesty [--runs 300] [--jobs 1]
+    python -m benchmarks.honesty [--runs 300] [--first-seed 100000] [--jobs 1] [--ray] [--out DIR]
 
 Each run is a real one (search, races, confirmation in fresh workers) on the ``null`` target: 3 % noise on every
 reading, in half of the scenarios with one reading in ten half as slow again, and a clock that is part of the
 simulation, so that the default budget of 120 s means what it says for a model of 5 ms. Counted are: models delivered
 although no placement is any faster; effects that were found; and how often the reported interval covers the true
 ratio, over the runs that delivered something else than the given file (its ratio to itself is 1, in every run).
+
+With ``--ray`` the same runs measure on devices of a Ray cluster on this machine, which needs the extra ``ray``: only
+pauses move the clock there, and a run ends after :data:`MEASUREMENTS`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import json
@@ -30,6 +35,8 @@ from scipy.stats import binomtest
 
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, input_specs, random_samples
+from inlay.farm.cluster import LOCAL, cluster
+from inlay.farm.lab import measuring, resource_of
 from inlay.measure.in_process import Clock, simulated
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
@@ -47,6 +54,7 @@ from inlay.version import __version__
 
 NOISE = 0.03
 LATENCY_NS = 5e6  # of the simulated model
+MEASUREMENTS = 30  # of a run through Ray
 
 
 @dataclass(frozen=True)
@@ -180,25 +188,37 @@ def total(model: onnx.ModelProto, effect: float) -> float:
     return sum(k.ns for k in price(model, effect))
 
 
-def simulate(scenario: Scenario, seed: int, budget_s: float = DEFAULT_BUDGET_S) -> Outcome:
-    """One run. Its noise and its choices depend on ``seed`` only; ``budget_s`` is on the simulated clock."""
-    begun = time.perf_counter()
+def planted(scenario: Scenario, seed: int) -> tuple[float, float, TargetSpec]:
+    """The true gain of a run, the effect on prices that makes it, and the target with that."""
     low, high = np.log(scenario.gains)
     gain = float(np.exp(np.random.default_rng([seed, 17]).uniform(low, high)))
-    whole, shares = total(network(), 1.0), savings()
-    effect = (1.0 - 1.0 / gain) / shares["best"]
-    clock = Clock()
-    target = NullTarget(NOISE, scenario.burst, seed, effect, LATENCY_NS / whole, clock.sleep)
-    options = {"noise": NOISE, "burst": scenario.burst, "seed": seed, "effect": effect, "scale": target.scale}
-    config = TuneConfig(
-        target=TargetSpec("null", options), seed=seed, budget_s=budget_s, cost_db=False, methods=("minmax",)
-    )
-    with tempfile.TemporaryDirectory() as folder:
+    effect, scale = (1.0 - 1.0 / gain) / savings()["best"], LATENCY_NS / total(network(), 1.0)
+    options = {"noise": NOISE, "burst": scenario.burst, "seed": seed, "effect": effect, "scale": scale}
+    return gain, effect, TargetSpec("null", options)
+
+
+def simulate(scenario: Scenario, seed: int, budget_s: float | None = DEFAULT_BUDGET_S, ray: str = "") -> Outcome:
+    """One run. Its noise and its choices depend on ``seed`` only.
+
+    Args:
+        scenario: what is planted.
+        seed: of the run.
+        budget_s: on the simulated clock.
+        ray: address of a cluster that announces the run's target, in place of the simulated clock.
+    """
+    begun, shares, clock = time.perf_counter(), savings(), Clock()
+    gain, effect, spec = planted(scenario, seed)
+    config = TuneConfig(target=spec, seed=seed, budget_s=budget_s, cost_db=False, methods=("minmax",))
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        lab = simulated(NullTarget(**spec.options, advance_clock=clock.sleep), clock)  # type: ignore[arg-type]
+        if ray:
+            config = replace(config, budget_s=None, max_measurements=MEASUREMENTS)
+            far = stack.enter_context(measuring(ray, [spec], lambda line: None))
+            lab = replace(far, clock=clock, sleep=clock.sleep)  # pauses between blocks cost nothing
         path = Path(folder) / "model.onnx"
         onnx.save(network(), path)
-        result = tune(
-            TuneRequest(load(path), Path(folder) / "out", samples(seed), config, lab=simulated(target, clock))
-        )
+        result = tune(TuneRequest(load(path), Path(folder) / "out", samples(seed), config, lab=lab))
         delivered = onnx.load(result.model_path)
         given = path.read_bytes() == result.model_path.read_bytes()
     best = result.best
@@ -221,6 +241,13 @@ def simulate(scenario: Scenario, seed: int, budget_s: float = DEFAULT_BUDGET_S) 
             if isinstance(a.outcome, Measured) and a.name in shares
         ),
     )
+
+
+def through_ray(scenario: Scenario, seeds: Sequence[int]) -> list[Outcome]:
+    """A run for each seed, on a cluster of this machine that announces all of their targets."""
+    devices = {seed: resource_of(planted(scenario, seed)[2]) for seed in seeds}
+    with cluster(LOCAL, dict.fromkeys(devices.values(), 1.0)):
+        return [simulate(scenario, s, ray=f"auto#{device.rpartition(':')[2]}") for s, device in devices.items()]
 
 
 def run(scenario: Scenario, seeds: Sequence[int], jobs: int = 1) -> list[Outcome]:
@@ -297,19 +324,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--first-seed", type=int, default=100_000, help="tests use the seeds from 0 on")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--ray", action="store_true", help="measure through Ray, on this machine")
     parser.add_argument("--restart", action="store_true", help="forget the scenarios that are done")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     options = parser.parse_args(arguments)
     folder = options.out / "rows" / "honesty"
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"runs": options.runs, "first_seed": options.first_seed, "version": __version__}
+    if options.ray:
+        settings["ray"] = True
     rows, details = [], {}
     for number, scenario in enumerate(SCENARIOS):
         path = folder / f"{number}.json"
         done = None if options.restart or not path.exists() else json.loads(path.read_text(encoding="utf8"))
         if done is None or done["settings"] != settings:
             seeds = range(options.first_seed, options.first_seed + options.runs)
-            outcomes = run(scenario, seeds, options.jobs)
+            outcomes = through_ray(scenario, seeds) if options.ray else run(scenario, seeds, options.jobs)
             done = {"settings": settings, "row": summary(scenario, outcomes), "runs": [asdict(o) for o in outcomes]}
             path.write_text(json.dumps(done) + "\n", encoding="utf8")
         rows.append(done["row"])
