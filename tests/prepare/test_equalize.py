@@ -22,18 +22,24 @@ from inlay.testing import Builder
 from inlay.types import Placement
 
 ORT = capabilities_for("x86_64")
-WIDTH = 32
+WIDTH, OUTLIERS = 32, 8.0
 
 
-def dense(outlier: float = 30.0, turned: bool = False, twice: bool = False, reshaped: bool = False) -> onnx.ModelProto:
-    """A layer normalization with one large channel, and a product behind it; ``twice``: something else reads it too."""
+def dense(
+    outlier: float = 30.0,
+    turned: bool = False,
+    twice: bool = False,
+    reshaped: bool = False,
+    large: Sequence[int] = (3,),
+) -> onnx.ModelProto:
+    """A layer normalization with large channels, and a product behind it; ``twice``: something else reads it too."""
     b = Builder()
     scale = np.ones(WIDTH, np.float32)
-    scale[3] = outlier
+    scale[[*large]] = outlier
     norm = [b.input("x", (1, 8, WIDTH)), b.constant("scale", scale), b.constant("shift", np.zeros(WIDTH, np.float32))]
     value = normal = b.node("norm", "LayerNormalization", norm, axis=-1)
     weight = b.rng.standard_normal((WIDTH, 16)).astype(np.float32)
-    weight[3] /= outlier
+    weight[[*large]] /= outlier
     if turned or reshaped:
         value = b.node("matrix", "Reshape", [value, b.constant("sizes", np.array([-1, WIDTH], np.int64))])
     if turned:
@@ -120,6 +126,19 @@ def test_what_costs_time_must_gain_more(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(equalize, "_PAID_GAIN_DB", 100.0)
     assert find_scales(paid, ORT, feeds()) == {}
     assert find_scales(free, ORT, feeds()), "it costs nothing"
+
+
+def test_factors_that_low_precision_cannot_hold_are_not_written(tmp_path: Path) -> None:
+    """Where all is quantized, so are they; the controls are a target that leaves them in float, and no Mul at all."""
+    spread = dense(outlier=OUTLIERS, twice=True, large=range(0, WIDTH, 2))
+    plain = prepared_model(spread, tmp_path)
+    assert find_scales(plain, ORT, feeds()) == {}
+    operators = {name: rule for name, rule in ORT.rules.ops.items() if name != "Mul"}
+    float_mul = replace(ORT, rules=replace(ORT.rules, ops=operators))
+    assert find_scales(plain, float_mul, feeds())
+    (tmp_path / "free").mkdir()
+    free = prepared_model(dense(outlier=OUTLIERS, large=range(0, WIDTH, 2)), tmp_path / "free")
+    assert find_scales(free, ORT, feeds())
 
 
 def padded(seed: int) -> list[dict[str, np.ndarray]]:

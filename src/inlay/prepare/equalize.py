@@ -71,6 +71,20 @@ class _Input:
     products: tuple[str, ...]
     normalization: str = ""
 
+    @property
+    def multiplier(self) -> str:
+        """The name of the Mul that divides it by scales, where one is written."""
+        return f"{self.value}_equalize"
+
+    @property
+    def multiplied(self) -> tuple[Port, Port]:
+        """What that reads: the activation, and the factors."""
+        return Port(self.multiplier, 0), Port(self.multiplier, 1)
+
+    def read_by(self, graph: Graph) -> list[str]:
+        """The values that the products read."""
+        return [graph.value_of(Port(name, 0)) for name in self.products]
+
 
 def find_scales(
     prepared: PreparedModel,
@@ -280,17 +294,30 @@ def _that_help(
         return _worst_db(prepared.graph.float_outputs, padding.without_each(whole), got)
 
     def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
-        """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic."""
+        """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic.
+
+        The last one is static with the Mul nodes in low precision, as where all is: their factors, of which the least
+        are rounded to nothing, may cost more than evened channels gain.
+        """
         ranges = {}
         for each in inputs:
             evened = np.array(used.get(each.value, (1.0,)), np.float32)
-            known = [a / evened for a in arrays[each.value] if a.size]
-            low, high = min(float(a.min()) for a in known), max(float(a.max()) for a in known)
-            ranges.update({changed.graph.value_of(Port(name, 0)): Range(low, high) for name in each.products})
+            ranges.update(dict.fromkeys(each.read_by(changed.graph), _range([a / evened for a in arrays[each.value]])))
         rules = prepared.rules
         forms = [(rules.activation, rules.weight), (rules.activation, None)]
         forms += [(QType.DYNAMIC, rules.weight)] if _is_dynamic(prepared) else []
-        return np.array([db(changed, _products(inputs, *form), ranges) for form in forms])
+        found = [db(changed, _products(inputs, *form), ranges) for form in forms]
+        selectable = {unit.name for unit in changed.selectable}
+        low = [each for each in inputs if each.multiplier in selectable]
+        if not low:
+            return np.array([*found, found[0]])
+        for each in low:
+            factors = np.array([0.0, *(1.0 / np.array(used[each.value]))], np.float32)
+            given, constant = (changed.graph.value_of(port) for port in each.multiplied)
+            ranges.update({given: _range(arrays[each.value]), constant: _range([factors])})
+        ports = [(port, rules.activation) for each in low for port in each.multiplied]
+        whole_low = Placement([*_products(inputs, *forms[0]), *ports])
+        return np.array([*found, db(changed, whole_low, ranges)])
 
     found: dict[str, tuple[float, ...]] = {}
     found_db = of_forms(prepared, {})
@@ -306,6 +333,12 @@ def _that_help(
         if gained and db(changed, Placement()) >= _EXACT_DB:
             found, found_db = dict(tried), after_db
     return found
+
+
+def _range(arrays: Sequence[np.ndarray]) -> Range:
+    """Of all elements."""
+    known = [a for a in arrays if a.size]
+    return Range(min(float(a.min()) for a in known), max(float(a.max()) for a in known))
 
 
 def _is_dynamic(prepared: PreparedModel) -> bool:
@@ -359,7 +392,7 @@ def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales:
     value = nodes[first.node].inputs[first.slot]
     assert value is not None
     factors = add_constant(graph, f"{given.value}_factors", 1.0 / scales)
-    mul = ir.node("Mul", [value, factors], name=f"{given.value}_equalize")
+    mul = ir.node("Mul", [value, factors], name=given.multiplier)
     mul.outputs[0].name, mul.outputs[0].type, mul.outputs[0].shape = f"{given.value}_equalized", value.type, value.shape
     producer = value.producer()
     if producer is None:
