@@ -7,7 +7,7 @@ saves the device the work. So a wrong guess costs nothing but a builder's time, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from inlay.errors import InlayError
 from inlay.measure.ahead import Builders, Built
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.run.session import Session
+from inlay.targets.base import Artifact
 from inlay.types import Placement
 
 _LOOKED_AT = 3
@@ -29,6 +30,7 @@ class Ahead:
         candidates: writes models.
         feeds: that they run on: the selection samples.
         patience_s: seconds that one under way is waited for: about what the device itself would take.
+        judged: whether the model of a key was judged before, in this session or an earlier one.
 
     Attributes:
         used: models that the device did not have to build and run.
@@ -41,9 +43,11 @@ class Ahead:
         candidates: CandidateWriter,
         feeds: Sequence[Path],
         patience_s: Callable[[], float],
+        judged: Callable[[str], bool] = lambda key: False,
     ) -> None:
         self._builders, self._candidates, self._feeds, self._patience_s = builders, candidates, feeds, patience_s
-        self._under_way: dict[str, Future[Built]] = {}
+        self._judged = judged
+        self._under_way: dict[str, tuple[Artifact, Future[Built]]] = {}
         self._asked: set[str] = set()
         self.used = self.begun = 0
 
@@ -51,30 +55,35 @@ class Ahead:
         """Have builders begin with what is likely next, as far as they have nothing to do.
 
         Args:
-            now: key of the model that the device is about to build itself, or that was taken.
+            now: key of the model that the device is about to build itself, or that is taken.
             upcoming: so many placements that a strategy will probably propose, the likeliest first.
         """
         if self._builders is None:
             return
         self._asked.add(now)
-        free = self._builders.width - sum(not each.done() for each in self._under_way.values())
-        for placement in upcoming(_LOOKED_AT * self._builders.width) if free > 0 else ():
-            key = self._candidates.key(placement)
-            if key in self._asked or free <= 0:
-                continue
+        likely = {self._candidates.key(p): p for p in upcoming(_LOOKED_AT * self._builders.width)}
+        self._forget({now, *likely})
+        free = self._builders.width - sum(not each.done() for _, each in self._under_way.values())
+        for key in [k for k in likely if k not in self._asked and not self._judged(k)][: max(0, free)]:
+            self._asked.add(key)
             with contextlib.suppress(InlayError, OSError, ValueError):  # the search will find out, should it ask for it
-                artifact = self._candidates.write(placement)
-                self._asked.add(key)
-                self._under_way[key] = self._builders.build(artifact, self._feeds)
+                artifact = self._candidates.write(likely[key])
+                self._under_way[key] = artifact, self._builders.build(artifact, self._feeds)
                 self.begun += 1
-                free -= 1
+
+    def _forget(self, but: Collection[str]) -> None:
+        """Let go what was built and is not likely any more: outputs may be large."""
+        for key, (artifact, built) in list(self._under_way.items()):
+            if built.done() and key not in but:
+                del self._under_way[key]
+                artifact.path.unlink(missing_ok=True)
 
     def take(self, key: str) -> Built | None:
         """What a builder found out about a model; None where none did, or it takes too long."""
-        asked = self._under_way.pop(key, None)
         self._asked.add(key)
-        if asked is None:
+        if key not in self._under_way:
             return None
+        _, asked = self._under_way.pop(key)
         try:
             found = asked.result(self._patience_s())
         except Exception:  # of any kind, a time-out among them: the device finds out
@@ -89,7 +98,7 @@ class Ahead:
 
 @contextlib.contextmanager
 def building_ahead(session: Session, candidates: CandidateWriter, feeds: Sequence[Path]) -> Iterator[Ahead]:
-    """Builders, where the lab has some, while candidates are looked for; it is told how many they spared the device.
+    """Builders, where the lab has some, while candidates are looked for; how many they spared the device is reported.
 
     Args:
         session: of the run.
@@ -99,7 +108,13 @@ def building_ahead(session: Session, candidates: CandidateWriter, feeds: Sequenc
     folder = session.work / "ahead"
     folder.mkdir()
     with session.lab.builders(session.inputs.config.target, folder, session.limit_s) as builders:
-        ahead = Ahead(builders, candidates, feeds, lambda: session.costs.judge_s(len(feeds)))
+        ahead = Ahead(
+            builders,
+            candidates,
+            feeds,
+            lambda: session.costs.judge_s(len(feeds)),
+            lambda key: session.journal.trial(key) is not None,
+        )
         yield ahead
         if ahead.begun:
             session.progress.stage(str(ahead))
