@@ -83,6 +83,23 @@ def test_anchors_are_float_full_and_weighted_without_repetition() -> None:
     assert strategy.trials.keys() == {p.origin for p in asked}
 
 
+def test_where_products_hold_the_weights_they_come_before_everything(tmp_path: Path) -> None:
+    """The control is the convolutional model of the others."""
+    b = Builder()
+    value = b.node("first", "MatMul", [b.input("x", (1, 64, 32)), b.constant("w", b.rng.standard_normal((32, 32)))])
+    value = b.node("second", "MatMul", [b.node("gate", "Sigmoid", [value]), b.constant("v", np.ones((32, 8)))])
+    b.output(b.node("sum", "Add", [value, value]))
+    prepared = Workspace(b.model(), tmp_path).prepared
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules)
+    asked, guessed = list[str](), list[Placement]()
+    while (proposal := strategy.ask()) is not None:
+        assert [proposal.placement] == guessed or len(asked) not in (1, 2)
+        asked.append(proposal.origin)
+        guessed = [*strategy.upcoming(1)]
+        strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+    assert asked[:3] == ["float", "conv-matmul", "full-int8"]
+
+
 @pytest.mark.parametrize("spare", [True, False])
 def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, tmp_path: Path) -> None:
     b = Builder()

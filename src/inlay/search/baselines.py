@@ -20,10 +20,15 @@ FLOAT, FULL_INT8, CONV_MATMUL = "float", "full-int8", "conv-matmul"
 unit, and units with a weight only. A target's further precisions have an anchor each, by their names."""
 ORIGINAL = "original"
 """Name of the model as it was given, which every speed-up refers to."""
+_FIRST = (FLOAT, CONV_MATMUL)
+"""Anchors in order, where most weights are those of products; the others follow."""
 
 
 class Anchors(Scripted):
     """Float; every selectable unit; units with Conv, MatMul and Gemm only; each other precision; imported placements.
+
+    Where most weights are those of products, as in transformers, units with weights alone come before everything: what
+    else there is costs accuracy and gains little, and a short time may not suffice for both.
 
     Precisions that the target calls ``spare`` come last, and only where ``spare`` says that there is time: where they
     gain nothing, what they save in memory is no reason to judge fewer other placements. Where products have few rows,
@@ -49,6 +54,8 @@ class Anchors(Scripted):
         self._late = {name: (weight.element, weight.block or math.inf) for name, weight in weights.items()}
         self._spare = spare
         self._placements = anchor_placements(graph, units, rules, imported)
+        if _mostly_products(graph, units):
+            self._placements.sort(key=lambda each: _FIRST.index(each[0]) if each[0] in _FIRST else len(_FIRST))
 
     def _propose(self) -> Dialogue:
         late = [(name, placement) for name, placement in self._placements if name in self._late]
@@ -71,6 +78,15 @@ class Anchors(Scripted):
         speeds = {n: t.outcome.latency.speedup for n, t in self.trials.items() if isinstance(t.outcome, Measured)}
         best = max((speeds[n].value for n in speeds if self.trials[n].feasible), default=0.0)
         return any(speeds[n].high < best for n in larger if n in speeds)
+
+
+def _mostly_products(graph: Graph, units: Sequence[Unit]) -> bool:
+    """Whether most weights are in matrix products."""
+    sizes = Counter[bool]()
+    for unit in units:
+        for port in unit.weights:
+            sizes[unit.op_type in ("MatMul", "Gemm")] += graph.size(graph.value_of(port)) or 0
+    return sizes[True] > sizes[False]
 
 
 def _few_rows(graph: Graph, units: Sequence[Unit]) -> bool:
