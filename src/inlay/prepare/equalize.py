@@ -29,25 +29,22 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import Session
+from inlay.prepare.channel_scales import best_scales
 from inlay.prepare.model import PreparedModel, index
 from inlay.quant.accuracy import Outputs, sqnr_db
 from inlay.quant.emit import Emitter
 from inlay.quant.observers import Range
 from inlay.quant.positions import find_positions
-from inlay.quant.qparams import QParamsTable, dequantize, quantize, weight_params
+from inlay.quant.qparams import QParamsTable
 from inlay.space.recipe import Recipe
 from inlay.targets.base import Capabilities
 from inlay.types import Placement, Port, QType
 
-_EXPONENTS = (0.3, 0.5, 0.7, 0.85)  # the published choice is 0.5; the best one differs from model to model
 _FOLDED_GAIN = 0.9  # error in the products over that without, from which on it is done where it costs nothing,
 _WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
 _OUTPUT_GAIN_DB = 0.5  # least gain at the worst output: less is chance
-_ROWS = 48  # of each sample that products are formed of: some hundred rows rank the exponents as all do
-_COLUMNS = 256  # of each weight, which have scales of their own: errors of some rank the exponents as those of all do
 _SAMPLES = 4  # to choose on; half as many others judge
 _SEARCHING_SHARE = 0.6  # of the time, for looking for scales; the rest is for judging them
-_LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly always zero
 _PAID_GAIN_DB = 1.5  # ... where it costs Mul nodes: 21 of them take 3 % of a BERT with dynamic products, and gain 4
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
@@ -124,7 +121,7 @@ def find_scales(
                 found = session.run(feed)
                 for each in inputs:
                     arrays[each.value].append(positions.only(feed, each.value, found[each.value]))
-            best = ((i.value, _best(graph, i, arrays[i.value])) for i in inputs if searching.left)
+            best = ((i.value, _scales(graph, i, arrays[i.value])) for i in inputs if searching.left)
             scales = {value: scale for value, scale in best if scale is not None}
             if not scales:
                 return {} if searching.left else None
@@ -205,62 +202,9 @@ def _normalization(graph: Graph, value: str, readers: Sequence[Port]) -> str:
     return node.name if own and last else ""
 
 
-def _best(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[float, ...] | None:
-    """The scales that leave the least error in the products, if that is little enough."""
+def _scales(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[float, ...] | None:
     weights = [_weight(graph, graph.node(name)).astype(np.float32) for name in given.products]
-    flat = [a.reshape(-1, a.shape[-1]).astype(np.float32) for a in arrays if a.size]
-    if not flat or not all(np.isfinite(a).all() for a in flat):
-        return None
-    some = [w[:, np.linspace(0, w.shape[1] - 1, min(w.shape[1], _COLUMNS)).astype(int)] for w in weights]
-    samples = [_Sample.of(a, some) for a in flat]
-    largest = np.max([np.maximum(-s.low, s.high) for s in samples], axis=0)
-    rows = np.max([np.abs(w).max(axis=1) for w in weights], axis=0)
-    if not largest.max() > 0.0 or not rows.max() > 0.0:
-        return None
-    largest, rows = (np.maximum(x, _LEAST * x.max()) for x in (largest, rows))
-    tried = [np.ones_like(largest), *(_normalized(largest**a / rows ** (1.0 - a)) for a in _EXPONENTS)]
-    errors = [_error(samples, some, scales) for scales in tried]
-    best = int(np.argmin(errors))
-    allowed = _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN
-    return tuple(tried[best].tolist()) if errors[best] <= allowed * errors[0] else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """One sample of an activation: some of its rows, what the products make of them, and each channel's range."""
-
-    rows: np.ndarray
-    products: tuple[np.ndarray, ...]
-    low: np.ndarray
-    high: np.ndarray
-
-    @classmethod
-    def of(cls, array: np.ndarray, weights: Sequence[np.ndarray]) -> _Sample:
-        """From an activation of shape (rows, channels)."""
-        rows = array[np.linspace(0, len(array) - 1, min(len(array), _ROWS)).astype(int)]
-        low, high = np.minimum(array.min(axis=0), 0.0), np.maximum(array.max(axis=0), 0.0)
-        return cls(rows, tuple(rows @ w for w in weights), low, high)
-
-
-def _normalized(scales: np.ndarray) -> np.ndarray:
-    """With a geometric mean of 1, so that sizes stay what they were."""
-    return np.asarray(scales / np.exp(np.log(scales).mean()), np.float32)
-
-
-def _error(samples: Sequence[_Sample], weights: Sequence[np.ndarray], scales: np.ndarray) -> float:
-    """Energy of what 8 bits change in the products: a scale for each sample's ``x / s``, one per output for ``s W``."""
-    total, rounded = 0.0, []
-    for weight in weights:
-        scaled = weight * scales[:, None]
-        params = weight_params(scaled, 1, QType.INT8.qmax)
-        rounded.append(dequantize(quantize(scaled, params), params))
-    for sample in samples:
-        low, high = float((sample.low / scales).min()), float((sample.high / scales).max())
-        step = max((high - low) / QType.UINT8.qmax, float(np.finfo(np.float32).tiny))
-        grid = (np.rint((sample.rows / scales - low) / step) * step + low).astype(np.float32)
-        for weight, exact in zip(rounded, sample.products, strict=True):
-            total += float(np.square(grid @ weight - exact, dtype=np.float64).sum())
-    return total
+    return best_scales(weights, arrays, _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN)
 
 
 def _that_help(

@@ -56,14 +56,14 @@ def write_costs(fingerprint: Fingerprint, table: CostTable, folder: Path | None 
     return path
 
 
-def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = None) -> MachineCosts:
+def read_costs(target: Target, fingerprint: Fingerprint, folder: Path | None = None, own: bool = True) -> MachineCosts:
     """The table of this processor: measured here, or the one that ships for processors with the same instructions.
 
     A target may have a method ``shipped_costs()``: the path of such a table, or None. It is of the machine where the
-    command runs, so that it counts for no device of another.
+    command runs, so that it counts for no device of another. Without ``own`` what was measured here does not count.
     """
     path, warning = path_of(fingerprint, folder), ""
-    if path.exists():
+    if own and path.exists():
         try:
             table, facts = _load(path)
             if facts != dict(fingerprint.facts):

@@ -101,6 +101,7 @@ class GuidedSetup:
             hurried,
             prepared.selectable_rewrites,
             lambda: _SOLVING_SHARE * self.search_end().left,
+            self.evaluator.times_kernels,
         )
         least_db = config.bound.min_sqnr_db
         surrogate = Surrogate(
@@ -138,14 +139,12 @@ class GuidedSetup:
         return CostDatabase(self.fingerprint).read(set(CostParameters(unit_graph).signatures))
 
     def _priced(self, unit_graph: UnitGraph) -> np.ndarray:
-        """Costs by the table that was measured on this very target; empty without one."""
-        if not self.config.cost_db:
-            return np.zeros(0)
-        known = read_costs(create(self.config.target), self.fingerprint)
+        """Costs by the table that was measured on this very target, or that ships where a target gives no profiles."""
+        known = read_costs(create(self.config.target), self.fingerprint, own=self.config.cost_db)
         if known.warning:
             self.progress.stage(known.warning)
-        own = known.table if known.own else None
-        return np.zeros(0) if own is None else own.price(self.prepared.graph, CostParameters(unit_graph))
+        table = known.table if known.own or not self.evaluator.times_kernels else None
+        return np.zeros(0) if table is None else table.price(self.prepared.graph, CostParameters(unit_graph))
 
     def _sensitivity(self, probes: Probes) -> Sensitivity:
         if self.journal.fact(SENSITIVITY) is None:

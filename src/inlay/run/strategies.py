@@ -57,7 +57,7 @@ def compose(
 ) -> Strategies:
     """The strategies for a prepared model: ``anchors``, then by default ``guided``, then evolution of what it found.
 
-    Where there are no times of kernels, ``refine`` takes the place of ``guided``.
+    Where there are no times of kernels, ``refine`` follows ``guided``, which knows only what a table says.
     """
 
     def make_evolve() -> Evolve:
@@ -79,7 +79,7 @@ def compose(
     evolve = LazyStrategy("evolve", make_evolve)
     refine = Refine(prepared.selectable, prepared.label, anchors.trials, low_precision)
     after_anchors: dict[str, list[Strategy]] = {
-        "auto": [guided if evaluator.times_kernels else refine, evolve],
+        "auto": [guided, *(() if evaluator.times_kernels else (refine,)), evolve],
         "guided": [guided],
         "evolve": [evolve],
         "refine": [refine],

@@ -5,7 +5,8 @@
 2. *Cuts.* Profiles of the anchors give a cost model. Its optimal labeling is proposed; each trial corrects the model,
    until the optimum is a labeling that was tried. Where the accuracy bound rules something out, the noise of every
    source becomes a linear limit of the same problem, and each solution is probed before it is proposed.
-   Before them comes what the processor's cost table says alone, where there is one.
+   Before them comes what the processor's cost table says alone, where there is one. Where a target gives no profiles,
+   that table is the cost model, which trials correct as wholes.
 3. *Front.* Solving for other noise levels gives the Pareto front of latency and accuracy.
 4. *Exploration.* Thompson samples and neighborhood moves are proposed in the order of their expected improvement, until
    that drowns in the measurement noise.
@@ -69,7 +70,7 @@ class Guided(Scripted):
         surrogate = self.surrogate
         surrogate.choose_rewrites()
         surrogate.update_from_anchors()
-        if not surrogate.cost_model.profiled:
+        if not surrogate.knows_costs:
             return
         by_table = surrogate.solve_by_table()
         if by_table is not None and surrogate.trial(by_table) is None:
@@ -177,7 +178,7 @@ class Guided(Scripted):
 
     def _retreat(self, least_db: float) -> Dialogue:
         surrogate = self.surrogate
-        if not surrogate.cost_model.profiled:
+        if not surrogate.knows_costs:
             return
         maximum = noise_of(least_db)
         for _ in range(policy.RETREATS):

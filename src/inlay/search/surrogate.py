@@ -14,7 +14,7 @@ from inlay.quant.sensitivity import Powers, Sensitivity
 from inlay.search import policy
 from inlay.search.bars import Bars
 from inlay.search.cost_model import CostModel, Prediction
-from inlay.search.cost_prior import CASES
+from inlay.search.cost_prior import CASES, CostParameters
 from inlay.search.edges import FLOAT
 from inlay.search.labeling import LabelingProblem
 from inlay.search.noise_model import NoiseAllowance
@@ -79,6 +79,7 @@ class Oracles:
         hurried: whether the anchors took much of the time.
         rewrites: the selectable rewrites of the target, wherever they apply.
         patience: seconds that one integer program may take, beyond its own limit.
+        profiles: whether the target gives times of kernels at all.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
@@ -88,6 +89,7 @@ class Oracles:
     hurried: Callable[[], bool] = lambda: False
     rewrites: frozenset[PortRewrite] = frozenset()
     patience: Callable[[], float] = lambda: math.inf
+    profiles: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ class Surrogate:
         self._anchors = anchors
         self._chosen = chosen
         self._baseline_ns = baseline_ns
-        self.cost_model = CostModel(graph, known)
+        self.cost_model = CostModel(graph, known, None if oracles.profiles else self._at_pace(baseline_ns))
         self.allowance = NoiseAllowance(bound)
         self.solver = Solver(
             graph,
@@ -180,6 +182,19 @@ class Surrogate:
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._trials: dict[Placement, Trial] = {}
         self._ran: list[np.ndarray] = []
+
+    @property
+    def knows_costs(self) -> bool:
+        """Whether anything says what units cost: a profile, or where there are none, the processor's table."""
+        return self.cost_model.profiled or (not self.oracles.profiles and self._priced is not None)
+
+    def _at_pace(self, baseline_ns: float) -> np.ndarray | None:
+        """The table's costs, scaled so that all in float takes what the baseline does: the machine may be another."""
+        if self._priced is None:
+            return None
+        parameters = CostParameters(self.graph)
+        in_float = float(np.nansum(self._priced[parameters.paid(np.zeros(len(self.graph.units), np.int8))]))
+        return self._priced * (baseline_ns / in_float) if in_float > 0.0 else self._priced
 
     def placement(self, labels: np.ndarray) -> Placement:
         """The placement of a labeling and all that follows from it, with the faster rewrites."""

@@ -2,7 +2,8 @@
 
 The target gives small float models that hold its kernels in their usual surroundings. Each is prepared as any other
 model, written in several precisions, and timed in the worker: all of its forms in interleaved blocks, so that a busy
-moment hits all alike. Profiles divide these times among kernels, and the fits go to the table.
+moment hits all alike. Profiles divide these times among kernels, and the fits go to the table; where the target gives
+none, the models are as simple as their kernels, and their times alone tell (:mod:`.whole_models`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from inlay.model.graph import Graph
 from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.run.instant.whole_models import Total, kernel_readings
 from inlay.run.machine_costs import write_costs
 from inlay.search.baselines import anchor_units
 from inlay.search.cost_prior import CASES, CostParameters
@@ -92,12 +94,12 @@ def calibrate_machine(
     models: Sequence[onnx.ModelProto] = offered()
     deadline = NEVER if seconds is None else NEVER.within(seconds)
     readings: list[Reading] = []
+    totals: list[Total] = []
     failed: Counter[str] = Counter()
     done = 0
     with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
         worker.must_time()
-        if "profile" in worker.lacks:
-            raise UsageError(f"target {spec.name} gives no times of kernels here")
+        profiles = "profile" not in worker.lacks
         for number, proto in enumerate(models):
             if done and not deadline.left:
                 break
@@ -105,11 +107,16 @@ def calibrate_machine(
             work = Path(name) / str(number)
             work.mkdir()
             try:
-                readings += _readings(proto, Capabilities.of(target), worker, work, rng)
+                if profiles:
+                    readings += _readings(proto, Capabilities.of(target), worker, work, rng)
+                else:
+                    totals += _totals(proto, Capabilities.of(target), worker, work, rng)
                 done += 1
             except InlayError as error:
                 failed[str(error)] += 1
         fingerprint = worker.fingerprint
+    if totals:
+        readings = kernel_readings(totals)
     if not readings:
         raise TargetError(f"no kernel could be measured: {next(iter(failed), 'there are no models')}")
     table = fit_table(readings)
@@ -117,10 +124,27 @@ def calibrate_machine(
     return Calibrated(path, table, fingerprint, (done, len(models)), len(readings), dict(failed))
 
 
-def _readings(
+@dataclass(frozen=True, eq=False)
+class _Timed:
+    """A micro-model in all of its forms.
+
+    Attributes:
+        graph: of the prepared model.
+        parameters: what has a cost in it.
+        forms: labels, placement and file of each form that the target builds.
+        ns: nanoseconds of each.
+    """
+
+    graph: Graph
+    parameters: CostParameters
+    forms: Sequence[tuple[np.ndarray, Placement, Artifact]]
+    ns: Sequence[float]
+
+
+def _timed(
     proto: onnx.ModelProto, target: Capabilities, worker: Worker, work: Path, rng: np.random.Generator
-) -> list[Reading]:
-    """Readings of each kernel of one micro-model in all of its forms. Raises InlayError."""
+) -> tuple[_Timed, Path]:
+    """A micro-model timed in all of its forms, and the file of its inputs. Raises InlayError."""
     path = work / "micro.onnx"
     onnx.save(proto, path)
     file = load(path)
@@ -135,18 +159,39 @@ def _readings(
     graph = build_unit_graph(prepared.graph, prepared.units)
     forms = [(labels, placement, writer.write(placement)) for labels, placement in _placements(prepared, graph)]
     ran = [form for form in forms if _builds(worker, form[2])]
-    artifacts = [artifact for _, _, artifact in ran]
-    timing = worker.time(artifacts, feed, _BLOCKS, _SLOT_NS, int(rng.integers(2**31)))
-    times = np.median(timing.own_ns, axis=0)
-    profiles = [worker.profile(artifact, feed, _PROFILE_REPEATS) for artifact in artifacts]
-    for artifact in artifacts:
+    timing = worker.time([artifact for _, _, artifact in ran], feed, _BLOCKS, _SLOT_NS, int(rng.integers(2**31)))
+    times = np.median(timing.own_ns, axis=0).tolist()
+    return _Timed(prepared.graph, CostParameters(graph), ran, times), feed
+
+
+def _totals(
+    proto: onnx.ModelProto, target: Capabilities, worker: Worker, work: Path, rng: np.random.Generator
+) -> list[Total]:
+    """What one micro-model holds and takes, in each of its forms. Raises InlayError."""
+    timed, _ = _timed(proto, target, worker, work, rng)
+    found, units = workloads(timed.graph, timed.parameters), timed.parameters.graph
+    totals = []
+    for (labels, _, artifact), ns in zip(timed.forms, timed.ns, strict=True):
         worker.drop(artifact)
-    parameters = CostParameters(graph)
-    found = workloads(prepared.graph, parameters)
+        paid = timed.parameters.paid(units.propagate(labels))
+        totals.append(Total([found[at] for at in paid.tolist()], ns))
+    return totals
+
+
+def _readings(
+    proto: onnx.ModelProto, target: Capabilities, worker: Worker, work: Path, rng: np.random.Generator
+) -> list[Reading]:
+    """Readings of each kernel of one micro-model in all of its forms. Raises InlayError."""
+    timed, feed = _timed(proto, target, worker, work, rng)
+    parameters, graph = timed.parameters, timed.parameters.graph
+    profiles = [worker.profile(artifact, feed, _PROFILE_REPEATS) for _, _, artifact in timed.forms]
+    for _, _, artifact in timed.forms:
+        worker.drop(artifact)
+    found = workloads(timed.graph, parameters)
     readings = []
-    for (labels, placement, _), kernels, ns in zip(ran, profiles, times.tolist(), strict=True):
+    for (labels, placement, _), kernels, ns in zip(timed.forms, profiles, timed.ns, strict=True):
         states = {graph.index[r.port.node]: r for r in placement.rewrites}
-        for at, cost in _costs(prepared.graph, parameters, labels, kernels, ns).items():
+        for at, cost in _costs(timed.graph, parameters, labels, kernels, ns).items():
             work_there, state = found[at]
             unit = at // CASES
             if at < parameters.first_edge and unit in states:

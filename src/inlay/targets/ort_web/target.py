@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inlay.errors import UsageError
@@ -16,9 +17,13 @@ from inlay.targets.ort_web.install import HERE, node, packages, version
 from inlay.targets.ort_web.install import install as _install
 
 if TYPE_CHECKING:
+    import onnx
+
     from inlay.model.normalize import FloatRewrite
     from inlay.space.rules import Rules
 
+_COSTS = Path(__file__).parent / "costs.json"
+"""A cost table, as ``inlay calibrate-machine`` wrote it."""
 _LIMIT_S = 600.0  # seconds that one request may take
 _MACHINE = "wasm32"  # neither x86 nor Arm: no kernel of the CPU's own, and no sums that saturate
 
@@ -81,6 +86,16 @@ class OrtWebTarget:
     def compile(self, model: Artifact) -> CommandExecutable:
         """Have a Node process of its own build the model. Raises CompileFailed, UsageError."""
         return CommandExecutable(model, self._program, self._description)
+
+    def micro_models(self) -> list[onnx.ModelProto]:
+        """All of :mod:`~inlay.targets.ort_web.micro_models`."""
+        from inlay.targets.ort_web.micro_models import micro_models
+
+        return micro_models()
+
+    def shipped_costs(self) -> Path | None:
+        """What kernels cost in one thread; how they compare depends little on the processor beneath WebAssembly."""
+        return _COSTS if self.threads == 1 and _COSTS.exists() else None
 
     @cached_property
     def _program(self) -> Program:
