@@ -87,7 +87,7 @@ def micro_models() -> list[onnx.ModelProto]:
         found += [conv(c, r, 3, length, c) for c, r in ((16, 112), (64, 56), (192, 28), (384, 14))]
         found += [conv(c, r, 5, length, c) for c, r in ((96, 28), (240, 14))]
         found += [product(rows, width, length) for rows, width in ((1, 256), (1, 1024), (32, 256), (128, 384))]
-        for c, r in ((16, 56), (64, 56), (256, 14)):
+        for c, r in ((16, 56), (64, 56), (24, 28), (256, 14)):
             found += [plain(kind, c, r, length, [""]) for kind in ("Add", "Mul")]
             found += [plain(kind, c, r, length) for kind in ("Sigmoid", "LeakyRelu", "Relu")]
             found += [plain(kind, c, r, length, **POOL) for kind in ("MaxPool", "AveragePool")]
