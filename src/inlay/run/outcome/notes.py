@@ -27,7 +27,7 @@ _PREFIXES = re.compile(r"^(QLinear|Fused|Nhwc|Q(?=Gemm))")
 _INTEGER = re.compile(r"^(QLinear|QGemm|QAttention|DynamicQuantize(?!Linear$))|Integer$|IntegerToFloat$")
 _LACKING: Mapping[Lack, str] = {
     "accuracy": "the target gives no outputs: accuracy is that of the same file on the numeric reference",
-    "profile": "the target gives no times of kernels: the search went by whole models, and by a cost table where there is one",
+    "profile": "the target gives no times of kernels: the search went by whole models and a cost table, if any",
     "memory": "the target does not tell how much memory a session takes",
 }
 PROFILES_COMPARED = 20
