@@ -31,18 +31,23 @@ CALL_NS = 20_000.0
 SIZES = (1e3, 4e3, 1e4, 3e4, 7e4, 2e5)
 
 
-def chains() -> list[Total]:
-    """Chains of one operator in float, and quantized, with a value that is converted at each end."""
+def chains(mixed: bool = False) -> list[Total]:
+    """Chains of one operator in float, and quantized, with a value that is converted at each end.
+
+    ``mixed``: some of one operator write four times as much as they read, and others a quarter.
+    """
     found = []
-    for kind, size, length in itertools.product(("Conv", "Add"), SIZES, (1, 5)):
+    ratios = (1.0, 4.0, 0.25) if mixed else (1.0,)
+    for kind, size, length, ratio in itertools.product(("Conv", "Add"), SIZES, (1, 5), ratios):
+        if length > 1 and ratio != 1.0:
+            continue
         products = 40.0 * size if kind == "Conv" else 0.0
         generic = "compute" if products else "elements"
-        unit = Workload((f"{kind} behind {kind}", kind, generic), products, 2.0 * size, 500.0)
-        value = Workload((f"value {kind}>{kind}", "value"), moved=size)
+        unit = Workload((f"{kind} behind {kind}", kind, generic), products, (1.0 + ratio) * size, 500.0)
+        read, written = (Workload((f"value {kind}>{kind}", "value"), moved=n) for n in (size, ratio * size))
         for state in ("float", "low"):
-            parts = [(unit, state if number else f"{state} behind other"[: len(state)]) for number in range(length)]
-            parts += [(value, state)] * (length - 1)
-            parts += [(value, "quantize"), (value, "dequantize")] if state == "low" else []
+            parts = [(unit, state)] * length + [(read, state)] * (length - 1)
+            parts += [(read, "quantize"), (written, "dequantize")] if state == "low" else []
             found.append(Total(parts, CALL_NS + sum(true_ns(work, s) for work, s in parts)))
     return found
 
@@ -66,6 +71,14 @@ def test_planted_costs_are_found_in_totals() -> None:
     for size in SIZES:
         value, both = Workload(("value",), moved=size), ("quantize", "dequantize")
         assert found(value, *both) == pytest.approx(sum(true_ns(value, s) for s in both), rel=0.1, abs=1000.0)
+
+
+def test_where_sizes_differ_conversions_are_told_apart() -> None:
+    table = fit_table(kernel_readings(chains(mixed=True)))
+    for size in SIZES:
+        value = Workload(("value",), moved=size)
+        for state in ("quantize", "dequantize"):
+            assert table.ns(value, state) == pytest.approx(true_ns(value, state), rel=0.1, abs=1000.0)
 
 
 def test_noise_in_totals_is_no_noise_in_rates() -> None:

@@ -1,7 +1,8 @@
 """Small models whose times as a whole tell what this runtime's kernels cost: it gives no profiles.
 
 Each is a chain of one operator: of one, where what happens at the ends of integers counts most, and of several, where
-the operator does. The shapes are those of common networks for small devices.
+the operator does. Some convolutions read more than they write, and others less: so what goes into integers can be told
+from what comes out. The shapes are those of common networks for small devices.
 """
 
 from __future__ import annotations
@@ -26,12 +27,20 @@ class Chain:
 
     Args:
         name: of the model.
-        shape: of input and output.
+        shape: of its input.
         length: how often.
         step: makes one operator: given the chain, to which it adds constants.
+        written: shape of its output, where that is another.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], length: int, step: Callable[[Chain], Step]) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[int],
+        length: int,
+        step: Callable[[Chain], Step],
+        written: Sequence[int] | None = None,
+    ) -> None:
         self._rng = np.random.default_rng(0)  # weights do not change what a kernel takes
         self._constants: list[onnx.TensorProto] = []
         last, nodes = "input", list[onnx.NodeProto]()
@@ -40,7 +49,8 @@ class Chain:
             inputs = [last, *(each or last for each in others)]
             last = f"value_{number}"
             nodes.append(helper.make_node(kind, inputs, [last], f"node_{number}", **attributes))
-        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("input", last)]
+        shapes = (("input", shape), (last, written or shape))
+        ends = [helper.make_tensor_value_info(value, TensorProto.FLOAT, size) for value, size in shapes]
         graph = helper.make_graph(nodes, name, ends[:1], ends[1:], self._constants)
         self.model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=9)
 
@@ -64,6 +74,13 @@ def conv(channels: int, rows: int, window: int, length: int, group: int = 1) -> 
     return Chain(name, (1, channels, rows, rows), length, step).model
 
 
+def mixing(read: int, write: int, rows: int) -> onnx.ModelProto:
+    """One 1x1 convolution between different numbers of channels."""
+    name = f"Conv 1x1, {read} to {write} channels, {rows}x{rows}"
+    shapes = [(1, channels, rows, rows) for channels in (read, write)]
+    return Chain(name, shapes[0], 1, lambda c: ("Conv", [c.weight(write, read, 1, 1)], {}), shapes[1]).model
+
+
 def product(rows: int, width: int, length: int) -> onnx.ModelProto:
     """Matrix products with a constant."""
     name = f"MatMul, {rows} row{'s' * (rows > 1)} of {width}"
@@ -81,6 +98,8 @@ def plain(
 def micro_models() -> list[onnx.ModelProto]:
     """All of them: those that share an operator differ in size, so that what a call takes can be told from the rest."""
     found: list[onnx.ModelProto] = []
+    for few, many, rows in ((8, 48, 56), (16, 96, 56), (32, 192, 28), (64, 384, 14)):
+        found += [mixing(few, many, rows), mixing(many, few, rows)]
     for length in _LENGTHS:
         found += [conv(c, r, 3, length) for c, r in ((16, 56), (32, 28), (64, 28), (128, 14))]
         found += [conv(c, r, 1, length) for c, r in ((16, 112), (32, 56), (96, 28), (256, 14), (512, 7))]
