@@ -100,6 +100,20 @@ def test_where_products_hold_the_weights_they_come_before_everything(tmp_path: P
     assert asked[:3] == ["float", "conv-matmul", "full-int8"]
 
 
+def test_what_is_expected_to_be_fast_comes_first_behind_float() -> None:
+    for expected, order in (
+        ({}, ["float", "full-int8", "conv-matmul"]),
+        ({"full-int8": 3.0, "conv-matmul": 2.0, "float": 4.0}, ["float", "conv-matmul", "full-int8"]),
+        ({"conv-matmul": 9.0}, ["float", "conv-matmul", "full-int8"]),
+    ):
+        strategy, asked = anchors(), list[str]()
+        strategy.expect(expected)
+        while (proposal := strategy.ask()) is not None:
+            asked.append(proposal.origin)
+            strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+        assert asked == order
+
+
 @pytest.mark.parametrize("spare", [True, False])
 def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, tmp_path: Path) -> None:
     b = Builder()

@@ -224,6 +224,7 @@ def _set_up(session: Session, given: Given, model: _Calibrated, ahead: Ahead) ->
     given_placements = (*imported.placements, *patterns.anchors(session.stage))
     anchors = Anchors(prepared.graph, prepared.units, prepared.rules, given_placements, budget.spare)
     strategy = guided.strategy(anchors, budget.hurried)
+    anchors.expect(strategy.surrogate.expected_anchors)
     strategies = compose(prepared, imported, config, evaluator, anchors, strategy, patterns)
     return _SearchSetup(feed, ahead, meter, evaluator, budget, time, guided, patterns, strategies)
 

@@ -188,6 +188,14 @@ class Surrogate:
         """Whether anything says what units cost: a profile, or where there are none, the processor's table."""
         return self.cost_model.profiled or (not self.oracles.profiles and self._priced is not None)
 
+    @property
+    def expected_anchors(self) -> Mapping[str, float]:
+        """Nanoseconds of each anchor by the table, where that is the cost model; none elsewhere."""
+        if self.oracles.profiles or self._priced is None:
+            return {}
+        labels = {name: self.graph.labels(units) for name, units in self._chosen.items()}
+        return {name: self.cost_model.predict(each).mean for name, each in labels.items()}
+
     def _at_pace(self, baseline_ns: float) -> np.ndarray | None:
         """The table's costs, scaled so that all in float takes what the baseline does: the machine may be another."""
         if self._priced is None:
