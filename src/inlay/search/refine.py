@@ -7,7 +7,9 @@ single units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
 
 from inlay.quant.group_split import Group, GroupQueue
 from inlay.search.base import Dialogue, Scripted
@@ -48,11 +50,11 @@ class Refine(Scripted):
         self._label = label
         self._anchors = anchors
         self._chosen = chosen
-        self._likely: Sequence[frozenset[str]] = ()  # what comes next if nothing is accepted meanwhile
+        self._likely: Callable[[], Iterable[frozenset[str]]] = tuple  # what comes next if nothing is accepted meanwhile
 
     def upcoming(self, count: int) -> list[Placement]:
         """What comes next if nothing is accepted meanwhile."""
-        return [self._label(units) for units in self._likely[:count]]
+        return [self._label(units) for units in islice(self._likely(), count)]
 
     def _propose(self) -> Dialogue:
         best, units = self._best_feasible()
@@ -88,7 +90,7 @@ class Refine(Scripted):
             if len(group.members) > 1:
                 parts = group.split()
                 for number, part in enumerate(parts, 1):
-                    self._likely = [units - set(other) for other in parts[number:]]
+                    self._likely = partial(list, [units - set(other) for other in parts[number:]])
                     answer = yield Proposal(self._label(units - set(part)), f"probe: {describe_units(part)} in float")
                     if answer.feasible:
                         return units - set(part), answer
@@ -96,7 +98,7 @@ class Refine(Scripted):
                 continue
             units = units - set(group.members)
             floated += 1
-            self._likely = ()
+            self._likely = tuple
             answer = yield Proposal(self._label(units), f"repair: {floated} units in float")
             if answer.feasible:
                 return units, answer
@@ -108,10 +110,9 @@ class Refine(Scripted):
         size = (len(self._order) + 1) // 2
         while size >= max(1, int(len(self._order) * _MIN_SEGMENT_SHARE)):
             for start in range(0, len(self._order), size):
-                both = self._flips(units, start, start + size, size)
+                both = list(self._flips(units, start, start + size, size))
                 for number, (flipped, origin) in enumerate(both, 1):
-                    others = (*both[number:], *self._flips(units, start + size, len(self._order), size))
-                    self._likely = [each for each, _ in others]
+                    self._likely = partial(self._later, both[number:], units, start + size, size)
                     answer = yield Proposal(self._label(flipped), origin)
                     if answer.accepted:
                         units = flipped
@@ -119,15 +120,20 @@ class Refine(Scripted):
                 return
             size //= 2
 
-    def _flips(self, units: frozenset[str], begin: int, end: int, size: int) -> list[tuple[frozenset[str], str]]:
+    def _later(
+        self, rest: Sequence[tuple[frozenset[str], str]], units: frozenset[str], begin: int, size: int
+    ) -> Iterator[frozenset[str]]:
+        """The rest of a segment's flips, and those of the segments behind it: made only where somebody asks."""
+        for flipped, _ in chain(rest, self._flips(units, begin, len(self._order), size)):
+            yield flipped
+
+    def _flips(self, units: frozenset[str], begin: int, end: int, size: int) -> Iterator[tuple[frozenset[str], str]]:
         """Both ways of each segment between two places of the order, as far as they change anything."""
-        found = []
         for start in range(begin, end, size):
             segment = frozenset(self._order[start : start + size])
             for flipped, verb in ((units - segment, "to float"), (units | segment, "to low precision")):
                 if flipped != units:
-                    found.append((flipped, f"flip: {describe_units(sorted(segment))} {verb}"))
-        return found
+                    yield flipped, f"flip: {describe_units(sorted(segment))} {verb}"
 
 
 def _noise(trial: Trial) -> float:

@@ -139,6 +139,7 @@ class Surrogate:
         bars: labels that a runtime refuses.
         best: the best labeling so far, which was measured in ``best_ns``.
         points: every measured model.
+        ran: labelings that the runtime did not refuse.
         predictions: made before measurements.
         disagreements: units that did not run as labeled, by name and label.
     """
@@ -181,7 +182,7 @@ class Surrogate:
         self.predictions: list[CheckedPrediction] = []
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._trials: dict[Placement, Trial] = {}
-        self._ran: list[np.ndarray] = []
+        self.ran: list[np.ndarray] = []
 
     @property
     def knows_costs(self) -> bool:
@@ -225,17 +226,12 @@ class Surrogate:
         """The same under costs drawn from what is known of them."""
         return self.bars.priced(self.cost_model.sampled_problem(rng))
 
-    @property
-    def ran(self) -> Sequence[np.ndarray]:
-        """The labelings that the runtime did not refuse."""
-        return self._ran
-
     def nearest(self, labels: np.ndarray) -> np.ndarray:
         """The labeling that ran and differs from ``labels`` in fewest units; all float only where nothing else ran.
 
         Float says little of what is refused: every step away from it is another label.
         """
-        ran = [each for each in self._ran if each.any()] or [np.zeros(len(self.graph.units), np.int8)]
+        ran = [each for each in self.ran if each.any()] or [np.zeros(len(self.graph.units), np.int8)]
         return min(ran, key=lambda each: int((each != labels).sum()))
 
     def solve_by_table(self) -> np.ndarray | None:
@@ -274,7 +270,7 @@ class Surrogate:
         labels = self.graph.propagate(labels)
         self._remember(labels, trial)
         if not isinstance(trial.outcome, Failed):
-            self._ran.append(self.graph.fixed_point(labels))
+            self.ran.append(self.graph.fixed_point(labels))
         self.allowance.update(trial)
         if trial.accuracy is not None:
             self.solver.update(labels, trial.accuracy)
