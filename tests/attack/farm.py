@@ -167,19 +167,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="every attack follows from it and its number (default 0)")
 
 
-def run(given: argparse.Namespace) -> int:
-    """Attack, and print what broke. Returns 1 where something did."""
+def cluster_kind(real: bool) -> type[Cluster] | type[RayCluster] | None:
+    """The cluster that commands join from now on: Ray's, or the stand-in's; None, and a line, where neither can be."""
     if sys.platform != "linux":
         print("processes are found through /proc: this needs Linux")
-        return 2
-    if not given.real:
+        return None
+    if not real:
         modules: dict[str, Any] = sys.modules
         modules["ray"] = stand_in  # commands are forks of this process
+    return RayCluster if real else Cluster
+
+
+def run(given: argparse.Namespace) -> int:
+    """Attack, and print what broke. Returns 1 where something did."""
+    kind = cluster_kind(given.real)
+    if kind is None:
+        return 2
     broken: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="farm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        kind = RayCluster if given.real else Cluster
         with kind(folder / "cluster") as cluster:
             ground = FarmGround(folder, cluster)
             for number in range(given.first, given.first + given.count):

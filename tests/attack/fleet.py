@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,8 +24,7 @@ from benchmarks import subjects
 
 from inlay.fleet import policy
 from inlay.testing import random_feed, small_model
-from tests.attack import stand_in
-from tests.attack.farm import VICTIMS, Cluster
+from tests.attack.farm import VICTIMS, Cluster, cluster_kind
 from tests.attack.kills import Command, Ended, outputs, trials, wait_for_none
 from tests.attack.ray_nodes import RayCluster
 
@@ -135,19 +133,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Attack, and print what broke. Returns 1 where something did."""
-    if sys.platform != "linux":
-        print("processes are found through /proc: this needs Linux")
+    kind = cluster_kind(given.real)
+    if kind is None:
         return 2
-    if not given.real:
-        modules: dict[str, Any] = sys.modules
-        modules["ray"] = stand_in  # commands are forks of this process
     policy.FIRST_SLICE_S = _SLICE_S
     hits, broken = Counter[str](), list[str]()
     with tempfile.TemporaryDirectory(prefix="farm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         made = [subjects.make(each, subjects.default_models(), folder / each) for each in given.names]
         models = [(each.model, each.samples) for each in made] or small_models(folder)
-        kind = RayCluster if given.real else Cluster
         with kind(folder / "cluster") as cluster:
             ground = FleetGround(folder, cluster, models)
             print(f"{len(models)} models, undisturbed without Ray: {ground.seconds:.0f} s", flush=True)
