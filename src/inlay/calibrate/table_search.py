@@ -176,7 +176,10 @@ class TableSearch:
         prepared, graph = self.prepared, self.prepared.graph
         table = self.table(self.method, means)
         begun = self.clock()
-        probe = NoiseProbe(prepared.probe_base, prepared.store, graph, prepared.units, prepared.rules, table)
+        # units are left out by the noise of their activations: the weights, in all of their types, would only make the
+        # probe model a multiple of the given one
+        units = [replace(u, weights=(), biases=(), unsearched=frozenset(u.forms)) for u in prepared.units]
+        probe = NoiseProbe(prepared.probe_base, prepared.store, graph, units, prepared.rules, table)
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
         probe.use(self.feeds[: budget.ranked_samples], self.observed.mask)
 

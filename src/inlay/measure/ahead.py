@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,3 +40,11 @@ class Builders(Protocol):
         The future raises whatever went wrong, of any kind: then it is the device that finds out.
         """
         ...
+
+
+Take = Callable[[str], Built | None]
+"""What a builder found out about the model of a key; None where none did."""
+
+
+def nothing_built(key: str) -> None:
+    """Where there are no builders."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import BadReading, CompileFailed, InlayError, RunFailed, TargetError, TimedOut
-from inlay.measure.ahead import Built
+from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.measure.race import Meter
@@ -95,7 +95,7 @@ class Evaluator:
         feeds: Sequence[Path],
         baseline: Candidate,
         baseline_file: Artifact,
-        take: Callable[[str], Built | None] = lambda key: None,
+        take: Take = nothing_built,
     ) -> None:
         self._take = take
         self._worker = worker

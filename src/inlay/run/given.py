@@ -11,7 +11,7 @@ import numpy as np
 
 from inlay.data import save_feed, shapes_of
 from inlay.errors import Late, TargetError, TimedOut, UsageError
-from inlay.measure.ahead import Built
+from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import EXACT_DB, Judge
 from inlay.run.confirm.contenders import Entry
@@ -85,7 +85,7 @@ def evaluator_of(
     feed: Path,
     protocol: Protocol,
     left_s: Callable[[], float],
-    take: Callable[[str], Built | None] = lambda key: None,
+    take: Take = nothing_built,
 ) -> tuple[Evaluator, Meter]:
     """What judges candidates, with the given model as the first incumbent."""
     worker, journal, lab = session.worker, session.journal, session.lab

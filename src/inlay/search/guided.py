@@ -56,7 +56,9 @@ class Guided(Scripted):
             if len(found) == count:
                 break
             labels = self._graph.fixed_point(labels)
-            if self.surrogate.trial(labels) is None and self.surrogate.solver.within_allowance(labels):
+            if self.surrogate.trial(labels) is not None or self.surrogate.bars.forbid(labels):
+                continue
+            if self.surrogate.solver.within_allowance(labels):
                 found.append(self.surrogate.placement(labels))
         return found
 
