@@ -1,16 +1,18 @@
-"""Preparation of a large model with many samples through Ray: with one processor that helps, and with two.
+"""Preparation of a large model with many samples through Ray: on one processor, and on two.
 
     python -m benchmarks.preparing [--samples 512] [--model bert_base] [--out DIR]
 
 Needs the extra ``ray``. A seeded transformer of 355 MB is tuned on the simulated target until its ranges are chosen:
 loading, normalizing, the given model's own outputs, evening out outliers, observing the samples, choosing ranges. The
-cluster has one node, with as many processors as help; one worker is one processor. Both ways must choose the same.
+command and the device have one processor both times, and one thread, as on a machine of their own; the cluster has that
+processor alone, or another one besides. Both ways must choose the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -51,9 +53,11 @@ class _Stages(Silent):
 
 def seconds(model: Path, samples: Path, processors: int, folder: Path) -> dict[str, Any]:
     """What preparation takes on a cluster with so many processors: in all, and by stage."""
-    ray = ray_library()
+    ray, here = ray_library(), os.sched_getaffinity(0)
     resources = {resource_of(TargetSpec(TARGET, {})): 1.0}
+    os.sched_setaffinity(0, sorted(here)[:processors])  # which Ray's processes inherit
     ray.init(num_cpus=processors, resources=resources, object_store_memory=STORE_BYTES, log_to_driver=False)
+    os.sched_setaffinity(0, sorted(here)[:1])
     stages, begun = _Stages(), time.monotonic()
     try:
         inlay.tune(
@@ -63,9 +67,16 @@ def seconds(model: Path, samples: Path, processors: int, folder: Path) -> dict[s
         pass
     finally:
         ray.shutdown()
+        os.sched_setaffinity(0, here)
     ends = [*(at for _, at in stages.begun[1:]), time.monotonic()]
     by_stage = {text: round(end - at, 1) for (text, at), end in zip(stages.begun, ends, strict=True)}
     return {"processors": processors, "seconds": round(stages.begun[-1][1] - begun, 1), "stages": by_stage}
+
+
+def same(rows: list[dict[str, Any]]) -> bool:
+    """Whether the stages, whose texts hold what was chosen, are those of the first row; what helped is told besides."""
+    said = [[text for text in row["stages"] if "helpers" not in text] for row in rows]
+    return all(each == said[0] for each in said)
 
 
 def main() -> None:
@@ -83,11 +94,12 @@ def main() -> None:
         rows = [seconds(folder / "model.onnx", folder / "samples.npz", n, folder / str(n)) for n in (1, 2)]
     found = {"model": options.model, "samples": options.samples, "rows": rows}
     found["speedup"] = round(rows[0]["seconds"] / rows[1]["seconds"], 3)
+    found["same"] = same(rows)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "preparing.json").write_text(json.dumps(found, indent=1), encoding="utf8")
     for row in rows:
         print(f"{row['processors']}: {row['seconds']} s  {row['stages']}")
-    print(f"two over one: {found['speedup']:.2f}x (goal {GOAL})")
+    print(f"two over one: {found['speedup']:.2f}x (goal {GOAL}), the same chosen: {found['same']}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,14 @@ class Deadline:
         """So many seconds from now, but no later than this one."""
         return replace(self, at=min(self.at, self.clock() + seconds))
 
+    def __reduce__(self) -> tuple[Callable[[float], Deadline], tuple[float]]:
+        """Another process has another clock: what travels is the time that is left."""
+        return _arrived, (self.left,)
+
+
+def _arrived(left: float) -> Deadline:
+    return NEVER.within(left)
+
 
 NEVER = Deadline()
 """No limit."""

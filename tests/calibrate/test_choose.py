@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,12 +19,14 @@ from inlay.calibrate import policy
 from inlay.calibrate.choose import choose_calibration, choose_method
 from inlay.calibrate.clock import StepClock
 from inlay.calibrate.range_probe import RangeProbe
-from inlay.calibrate.scorer import Score
+from inlay.calibrate.scorer import Question, Score, TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
+from inlay.model.hands import find_hands, helped
 from inlay.model.reference import Session
+from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import Observed
 from inlay.quant.observers import METHODS
 from inlay.quant.qparams import QParamsTable
@@ -34,6 +37,7 @@ from inlay.testing import Builder, small_model, sqnr
 from inlay.trial import Failed
 from inlay.types import Placement, QType
 from tests.support.fixtures import MakeWorkspace
+from tests.support.hands import HandsHere
 from tests.support.workspace import Workspace
 
 
@@ -65,12 +69,28 @@ class Scorer:
     def __init__(self, space: Workspace) -> None:
         self.space, self.asked = space, list[Placement]()
 
+    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
+        return (self(*question) for question in questions)
+
     def __call__(self, table: QParamsTable, placement: Placement) -> float:
         self.asked.append(placement)
         p = self.space.prepared
         exact, session = Session(p.emitter.base, p.store), Session(p.emitter.emit(placement, table), p.store)
         pairs = [(exact.run(f), session.run(f)) for f in self.space.feeds[-4:]]
         return min(sqnr(np.stack([a[n] for a, _ in pairs]), np.stack([b[n] for _, b in pairs])) for n in pairs[0][0])
+
+
+class By:
+    """The score that a function gives."""
+
+    def __init__(self, function: Callable[[QParamsTable, Placement], float | Failed]) -> None:
+        self.function = function
+
+    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
+        return (self(*question) for question in questions)
+
+    def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
+        return self.function(table, placement)
 
 
 def choose(space: Workspace, least_db: float | None = None) -> tuple[CalibrationChoice, Scorer]:
@@ -102,6 +122,30 @@ def test_equal_calls_choose_equally(workspace: MakeWorkspace) -> None:
     made = [choose(space)[0] for space in spaces]
     assert made[0] == made[1]
     assert made[0].digest(spaces[0].observed) == made[1].digest(spaces[1].observed)
+
+
+@pytest.mark.parametrize("sound", [1000, 7])
+def test_several_hands_choose_as_one_does(
+    workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, sound: int
+) -> None:
+    monkeypatch.setattr(policy, "MOMENT_BYTES", 1)  # a call for each weight,
+    monkeypatch.setattr(policy, "WEIGHT_ERROR_BYTES", 1)  # and its mean error
+    made, hands = [], HandsHere(3, sound)
+    for recruit in (None, hands.recruit):
+        space = workspace(model(), feeds=feeds(12))
+        some = Samples(tuple(dict(feed) for feed in space.feeds), "feeds", "test")
+        exact = Session(space.prepared.emitter.base, space.prepared.store)
+        last = some.part(range(8, 12))
+        judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), margin=False)
+        score = TableScorer(judge, in_process(space.prepared, last.feeds))
+        with helped(recruit):
+            find_hands(1e9)
+            observed, full = observe(space.prepared, some), space.full()
+            choice = choose_calibration(space.prepared, observed, full, some.feeds, score, 3.0, 60.0, clock=StepClock())
+        made.append((choice, choice.rounding.digest, choice.digest(observed)))
+    assert made[0] == made[1]
+    assert made[0][0].rounding.steps
+    assert {"outputs_of", "_rounded", "_means"} <= hands.asked.keys()
 
 
 def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
@@ -154,7 +198,7 @@ def test_products_are_chosen_for_where_all_is_clearly_below_the_bound(
 
     some = [dict(feed) for feed in space.feeds]
     found = choose_calibration(
-        space.prepared, space.observed, full, some, score, 0.0, 20.0, clock=StepClock(), products=products
+        space.prepared, space.observed, full, some, By(score), 0.0, 20.0, clock=StepClock(), products=products
     )
     assert (asked.count(full), asked.count(products) > len(METHODS)) == ((1, True) if apart else (len(asked), False))
     assert set(found.scores) == set(METHODS)
@@ -168,7 +212,7 @@ def test_a_choice_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
         return Failed("run", "no") if table.corrects("conv0") else 10.0
 
     some = [dict(feed) for feed in space.feeds]
-    found = choose_calibration(space.prepared, space.observed, space.full(), some, score, 0.0, clock=StepClock())
+    found = choose_calibration(space.prepared, space.observed, space.full(), some, By(score), 0.0, clock=StepClock())
     assert not found.weight_error_means
     assert found.method == METHODS[0]
 
@@ -180,10 +224,10 @@ def test_a_method_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
     def score(table: QParamsTable, placement: Placement) -> float | Failed:
         return Failed("run", "no") if next(failed) else -10.0
 
-    method, scores = choose_method(space.prepared, space.observed, space.full(), score)
+    method, scores = choose_method(space.prepared, space.observed, space.full(), By(score))
     assert method == METHODS[1]
     assert list(scores) == [METHODS[i] for i in (1, 3, 4, 5)]
-    nothing = choose_method(space.prepared, space.observed, space.full(), lambda *_: Failed("run", "no"))
+    nothing = choose_method(space.prepared, space.observed, space.full(), By(lambda *_: Failed("run", "no")))
     assert nothing == (METHODS[0], {})
 
 
@@ -232,7 +276,7 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
             clock.sleep(seconds)
             return scorer(table, placement)
 
-        return score
+        return By(score)
 
     def chosen(score: Score, seconds: float) -> CalibrationChoice:
         until = Deadline(clock() + seconds, clock)

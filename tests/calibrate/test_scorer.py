@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from inlay.calibrate.scorer import OnTarget, Run, TableScorer, in_process
+from inlay.calibrate.scorer import OnTarget, Outcomes, Question, Run, TableScorer, in_process
 from inlay.data import Samples, save_feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
+from inlay.model.hands import find_hands, helped
 from inlay.model.reference import Session
-from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Outputs
-from inlay.quant.qparams import QParamsTable
+from inlay.quant.accuracy import EXACT_DB, Bound, Judge
 from inlay.targets.base import TargetSpec
 from inlay.testing import small_model, sqnr
 from inlay.trial import Failed
 from inlay.types import Placement
 from tests.support.fixtures import MakeWorkspace
+from tests.support.hands import HandsHere
 from tests.support.workspace import Workspace
 
 
@@ -37,14 +40,16 @@ def test_the_score_is_the_sqnr_of_the_worst_output(workspace: MakeWorkspace) -> 
     space = workspace(small_model(), samples=3)
     judge = judge_of(space)
     run = here_on(space)
-    found = TableScorer(judge, run).sqnr_db(space.table, space.full())
-    outputs = run(space.table, space.full())
+    found = TableScorer(judge, run)(space.table, space.full())
+    outputs = next(run([(space.table, space.full())])).result()
     pairs = [
         (np.stack([want[name] for want in judge.reference]), np.stack([got[name] for got in outputs]))
         for name in judge.reference[0]
     ]
     assert found == pytest.approx(min(sqnr(want, got) for want, got in pairs))
-    assert TableScorer(judge, run).sqnr_db(space.table, Placement()) == EXACT_DB
+    assert TableScorer(judge, run)(space.table, Placement()) == EXACT_DB
+    both = [(space.table, space.full()), (space.table, Placement())]
+    assert [*TableScorer(judge, run).each(both)] == [found, EXACT_DB]
 
 
 def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_path: Path) -> None:
@@ -52,10 +57,10 @@ def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_
     judge, paths = judge_of(space), [tmp_path / f"{i}.npz" for i in range(2)]
     for path, feed in zip(paths, space.feeds, strict=True):
         save_feed(path, dict(feed))
-    here = TableScorer(judge, here_on(space)).sqnr_db(space.table, space.full())
+    here = TableScorer(judge, here_on(space))(space.table, space.full())
     with Worker(TargetSpec("null"), tmp_path) as worker:
         target = OnTarget(space.prepared, worker, paths)
-        assert TableScorer(judge, target.outputs).sqnr_db(space.table, space.full()) == pytest.approx(here, abs=0.5)
+        assert TableScorer(judge, target.outputs)(space.table, space.full()) == pytest.approx(here, abs=0.5)
         outputs, ns = target.timed_outputs(space.table, space.full(), 1_000_000)
     assert judge.judge(outputs).sqnr_db == pytest.approx(here, abs=0.5)
     assert ns > 0.0
@@ -71,11 +76,35 @@ def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_
     ],
 )
 def test_failures_are_values(workspace: MakeWorkspace, error: TargetError, stage: str) -> None:
-    def broken(table: QParamsTable, placement: Placement) -> Sequence[Outputs]:
-        raise error
+    def broken(questions: Iterable[Question]) -> Outcomes:
+        for _ in questions:
+            outcome: Future[list[dict[str, np.ndarray]]] = Future()
+            outcome.set_exception(error)
+            yield outcome
 
     space = workspace(small_model())
-    scorer = TableScorer(judge_of(space), broken)
-    assert scorer.sqnr_db(space.table, space.full()) == Failed(stage, str(error))  # type: ignore[arg-type]
-    with pytest.raises(type(error)):
-        scorer.accuracy(space.table, space.full())
+    failed = Failed(stage, str(error))  # type: ignore[arg-type]
+    assert [*TableScorer(judge_of(space), broken).each([(space.table, space.full())] * 2)] == [failed] * 2
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_stand_in_scores_in_place_of_a_device_that_it_is_like(
+    workspace: MakeWorkspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alike: bool
+) -> None:
+    space = workspace(small_model(), samples=2)
+    paths = [tmp_path / f"{i}.npz" for i in range(2)]
+    for path, feed in zip(paths, space.feeds, strict=True):
+        save_feed(path, dict(feed))
+    questions = [(space.table, p) for p in (space.full(), Placement(), space.full())]
+    with Worker(TargetSpec("null"), tmp_path) as worker:
+        scorer = TableScorer(judge_of(space), OnTarget(space.prepared, worker, paths).outputs)
+        alone, builds = [*scorer.each(questions)], worker.builds
+        if not alike:
+            monkeypatch.setattr(worker, "fingerprint", replace(worker.fingerprint, facts={"cpu": "another"}))
+        busy_s, hands = worker.busy_s, HandsHere(2)
+        with helped(hands.recruit):
+            find_hands(1e9)
+            assert [*scorer.each(questions)] == alone
+        assert worker.builds == 2 * builds, "whoever built them"
+        assert (worker.busy_s > busy_s) is not alike
+    assert hands.asked == {"stand_in": 3}

@@ -21,8 +21,9 @@ from inlay.data import Samples
 from inlay.errors import RunFailed
 from inlay.farm.crew import crew
 from inlay.farm.helper import VERSIONS, Helper
+from inlay.model import policy
+from inlay.model.hands import Hands, helped
 from inlay.quant import calibrator
-from inlay.quant.observing import Helpers, Observing
 from inlay.testing import random_feed, small_model
 from tests.farm.test_local import found
 from tests.support.fixtures import SaveModel
@@ -38,7 +39,7 @@ class _Ray:
 
     Args:
         cpus: that are free.
-        failing: raised by the first observation of each actor but the first.
+        failing: raised by each call of all actors but the first.
         versions: what actors say of themselves.
     """
 
@@ -69,8 +70,8 @@ class _Ray:
             def method(name: str) -> Any:
                 def call(*arguments: Any) -> Any:
                     answer: Future[Any] = Future()
-                    self.calls += [number] * (name == "observe")
-                    if name == "observe" and number and self.failing is not None:
+                    self.calls += [number] * (name == "call")
+                    if name == "call" and number and self.failing is not None:
                         answer.set_exception(self.failing)
                     else:
                         answer.set_result(self.versions if name == "hello" else getattr(helper, name)(*arguments))
@@ -78,7 +79,7 @@ class _Ray:
 
                 return SimpleNamespace(remote=call)
 
-            return SimpleNamespace(**{name: method(name) for name in ("hello", "observe", "close")})
+            return SimpleNamespace(**{name: method(name) for name in ("hello", "call", "close")})
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
 
@@ -105,8 +106,9 @@ def observed(ray: _Ray | None, folder: Path, monkeypatch: pytest.MonkeyPatch, sa
     if ray is None:
         return observe(prepared, samples).digest
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(calibrator, "HELPED_FROM_S", 0.0)
-    return observe(prepared, samples, recruit=lambda job: crew(ray, job, str(folder), said.append)).digest
+    monkeypatch.setattr(policy, "HELPED_FROM_S", 0.0)
+    with helped(lambda: crew(ray, str(folder), said.append)):
+        return observe(prepared, samples).digest
 
 
 def test_helpers_observe_the_same_and_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +117,9 @@ def test_helpers_observe_the_same_and_are_let_go(tmp_path: Path, monkeypatch: py
     ray = _Ray(2.5)
     assert observed(ray, tmp_path / "two", monkeypatch, said) == alone
     assert (len(ray.actors), ray.killed, {*ray.calls}) == (2, 2, {0, 1})
-    assert said == ["2 helpers of the cluster observe samples"]
+    assert said == ["2 helpers of the cluster prepare the model"]
     assert not [*(tmp_path / "two").glob("inlay-device-*")], "folders are removed"
-    assert not [*(tmp_path / "two").rglob("observed-*")]
+    assert not [*(tmp_path / "two").rglob("handed-*")]
 
 
 def test_what_a_lost_helper_was_to_observe_is_observed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,14 +154,14 @@ def test_with_ray_itself_a_run_ends_as_one_without_though_a_helper_is_killed(
     options: dict[str, Any] = {"target": "null", "data": feeds, "min_sqnr": 10.0, "budget": None}
     options["strategy"] = "anchors"
     plain = inlay.tune(path, out=tmp_path / "plain", **options)
-    monkeypatch.setattr(calibrator, "HELPED_FROM_S", 0.0)
+    monkeypatch.setattr(policy, "HELPED_FROM_S", 0.0)
     monkeypatch.setattr(calibrator, "HELPER_S", 1e-9)  # one sample at a time
     helped = calibrator._Some._helped
     widths, killed = list[int](), list[int]()
 
-    def watched(some: Any, helpers: Helpers, *arguments: Any) -> int:
+    def watched(some: Any, helpers: Hands, *arguments: Any) -> int:
         widths.append(helpers.width)
-        threading.Thread(target=lambda: killed.append(_kill_one(some.job))).start()
+        threading.Thread(target=lambda: killed.append(_kill_one())).start()
         return helped(some, helpers, *arguments)
 
     monkeypatch.setattr(calibrator._Some, "_helped", watched)
@@ -170,7 +172,7 @@ def test_with_ray_itself_a_run_ends_as_one_without_though_a_helper_is_killed(
     assert far.model_path.read_bytes() == plain.model_path.read_bytes()
 
 
-def _kill_one(job: Observing) -> int:
+def _kill_one() -> int:
     """Kill a helper's process, by the name that Ray gives it; its number, or 0 where there was none."""
     until = time.monotonic() + 10.0
     while time.monotonic() < until:

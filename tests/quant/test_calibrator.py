@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from inlay.calibrate.tables import observe
-from inlay.data import Feed, Samples
+from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
+from inlay.model.hands import HandLost, Hands, Recruit, helped
 from inlay.model.reference import Session
 from inlay.quant.calibrator import LEAST_SAMPLES, Observed, spread
-from inlay.quant.observing import HelperLost, Helpers, Histograms, Observing, Recruit
 from inlay.testing import random_feed
 from inlay.testing.models import residual_model
 from tests.support.workspace import Workspace
@@ -54,7 +54,8 @@ class _Slow:
 
     def observe(self, seconds: float = math.inf, most: int | None = None, recruit: Recruit | None = None) -> Observed:
         deadline = Deadline(self.clock() + seconds, self.clock)
-        return observe(self._prepared, self._samples, most=most, deadline=deadline, recruit=recruit)
+        with helped(recruit):
+            return observe(self._prepared, self._samples, most=most, deadline=deadline)
 
 
 def test_as_many_samples_are_observed_as_there_is_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,18 +74,17 @@ def test_as_many_samples_are_observed_as_there_is_time_for(tmp_path: Path, monke
 class _Helpers:
     """Helpers that share this process; each answer is there at once, or is lost."""
 
-    def __init__(self, job: Observing, width: int, sound: int) -> None:
-        self.job, self.width, self.sound = job, width, sound
-        self.session = job.session(threads=1)
+    def __init__(self, width: int, sound: int) -> None:
+        self.width, self.sound = width, sound
         self.observed = 0
 
-    def observe(self, feeds: Sequence[Feed]) -> Future[Histograms]:
-        answer: Future[Histograms] = Future()
+    def submit(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
         if self.observed >= self.sound:
-            answer.set_exception(HelperLost("its node is gone"))
+            answer.set_exception(HandLost("its node is gone"))
             return answer
-        self.observed += len(feeds)
-        answer.set_result(self.job.add(self.session, feeds, self.job.histograms()))
+        self.observed += len(arguments[-1])
+        answer.set_result(function(*arguments))
         return answer
 
 
@@ -94,16 +94,16 @@ def test_helpers_change_nothing_but_the_time_even_where_they_are_lost(
     width: int, sound: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = _Slow(tmp_path, monkeypatch)
-    helped: list[_Helpers] = []
+    found: list[_Helpers] = []
 
     @contextlib.contextmanager
-    def recruit(job: Observing) -> Iterator[Helpers]:
-        helped.append(_Helpers(job, width, sound))
-        yield helped[-1]
+    def recruit() -> Iterator[Hands]:
+        found.append(_Helpers(width, sound))
+        yield found[-1]
 
     alone, together = slow.observe(), slow.observe(recruit=recruit)
-    assert [h.observed > 0 for h in helped] == [sound > 0], "asked once"
-    assert helped[0].observed == COUNT - 1 or sound < COUNT, "all but the one that told how long they take"
+    assert [h.observed > 0 for h in found] == [sound > 0], "asked once"
+    assert found[0].observed == COUNT - 1 or sound < COUNT, "all but the one that told how long they take"
     assert together.samples == alone.samples == COUNT
     assert together.digest == alone.digest
     for value, histogram in alone.histograms.items():
@@ -112,7 +112,7 @@ def test_helpers_change_nothing_but_the_time_even_where_they_are_lost(
 
 
 def test_what_is_quick_is_observed_without_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(job: Observing) -> Any:
+    def nobody() -> Any:
         raise AssertionError("asked for helpers")
 
     assert _Slow(tmp_path, monkeypatch).observe(most=9, recruit=nobody).samples == 9
@@ -124,8 +124,8 @@ def test_with_helpers_too_no_more_is_begun_than_there_is_time_for(
     slow = _Slow(tmp_path, monkeypatch)
 
     @contextlib.contextmanager
-    def recruit(job: Observing) -> Iterator[Helpers]:
-        yield _Helpers(job, 1, COUNT)
+    def recruit() -> Iterator[Hands]:
+        yield _Helpers(1, COUNT)
 
     begun = slow.clock()
     found = slow.observe(20.0, recruit=recruit)

@@ -166,7 +166,7 @@ class Subject:
             observed,
             prepared.label(frozenset(u.name for u in prepared.selectable)),
             self._samples.feeds,
-            TableScorer(judge, in_process(prepared, some.feeds)).sqnr_db,
+            TableScorer(judge, in_process(prepared, some.feeds)),
             policy.DEFAULT_SECONDS,
             clock=StepClock.for_model(prepared),
         )

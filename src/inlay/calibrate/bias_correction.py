@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from inlay.calibrate import policy
 from inlay.data import Feed
 from inlay.model.graph import Graph
+from inlay.model.hands import Stored, each
 from inlay.model.reference import Session, in_batches
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
@@ -53,16 +54,23 @@ def weight_error_means(
     graph, positions = prepared.graph, positions or Positions()
     found = {u.name: u for u in units if _correctable(graph, u)}
     sizes = {name: _weight(graph, unit).nbytes for name, unit in found.items()}
-    means: dict[str, np.ndarray] = {}
-    for batch in in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES):
-        probe = _probe(prepared, [found[n] for n in batch], table, positions)
-        session = Session(probe, prepared.store, optimize=True)
-        names = {i.name for i in probe.graph.input}
-        for feed in feeds:
-            for name, mean in session.run({**feed, **_shares(feed, positions, names)}).items():
-                node = name.removeprefix(_PREFIX)
-                means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
+    batches = in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES)
+    probes = (_probe(prepared, [found[n] for n in batch], table, positions) for batch in batches)
+    calls = ((Stored(probe, prepared.store), feeds, positions) for probe in probes)
+    means = {node: mean for outcome in each(_means, calls) for node, mean in outcome.result().items()}
     return {node: mean for node, mean in means.items() if np.isfinite(mean).all()}
+
+
+def _means(probe: Stored, feeds: Sequence[Feed], positions: Positions) -> dict[str, np.ndarray]:
+    """By node the mean of what a probe model gives for ``feeds``."""
+    session = Session(probe.proto, probe.store, optimize=True)
+    names = {i.name for i in probe.proto.graph.input}
+    means: dict[str, np.ndarray] = {}
+    for feed in feeds:
+        for name, mean in session.run({**feed, **_shares(feed, positions, names)}).items():
+            node = name.removeprefix(_PREFIX)
+            means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
+    return means
 
 
 def _correctable(graph: Graph, unit: Unit) -> bool:

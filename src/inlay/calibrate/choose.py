@@ -175,13 +175,13 @@ def _best(
     others: Sequence[tuple[CalibrationChoice | None, float]],
 ) -> _Best | None:
     """The best of ``single`` and ``others`` with their credits in dB; None where ``single`` fails."""
-    before_db = search.score(single, score, search.placement)
+    known = [(choice, credit) for choice, credit in others if choice is not None]
+    before_db, *after_db = search.scores([single, *(choice for choice, _ in known)], score)
     if isinstance(before_db, Failed):
         return None
     ranked = [(before_db, _Best(single, before_db, before_db))]
-    for choice, credit in others:
-        db = None if choice is None else search.score(choice, score, search.placement)
-        if choice is not None and db is not None and not isinstance(db, Failed):
+    for (choice, credit), db in zip(known, after_db, strict=True):
+        if not isinstance(db, Failed):
             ranked.append((db + credit, _Best(choice, db, before_db)))
     return max(ranked, key=lambda each: each[0])[1]
 
@@ -267,13 +267,13 @@ def choose_method(
     """
     if not len(placement):
         return methods[0], {}
-    found = dict(known)
-    for method in methods:
-        if method in found:
-            continue
-        begun = deadline.clock()
-        found[method] = _scored(prepared, observed, placement, score, method)
-        if not deadline.fits((1 + policy.ROUNDING_IN_TIME) * (deadline.clock() - begun)):
+    found, left = dict(known), [method for method in methods if method not in known]
+    tables = ((CalibrationChoice(method).table(prepared, observed), placement) for method in left)
+    begun = deadline.clock()
+    for method, db in zip(left, score.each(tables), strict=False):
+        found[method] = db
+        ended, begun = begun, deadline.clock()
+        if not deadline.fits((1 + policy.ROUNDING_IN_TIME) * (begun - ended)):
             break
     scores: dict[str, float] = {method: db for method, db in found.items() if not isinstance(db, Failed)}
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
@@ -308,22 +308,24 @@ def _widened(search: TableSearch, best: _Best, score: Score, stress_score: Score
     SQNRs decides, after an allowance of ``STRESS_ALLOWANCE_DB`` for variations, and samples may lose
     ``STRESS_PRICE_DB`` at most (:mod:`inlay.calibrate.policy`).
     """
-    placement, choice, db = search.placement, best.choice, best.db
-    varied = search.score(choice, stress_score, placement)
+    choice, db = best.choice, best.db
+    overs = dict.fromkeys(frozenset(search.overrun(choice, share)) for share in policy.OVERRUNS)
+    others = [
+        (len(over), replace(choice, chosen={**choice.chosen, **dict.fromkeys(sorted(over), STRESS)}))
+        for over in overs
+        if over
+    ]
+    wider = [other for _, other in others]
+    of_samples, of_varied = search.scores(wider, score), search.scores([choice, *wider], stress_score)
+    varied = next(of_varied)
     if isinstance(varied, Failed):  # which says nothing about ranges
         return _Widened(choice, db)
-    found, before, tried = (db, varied, choice, 0), varied, {frozenset[str]()}
-    for share in policy.OVERRUNS:
-        over = frozenset(search.overrun(choice, share))
-        if over in tried:
-            continue
-        tried.add(over)
-        other = replace(choice, chosen={**choice.chosen, **dict.fromkeys(sorted(over), STRESS)})
-        wide, wide_varied = (search.score(other, each, placement) for each in (score, stress_score))
+    found, before = (db, varied, choice, 0), varied
+    for (count, other), wide, wide_varied in zip(others, of_samples, of_varied, strict=True):
         if isinstance(wide, Failed) or isinstance(wide_varied, Failed) or wide < db - policy.STRESS_PRICE_DB:
             continue
         if wide_varied > found[1] and _counted(wide, wide_varied) > _counted(*found[:2]) + policy.MIN_GAIN_DB:
-            found = wide, wide_varied, other, len(over)
+            found = wide, wide_varied, other, count
     after, varied, chosen, count = found
     report = {"widened": count, "varied_before_db": before, "varied_after_db": varied, "price_db": db - after}
     return _Widened(chosen, after, report)

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from inlay.data import Feed
+import numpy as np
+
+from inlay.data import Feed, load_feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
-from inlay.model.reference import Session
+from inlay.measure.stand_in import stand_in
+from inlay.model.hands import Stored, each, may_be_helped
+from inlay.model.reference import outputs_of
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.qparams import QParamsTable
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Accuracy, Failed, Stage
 from inlay.types import Placement
 
-Score = Callable[[QParamsTable, Placement], float | Failed]
-"""SQNR in dB of the worst output when a placement is quantized with a table, or where it failed."""
+Question = tuple[QParamsTable, Placement]
+"""A table, and the placement that is quantized with it."""
+Outcomes = Iterator["Future[list[dict[str, np.ndarray]]]"]
+"""For each question in turn the outputs for every sample, or the TargetError that it ended with."""
+Run = Callable[[Iterable[Question]], Outcomes]
+"""Runs quantized models on each scoring sample."""
 
 
-Run = Callable[[QParamsTable, Placement], Sequence[Outputs]]
-"""Runs the quantized model on each scoring sample. Raises TargetError."""
+_NUMBERS = itertools.count()  # of tables: models with the same placement differ
+
+
+class Score(Protocol):
+    """SQNR in dB of the worst output when a placement is quantized with a table, or where it failed."""
+
+    def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
+        """Of one."""
+        ...
+
+    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
+        """Of several in turn; a table is made when its turn comes."""
+        ...
 
 
 def in_process(prepared: PreparedModel, feeds: Sequence[Feed]) -> Run:
     """The numeric oracle, without a target's worker, on ``feeds``."""
 
-    def run(table: QParamsTable, placement: Placement) -> list[Outputs]:
-        session = Session(prepared.emitter.emit(placement, table), prepared.store)
-        return [session.run(feed) for feed in feeds]
+    def run(questions: Iterable[Question]) -> Outcomes:
+        emit, store = prepared.emitter.emit, prepared.store
+        return each(outputs_of, ((Stored(emit(placement, table), store), feeds) for table, placement in questions))
 
     return run
 
@@ -45,51 +67,78 @@ class OnTarget:
     worker: Worker
     feeds: Sequence[Path]
 
-    def outputs(self, table: QParamsTable, placement: Placement) -> Sequence[Outputs]:
-        """Outputs for each feed. Raises TargetError."""
-        with self._written(table, placement) as artifact:
+    def outputs(self, questions: Iterable[Question]) -> Outcomes:
+        """Outputs for each feed, by the worker or by whoever helps and has the same runtime on the same processor."""
+        artifacts = (self._written(table, placement) for table, placement in questions)
+        arrays = [load_feed(path) for path in self.feeds] if may_be_helped() else []
+        asked: deque[Artifact] = deque()
+        here = set[str]()
+
+        def calls() -> Iterator[tuple[TargetSpec, str, Artifact, Sequence[Feed]]]:
+            for artifact in artifacts:
+                asked.append(artifact)
+                yield self.worker.spec, self.worker.fingerprint.digest, artifact, arrays
+
+        def run(
+            spec: TargetSpec, fingerprint: str, artifact: Artifact, _: Sequence[Feed]
+        ) -> list[dict[str, np.ndarray]]:
+            here.add(artifact.digest)
             return self.worker.run(artifact, self.feeds)
+
+        for outcome in each(stand_in, calls(), run):
+            artifact = asked.popleft()
+            if artifact.digest not in here:
+                self.worker.built_elsewhere(artifact)
+            self._drop(artifact)
+            yield outcome
 
     def timed_outputs(self, table: QParamsTable, placement: Placement, slot_ns: int) -> tuple[Sequence[Outputs], float]:
         """Outputs for each feed, and nanoseconds per inference by one reading of ``slot_ns``. Raises TargetError.
 
         One reading is enough only where the target is deterministic.
         """
-        with self._written(table, placement) as artifact:
+        artifact = self._written(table, placement)
+        try:
             outputs = self.worker.run(artifact, self.feeds)
             return outputs, float(self.worker.time([artifact], self.feeds[0], 1, slot_ns, 0).ns[0, 0])
-
-    @contextlib.contextmanager
-    def _written(self, table: QParamsTable, placement: Placement) -> Iterator[Artifact]:
-        artifact = CandidateWriter(self.prepared, table, "probe", "").write(placement)
-        try:
-            yield artifact
         finally:
-            self.worker.drop(artifact)
+            self._drop(artifact)
+
+    def _drop(self, artifact: Artifact) -> None:
+        self.worker.drop(artifact)
+        artifact.path.unlink(missing_ok=True)
+
+    def _written(self, table: QParamsTable, placement: Placement) -> Artifact:
+        return CandidateWriter(self.prepared, table, f"probe {next(_NUMBERS)}", "").write(placement)
 
 
 @dataclass(frozen=True, eq=False)
 class TableScorer:
-    """Scores qparams tables.
+    """Scores qparams tables, as :class:`Score` says.
 
     Attributes:
         judge: compares outputs with those of the float model on the scoring samples.
-        outputs: of the quantized model on the same samples.
+        run: gives those of quantized models on the same samples.
     """
 
     judge: Judge
-    outputs: Run
+    run: Run
 
-    def accuracy(self, table: QParamsTable, placement: Placement) -> Accuracy:
-        """Accuracy of ``placement`` with ``table``. Raises TargetError."""
-        return self.judge.judge(self.outputs(table, placement))
+    def accuracies(self, questions: Iterable[Question]) -> Iterator[Accuracy | Failed]:
+        """Accuracy of each placement with its table, or where it failed."""
+        for outcome in self.run(questions):
+            try:
+                yield self.judge.judge(outcome.result())
+            except TargetError as error:
+                yield Failed(_stage(error), str(error))
 
-    def sqnr_db(self, table: QParamsTable, placement: Placement) -> float | Failed:
+    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
         """SQNR in dB of the worst output, or where it failed."""
-        try:
-            return self.accuracy(table, placement).sqnr_db
-        except TargetError as error:
-            return Failed(_stage(error), str(error))
+        return (found if isinstance(found, Failed) else found.sqnr_db for found in self.accuracies(questions))
+
+    def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
+        """The same of one."""
+        return next(self.each([(table, placement)]))
 
 
 def _stage(error: TargetError) -> Stage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -98,7 +98,14 @@ class TableSearch:
 
     def score(self, choice: CalibrationChoice, score: Score, placement: Placement) -> float | Failed:
         """SQNR in dB of ``placement`` with ranges of the second half of the samples."""
-        return score(choice.table(self.prepared, self.observed.half(1), self.fixed), placement)
+        return score(self._second_half(choice), placement)
+
+    def scores(self, choices: Iterable[CalibrationChoice], score: Score) -> Iterator[float | Failed]:
+        """The same of several, of all that is quantized."""
+        return score.each((self._second_half(choice), self.placement) for choice in choices)
+
+    def _second_half(self, choice: CalibrationChoice) -> QParamsTable:
+        return choice.table(self.prepared, self.observed.half(1), self.fixed)
 
     def weight_error_means(self) -> WeightErrorMeans:
         """Of all rounded weights whose biases are quantized."""
@@ -145,12 +152,16 @@ class TableSearch:
             if not steps:
                 return kept, found.in_time
             score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.method)
-            for qtype in dict.fromkeys(t for _, t in steps):  # the usual type first
+            parts = {t: only(found.rounding, t) for t in dict.fromkeys(t for _, t in steps)}  # the usual type first
+            scores = score.each(
+                (self._second_half(choice), weights_alone(self.prepared, t))  # activations make more noise, and chance
+                for t, part in parts.items()  # would decide
+                for choice in (nearest, nearest.rounding_by(part))
+            )
+            for part in parts.values():
                 if not until.left:
                     return kept, False
-                part = only(found.rounding, qtype)
-                placement = weights_alone(self.prepared, qtype)  # activations make more noise, and chance would decide
-                old_db, new_db = (self.score(c, score, placement) for c in (nearest, nearest.rounding_by(part)))
+                old_db, new_db = next(scores), next(scores)
                 if not isinstance(new_db, Failed) and (isinstance(old_db, Failed) or new_db > old_db):
                     kept.update(part.steps)
         except TimedOut:
@@ -163,7 +174,7 @@ class TableSearch:
         session = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
         samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
         judge = Judge([session.run(feed) for feed in feeds], samples, Bound(), margin=False)
-        return TableScorer(judge, in_process(self.prepared, feeds)).sqnr_db
+        return TableScorer(judge, in_process(self.prepared, feeds))
 
     def restricted(
         self,

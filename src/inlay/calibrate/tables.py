@@ -15,7 +15,6 @@ from inlay.deadline import NEVER, Deadline
 from inlay.prepare.model import PreparedModel
 from inlay.quant.calibrator import Observed, calibrate
 from inlay.quant.observers import ALL_METHODS, Method, Range
-from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable, constant_range
 from inlay.quant.rounding import NEAREST, Rounding
 from inlay.space.domains import find_domains
@@ -34,11 +33,10 @@ def observe(
     most: int | None = None,
     deadline: Deadline = NEVER,
     stress: StressSet = NO_STRESS,
-    recruit: Recruit | None = None,
 ) -> Observed:
     """Histograms of every activation that some placement may quantize, those of ``imported`` placements included.
 
-    ``most``, ``deadline`` and ``recruit`` are as in :func:`~inlay.quant.calibrator.calibrate`; ``stress`` are
+    ``most`` and ``deadline`` are as in :func:`~inlay.quant.calibrator.calibrate`; ``stress`` are
     variations of ``samples``.
     """
     graph = prepared.graph
@@ -48,7 +46,7 @@ def observe(
     values = sorted(v for v in candidates if not graph.is_constant(v))
     varied = [(v.half, v.feed) for v in stress.variations]
     base, feeds = prepared.emitter.base, samples.feeds
-    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask, recruit)
+    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask)
 
 
 def domains_of(

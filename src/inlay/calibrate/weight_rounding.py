@@ -17,6 +17,7 @@ from inlay.calibrate.weight_readers import WEIGHT_SLOT, is_transposed, readers_o
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph
+from inlay.model.hands import Stored, each
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
@@ -70,28 +71,90 @@ def round_weights(
     jobs = sorted(affordable(graph, reads, rounded, seconds), key=lambda job: job[1] is not prepared.rules.weight)
     sizes = {w.name: _moment_bytes(graph, v, w) for v, _ in jobs for w in reads[v]}
     by_name = {w.name: w for v, _ in jobs for w in reads[v]}
+    base = Stored(prepared.emitter.base, prepared.store)
+
+    def calls() -> Iterator[tuple[Stored, _Some, Sequence[Feed], Positions, Deadline]]:
+        for names in in_batches(sorted(sizes), sizes, policy.MOMENT_BYTES):
+            held = {*names}  # a weight whose readers are in two batches stays as it is
+            mine = [job for job in jobs if all(w.name in held for w in reads[job[0]])]
+            weights = [_Weight.of(graph, table, *job, reads[job[0]]) for job in mine]
+            yield base, _Some([by_name[n] for n in names], frozenset(graph.inputs), weights), feeds, positions, until
+
     found: dict[tuple[str, QType], Steps] = {}
-    ready: set[tuple[str, QType]] = set()
     late: set[QType] = set()
-    for names in in_batches(sorted(sizes), sizes, policy.MOMENT_BYTES):
-        moments = _moments(prepared, [by_name[n] for n in names], feeds, positions)
-        known: dict[Sequence[Window], Reads | None] = {}
-        for job in jobs:
-            windows = reads[job[0]]
-            if job in ready or any(w.name not in names for w in windows):
-                continue  # a weight whose readers are in two batches stays as it is
-            if not until.left:
-                late.add(job[1])
-            if job[1] in late:
-                continue
-            ready.add(job)
-            if windows not in known:
-                known[windows] = _together([moments.get(w) for w in windows])
-            steps = _steps(graph, table, *job, known[windows])
-            if steps is not None:
-                found[job] = steps
-    whole = {job: steps for job, steps in found.items() if job[1] not in late}
+    for outcome in each(_rounded, calls()):
+        steps, left_out = outcome.result()
+        found.update(steps)
+        late |= left_out
+    whole = {job: found[job] for job in jobs if job in found and job[1] not in late}
     return Found(Rounding(whole) if whole else NEAREST, not late)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weight:
+    """A weight to be rounded.
+
+    Attributes:
+        key: its name, and the type.
+        array: the weight.
+        params: its qparams in that type.
+        limit: largest magnitude of its integers.
+        transposed: its inputs are its last dimension.
+        windows: what its operators read.
+    """
+
+    key: tuple[str, QType]
+    array: np.ndarray
+    params: QParams
+    limit: int
+    transposed: bool
+    windows: Sequence[Window]
+
+    @classmethod
+    def of(cls, graph: Graph, table: QParamsTable, value: str, qtype: QType, windows: Sequence[Window]) -> _Weight:
+        """A constant of ``graph`` with the qparams of ``table``."""
+        array = graph.constant(value)
+        assert array is not None  # a weight that was found roundable
+        params, limit = table.params(value, qtype), table.weight_limit(qtype)
+        return cls((value, qtype), array, params, limit, is_transposed(graph, value), windows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Some:
+    """Weights whose moments are held together.
+
+    Attributes:
+        windows: all that they read.
+        given: names of the model's inputs.
+        weights: the weights, in the order in which they are rounded.
+    """
+
+    windows: Sequence[Window]
+    given: frozenset[str]
+    weights: Sequence[_Weight]
+
+
+def _rounded(
+    model: Stored, some: _Some, feeds: Sequence[Feed], positions: Positions, until: Deadline
+) -> tuple[dict[tuple[str, QType], Steps], set[QType]]:
+    """The steps of some weights that gain by them, and the types that there was no time for."""
+    if not until.left:
+        return {}, {weight.key[1] for weight in some.weights}
+    moments = _moments(model, some.windows, some.given, feeds, positions)
+    known: dict[Sequence[Window], Reads | None] = {}
+    found: dict[tuple[str, QType], Steps] = {}
+    late: set[QType] = set()
+    for weight in some.weights:
+        if not until.left:
+            late.add(weight.key[1])
+        if weight.key[1] in late:
+            continue
+        if weight.windows not in known:
+            known[weight.windows] = _together([moments.get(w) for w in weight.windows])
+        steps = _steps(weight, known[weight.windows])
+        if steps is not None:
+            found[weight.key] = steps
+    return found, late
 
 
 def _sites(prepared: PreparedModel, unit: Unit) -> Iterator[tuple[Port, QType]]:
@@ -120,12 +183,11 @@ def _is_roundable(array: np.ndarray | None) -> bool:
 
 
 def _moments(
-    prepared: PreparedModel, windows: Sequence[Window], feeds: Sequence[Feed], positions: Positions
+    model: Stored, windows: Sequence[Window], given: frozenset[str], feeds: Sequence[Feed], positions: Positions
 ) -> Moments:
     """The sum over all samples."""
-    given = set(prepared.graph.inputs)
     computed = [w for w in windows if w.value not in given]
-    session = PiecewiseSession(prepared.emitter.base, prepared.store, sorted({w.value for w in computed}))
+    session = PiecewiseSession(model.proto, model.store, sorted({w.value for w in computed}))
     found: dict[str, Moments] = {}
     of_inputs = AddMoments([w for w in windows if w.value in given])
     for feed in feeds:
@@ -146,20 +208,18 @@ def _together(moments: Sequence[np.ndarray | None]) -> Reads | None:
         return None
 
 
-def _steps(graph: Graph, table: QParamsTable, value: str, qtype: QType, reads: Reads | None) -> Steps | None:
+def _steps(weight: _Weight, reads: Reads | None) -> Steps | None:
     """The steps of one weight; None where it stays with the nearest integers."""
-    array = graph.constant(value)
-    if array is None or reads is None:
+    if reads is None:
         return None
-    params = table.params(value, qtype)
+    array, params, limit = weight.array, weight.params, weight.limit
     nearest = quantize(array, params).astype(np.int64)
     groups, inputs, _ = reads.moment.shape
-    flip = array.ndim == 2 and not is_transposed(graph, value) and groups == 1 and array.shape[0] == inputs
+    flip = array.ndim == 2 and not weight.transposed and groups == 1 and array.shape[0] == inputs
 
     def grouped(of: np.ndarray) -> np.ndarray:
         return of.T[None] if flip else of.reshape(groups, -1, inputs)
 
-    limit = table.weight_limit(qtype)
     found = nearest_output(grouped(array), grouped(_scales(array, params)), reads, -limit, limit)
     integers = found[0].T if flip else found.reshape(array.shape)
     delta = integers.astype(np.int64) - nearest

@@ -1,27 +1,31 @@
-"""Helpers of a cluster: as many actors as there are processors to spare, which observe a run's samples together."""
+"""Helpers of a cluster: as many actors as there are processors to spare, which answer a run's calls together."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from inlay.data import Feed
 from inlay.errors import InlayError
 from inlay.farm import policy
-from inlay.farm.helper import VERSIONS, File, Helper
-from inlay.farm.parcels import model_parcels
+from inlay.farm.helper import VERSIONS, Helper, Piece, Sent
+from inlay.farm.parcels import Parcel, model_parcels
 from inlay.farm.remote import Tell
-from inlay.quant.observing import HelperLost, Helpers, Histograms, Observing
+from inlay.model.hands import HandLost, Hands, Stored
+from inlay.targets.base import Artifact
+
+T = TypeVar("T")
 
 
 class Crew:
-    """Helpers that answered, each in turn.
+    """Helpers that answered; the one with the least to do is asked, of several in turn.
+
+    Where one is lost, Ray starts it again elsewhere and repeats what it was asked.
 
     Args:
         ray: the connected module.
@@ -29,33 +33,70 @@ class Crew:
     """
 
     def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
-        self._ray, self._next, self.width = ray, itertools.cycle(actors), len(actors)
+        self._ray, self._actors, self.width = ray, actors, len(actors)
+        self._asked, self._lock = [0] * len(actors), threading.Lock()  # answers come in another thread
+        self._turn = 0
+        self._weights: dict[tuple[str, int, int], Piece] = {}  # external data: models share it
+        self._models: OrderedDict[Stored | Artifact, Sent] = OrderedDict()
 
-    def observe(self, feeds: Sequence[Feed]) -> Future[Histograms]:
-        """As of :class:`~inlay.quant.observing.Helpers`."""
-        answer: Future[Histograms] = Future()
-        asked = next(self._next).observe.remote(list(feeds)).future()
-        asked.add_done_callback(lambda done: self._settle(answer, done))
+    def submit(self, seconds: float, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """As of :class:`~inlay.model.hands.Hands`; an :class:`~inlay.targets.base.Artifact` is sent as its file."""
+        given = [self._sent(each) if isinstance(each, Stored | Artifact) else each for each in arguments]
+        with self._lock:
+            number = min(range(self.width), key=lambda i: (self._asked[i], (i - self._turn) % self.width))
+            self._turn = number + 1
+            self._asked[number] += 1
+        answer: Future[T] = Future()
+        asked = self._actors[number].call.remote(seconds, function, given).future()
+        asked.add_done_callback(lambda done: self._settle(number, answer, done))
         return answer
 
-    def _settle(self, answer: Future[Histograms], done: Future[Histograms]) -> None:
+    def _settle(self, number: int, answer: Future[T], done: Future[T]) -> None:
+        with self._lock:
+            self._asked[number] -= 1
+        if not answer.set_running_or_notify_cancel():
+            return
         error = done.exception()
         if error is None:
             answer.set_result(done.result())
             return
         cause = getattr(error, "cause", None)  # where the helper's own code raised it
-        answer.set_exception(cause if isinstance(cause, InlayError) else HelperLost(str(error).partition("\n")[0]))
+        answer.set_exception(cause if isinstance(cause, InlayError) else HandLost(str(error).partition("\n")[0]))
+
+    def _sent(self, model: Stored | Artifact) -> Sent:
+        """The model with its pieces in the object store; those that other models share are there once."""
+        if model not in self._models:
+            if isinstance(model, Artifact):
+                name, parcels = model_parcels(model.path)
+                self._models[model] = self._pieces(name, parcels, model.digest)
+            else:
+                path = model.store.folder / f"handed-{uuid.uuid4().hex}.onnx"
+                path.write_bytes(model.proto.SerializeToString())
+                try:
+                    self._models[model] = self._pieces(*model_parcels(path))
+                finally:
+                    path.unlink(missing_ok=True)
+            if len(self._models) > policy.KEPT_MODELS:
+                self._models.popitem(last=False)
+        return self._models[model]
+
+    def _pieces(self, name: str, parcels: Sequence[Parcel], digest: str = "") -> Sent:
+        pieces = []
+        for parcel in parcels:
+            key = (parcel.name, parcel.offset, parcel.length)
+            piece = self._weights.get(key) or Piece(*key, [(at, self._ray.put(data)) for at, data in parcel.chunks()])
+            if parcel.name != name:
+                self._weights[key] = piece
+            pieces.append(piece)
+        return Sent(name, pieces, digest)
 
 
 @contextlib.contextmanager
-def crew(ray: Any, job: Observing, root: str | None, tell: Tell) -> Iterator[Helpers | None]:
-    """Helpers for a job, on all processors of the cluster that are free now; None where there are none.
-
-    Where one is lost, Ray starts it again elsewhere and repeats what it was asked.
+def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
+    """Helpers on all processors of the cluster that are free now; None where there are none.
 
     Args:
         ray: the connected module.
-        job: what is observed.
         root: where the actors make their folders, if not in their system's usual place.
         tell: hears how many help.
     """
@@ -65,13 +106,11 @@ def crew(ray: Any, job: Observing, root: str | None, tell: Tell) -> Iterator[Hel
         return
     actors: list[Any] = []
     try:
-        model, files = _sent(ray, job)
         options = {"num_cpus": 1, "max_restarts": policy.HELPER_LOSSES, "max_task_retries": policy.HELPER_LOSSES}
         kind = ray.remote(Helper).options(**options)
-        limits, positions = ray.put(dict(job.limits)), ray.put(job.positions)
-        actors += [kind.remote(root, model, files, limits, positions) for _ in range(free)]
+        actors += [kind.remote(root) for _ in range(free)]
         ready = _answering(ray, actors)
-        tell(f"{len(ready)} helpers of the cluster observe samples")
+        tell(f"{len(ready)} helpers of the cluster prepare the model")
         yield Crew(ray, ready) if ready else None
     finally:
         for actor in actors:
@@ -82,17 +121,6 @@ def crew(ray: Any, job: Observing, root: str | None, tell: Tell) -> Iterator[Hel
         for actor in actors:
             with contextlib.suppress(Exception):
                 ray.kill(actor)
-
-
-def _sent(ray: Any, job: Observing) -> tuple[str, list[File]]:
-    """The model's name in a helper's folder, and its files, whose pieces wait in the object store."""
-    path: Path = job.store.folder / f"observed-{uuid.uuid4().hex}.onnx"
-    path.write_bytes(job.proto.SerializeToString())
-    try:
-        model, parcels = model_parcels(path)
-        return model, [(p.name, [(offset, ray.put(data)) for offset, data in p.chunks()]) for p in parcels]
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _answering(ray: Any, actors: Sequence[Any]) -> list[Any]:

@@ -1,64 +1,115 @@
-"""The actor of a helper: it observes samples on any node with a processor to spare, and measures nothing."""
+"""The actor of a helper: it answers calls on any node with a processor to spare, and measures nothing."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from typing import Any
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import onnx
 import onnxruntime
 
-from inlay.data import Feed
 from inlay.farm.scratch import own_folder, write_at
-from inlay.model.pieces import PiecewiseSession
+from inlay.model.guard import limited
+from inlay.model.hands import Stored
 from inlay.model.store import WeightStore
-from inlay.quant.observing import Histograms, Observing
+from inlay.targets.base import Artifact
 from inlay.version import __version__
 
-File = tuple[str, Sequence[tuple[int, Any]]]
-"""Its name, and references to its pieces, each with its offset."""
+T = TypeVar("T")
 VERSIONS = (__version__, str(onnxruntime.__version__))
 """What must agree, so that it does not matter where something is computed."""
 
+_KEPT = 2  # models that stay loaded: calls that share one follow one another
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of a file.
+
+    Attributes:
+        name: of the file, in a helper's folder.
+        offset: where the range begins (bytes),
+        length: and how long it is.
+        data: references to it in the object store, each with its offset.
+    """
+
+    name: str
+    offset: int
+    length: int
+    data: Sequence[tuple[int, Any]]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A model on its way.
+
+    Attributes:
+        name: in a helper's folder.
+        pieces: all that it consists of.
+        digest: of an artifact; empty where it stands for a stored model.
+    """
+
+    name: str
+    pieces: Sequence[Piece]
+    digest: str = ""
+
 
 class Helper:
-    """Observes what a job says.
+    """Answers calls of functions of Inlay's own.
 
-    It is made anew, with the same arguments, where its process or node is lost: all that it needs is in them.
+    It is made anew where its process or node is lost; all that a call needs comes with it.
 
     Args:
         root: where its folder is made; the system's place for temporary files by default.
-        model: the name of the model among ``files``; its external data lies beside it.
-        files: what it consists of.
-        limits: of each value that is observed, and
-        positions: what of them is padding, as of :class:`~inlay.quant.observing.Observing`.
     """
 
-    def __init__(self, root: str | None, model: str, files: Iterable[File], limits: Any, positions: Any) -> None:
-        import ray
-
+    def __init__(self, root: str | None) -> None:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of all processes that it starts: it is one processor
         self._folder = own_folder(root)
-        for name, pieces in files:
-            for offset, piece in pieces:  # one at a time: a model may be larger than what is left of memory
-                write_at(self._folder / name, offset, ray.get(piece))
-        path = self._folder / model
-        proto = onnx.load(path, load_external_data=False)
-        self._job = Observing(proto, WeightStore.copied(path.parent), limits, positions)
-        self._session: PiecewiseSession | None = None
+        self._held: set[tuple[str, int, int]] = set()
+        self._stored: OrderedDict[str, Stored] = OrderedDict()
 
     def hello(self) -> tuple[str, str]:
         """What answers here."""
         return VERSIONS
 
-    def observe(self, feeds: Sequence[Feed]) -> Histograms:
-        """Histograms of these samples. Raises what computing them raises."""
-        os.environ["OMP_NUM_THREADS"] = "1"
-        if self._session is None:
-            self._session = self._job.session(threads=1)
-        return self._job.add(self._session, feeds, self._job.histograms())
+    def call(self, seconds: float, function: Callable[..., T], arguments: Sequence[Any]) -> T:
+        """What a function returns, with models in place of what was sent of them. Raises what it raises.
+
+        Args:
+            seconds: that it may take.
+            function: one of Inlay's own.
+            arguments: of it.
+        """
+        until = time.monotonic() + seconds
+        here = [self._model(each) if isinstance(each, Sent) else each for each in arguments]
+        with limited(lambda: until - time.monotonic()):
+            return function(*here)
 
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _model(self, sent: Sent) -> Stored | Artifact:
+        import ray
+
+        for piece in sent.pieces:
+            key = (piece.name, piece.offset, piece.length)
+            if key not in self._held:
+                for offset, data in piece.data:  # one at a time: a model may be larger than what is left of memory
+                    write_at(self._folder / piece.name, offset, ray.get(data))
+                self._held.add(key)
+        path = self._folder / sent.name
+        if sent.digest:
+            return Artifact(path, sent.digest)
+        if sent.name not in self._stored:
+            store = WeightStore.copied(path.parent)
+            self._stored[sent.name] = Stored(onnx.load(path, load_external_data=False), store)
+            if len(self._stored) > _KEPT:
+                self._stored.popitem(last=False)
+        return self._stored[sent.name]

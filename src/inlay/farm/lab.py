@@ -18,7 +18,7 @@ from inlay.farm.crew import crew
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import HERE, Lab, StartWorker
-from inlay.quant.observing import Helpers, Observing
+from inlay.model.hands import Hands
 from inlay.targets.base import TargetSpec
 
 _PREFIX, _BUILDER = "inlay", "inlay-builder"
@@ -108,9 +108,9 @@ class _Farm:
         name = builder_of(self._held(spec))
         return builders(self._ray, name, self._root, spec, folder, limit, self._tell)
 
-    def recruit(self, job: Observing) -> AbstractContextManager[Helpers | None]:
-        """Helpers for a job, wherever a processor is free."""
-        return crew(self._ray, job, self._root, self._tell)
+    def recruit(self) -> AbstractContextManager[Hands | None]:
+        """Helpers, wherever a processor is free."""
+        return crew(self._ray, self._root, self._tell)
 
     def close(self) -> None:
         """Let all devices go."""

@@ -23,6 +23,8 @@ END_LIMIT_S = 5.0  # for an orderly end; then the actor is killed, and its worke
 MOST_HELPERS = 16
 """Of one run: each gets a copy of the model, and the run adds up what all of them found."""
 HELPER_WAIT_S = 60.0  # for their start, with the model's way to them; those that are later are done without
+KEPT_MODELS = 4
+"""Models whose own files stay in the object store for calls to come; the weights that they share all do."""
 HELPER_LOSSES = 3  # of a helper, after which what it was to do is done here
 
 # --- builders ---------------------------------------------------------------------------------------------------------

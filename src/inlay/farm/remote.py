@@ -243,7 +243,7 @@ class RemoteWorker(Worker):
     def _start(self) -> None:
         self._resident.clear()
         limit_s = self._limit()
-        answer = self._call("start", self._spec.name, dict(self._spec.options), limit_s, limit_s=limit_s)
+        answer = self._call("start", self.spec.name, dict(self.spec.options), limit_s, limit_s=limit_s)
         if "error" in answer:
             raise _error_of(answer)
         found = Fingerprint(answer["target"], answer["facts"])

@@ -71,6 +71,7 @@ class Worker:
 
     Attributes:
         busy_s: seconds that messages took so far.
+        spec: as above.
         took: the last of them by what they do: for each model in a block, each sample of a run, or the message.
         builds: models built so far, including those of profiles, and those that were built in its place.
         fingerprint: of the target.
@@ -82,7 +83,7 @@ class Worker:
     """
 
     def __init__(self, spec: TargetSpec, folder: Path, limit: Limit = usual_limit) -> None:
-        self._spec = spec
+        self.spec = spec
         self._folder = folder
         self._limit = limit
         self._child: Child | None = None
@@ -112,7 +113,7 @@ class Worker:
         """Raise UsageError where the target gives no times of inferences."""
         if "latency" in self.lacks:
             raise UsageError(
-                f"target {self._spec.name} gives no latencies here: there is nothing to compare models by; "
+                f"target {self.spec.name} gives no latencies here: there is nothing to compare models by; "
                 "inlay quantize needs none"
             )
 
@@ -158,6 +159,7 @@ class Worker:
 
         One that took too long once is not asked again: starting a process takes less.
         """
+        self._elsewhere.discard(artifact.digest)
         if artifact.digest in self._resident:
             self._resident.discard(artifact.digest)
             if self._alive and self._frees:
@@ -293,7 +295,7 @@ class Worker:
     def _choose_target(self) -> None:
         self._resident.clear()
         try:
-            answer = self._ask("target", name=self._spec.name, options=dict(self._spec.options), protocol=PROTOCOL)
+            answer = self._ask("target", name=self.spec.name, options=dict(self.spec.options), protocol=PROTOCOL)
         except TargetError:
             self._kill()  # without a target it is no use
             raise

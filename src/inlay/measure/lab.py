@@ -10,7 +10,7 @@ from pathlib import Path
 
 from inlay.measure.ahead import Builders
 from inlay.measure.client import Limit, Worker
-from inlay.quant.observing import Recruit
+from inlay.model.hands import Recruit
 from inlay.targets.base import TargetSpec
 
 StartWorker = Callable[[TargetSpec, Path, Limit], Worker]

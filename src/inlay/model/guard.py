@@ -78,6 +78,11 @@ def limited(seconds: Callable[[], float]) -> Iterator[None]:
         _ceiling.reset(token)
 
 
+def left_s() -> float:
+    """Seconds that a call may take by :func:`limited`; infinite where there is no limit."""
+    return _ceiling.get()()
+
+
 def call(doing: str, function: Callable[..., T], *arguments: Any, limits: Limits | None = None) -> T:
     """What ``function`` returns in the guarded process.
 
@@ -108,8 +113,8 @@ class _Guard:
         self._ready = False
 
     def call(self, doing: str, function: Callable[..., T], arguments: Sequence[Any], limits: Limits) -> T:
-        left_s = _ceiling.get()()
-        if left_s <= 0.0:
+        left = left_s()
+        if left <= 0.0:
             raise Late(f"{doing}: there is no time left for it")
         child = self._waited_for(self.start())
         missing = [a for a in arguments if isinstance(a, Resident) and a.key not in self._made]
@@ -117,14 +122,14 @@ class _Guard:
         buffers: list[pickle.PickleBuffer] = []
         first = pickle.dumps((freed, [(r.key, *r.recipe) for r in missing], limits.memory))
         second = pickle.dumps((function, arguments), protocol=5, buffer_callback=buffers.append)
-        seconds = min(limits.seconds, left_s)
+        seconds = min(limits.seconds, left)
         try:
             head, *rest = child.ask([first, second, *(b.raw() for b in buffers)], seconds)
             kind, *answer = pickle.loads(head, buffers=rest)
         except ChildDied as error:
             raise Crashed(f"{doing} ended its process ({error})") from None
         except TimeoutError:
-            kind_of = Late if left_s < limits.seconds else TimedOut
+            kind_of = Late if left < limits.seconds else TimedOut
             raise kind_of(f"{doing} took more than {seconds:.3g} s and was ended") from None
         except (pickle.UnpicklingError, ValueError, AttributeError, ImportError) as error:
             child.close()

@@ -42,9 +42,9 @@ class PiecewiseSession:
         nodes: most nodes of a piece; graphs of no more are one.
         quick: build pieces without optimizations, for one use: in half the time, for what does not depend on the last
             digits.
-        threads: of one inference, as of :class:`~inlay.model.reference.Session`.
 
     Attributes:
+        values: as above.
         types: type of each value computed so far, in the runtime's notation.
     """
 
@@ -55,10 +55,8 @@ class PiecewiseSession:
         values: Sequence[str],
         nodes: int = PIECE_NODES,
         quick: bool = False,
-        threads: int | None = None,
     ) -> None:
-        self._proto, self._store, self._values, self._quick = proto, store, list(values), quick
-        self._threads = threads
+        self._proto, self._store, self.values, self._quick = proto, store, list(values), quick
         self._whole: Session | None = None
         self._sessions: dict[int, Session] = {}
         size = min(nodes, _QUICK_NODES) if quick else nodes
@@ -68,7 +66,7 @@ class PiecewiseSession:
     def run(self, feed: Values) -> dict[str, np.ndarray]:
         """The values by name. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
         found = self.gather([feed], note_arrays, {})
-        return {v: found[v] for v in self._values}
+        return {v: found[v] for v in self.values}
 
     def gather(
         self, feeds: Sequence[Values], note: Callable[[dict[str, T], Values], None], found: Mapping[str, T]
@@ -90,9 +88,9 @@ class PiecewiseSession:
                 return noted
             self._pieces = []
         if self._whole is None:
-            self._whole = Session(with_outputs(self._proto, self._values), self._store, threads=self._threads)
+            self._whole = Session(with_outputs(self._proto, self.values), self._store)
             self.types = self._whole.types
-        return self._whole.inside(feeds, gathered, feeds, note, found, self._values, [])[0]
+        return self._whole.inside(feeds, gathered, feeds, note, found, self.values, [])[0]
 
     def _gather_pieces(
         self, feeds: Sequence[Values], note: Callable[[dict[str, T], Values], None], found: Mapping[str, T]
@@ -119,7 +117,7 @@ class PiecewiseSession:
         if self._quick:
             with contextlib.suppress(CompileFailed):  # optimizations remove some operators that have no kernel
                 return Session(piece, self._store, optimize=None, threads=1)  # a pool of threads takes long to make
-        return Session(piece, self._store, threads=self._threads)
+        return Session(piece, self._store)
 
     def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         whole = self._proto

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from inlay.model import policy
 from inlay.model.guard import Limits, Resident, call, limits_for
+from inlay.model.hands import Stored
 from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
 from inlay.model.store import WeightStore, externalize_weights
 
@@ -97,8 +98,20 @@ class Session:
         return call("running the model", function, self._native, *arguments, limits=Limits(seconds, memory))
 
 
+def outputs_of(model: Stored, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Every output by name, for each of ``feeds``. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+    session = Session(model.proto, model.store)
+    return [session.run(feed) for feed in feeds]
+
+
 def _usable_cores() -> int:
-    """Cores that this process may run on; 0 (the runtime's default) where the system does not say."""
+    """Cores that this process may use; 0 (the runtime's default) where the system does not say.
+
+    ``OMP_NUM_THREADS``, which limits libraries that count cores themselves, limits this too.
+    """
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdecimal() and int(limit):
+        return int(limit)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
 

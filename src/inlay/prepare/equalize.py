@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,10 +25,11 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import TargetError
 from inlay.model.graph import Graph, Node
 from inlay.model.guard import limited
+from inlay.model.hands import Stored, each
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
-from inlay.model.reference import Session
+from inlay.model.reference import outputs_of
 from inlay.prepare.channel_scales import best_scales
 from inlay.prepare.model import PreparedModel, index
 from inlay.quant.accuracy import Outputs, sqnr_db
@@ -230,12 +231,13 @@ def _that_help(
         feeds: other samples, which judge.
         mask: as of :func:`find_scales`.
     """
-    whole = _outputs(prepared, Placement(), feeds)
+    whole = outputs_of(_emitted(prepared, Placement()), feeds)
     padding = Padding.of(feeds, whole, mask)
 
-    def db(changed: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = _NO_RANGES) -> float:
-        got = padding.without_each(_outputs(changed, placement, feeds, ranges))
-        return _worst_db(prepared.graph.float_outputs, padding.without_each(whole), got)
+    def dbs(models: Iterable[Stored]) -> list[float]:
+        names, want = prepared.graph.float_outputs, padding.without_each(whole)
+        found = each(outputs_of, ((model, feeds) for model in models))
+        return [_worst_db(names, want, padding.without_each(outcome.result())) for outcome in found]
 
     def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
         """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic.
@@ -244,24 +246,23 @@ def _that_help(
         are rounded to nothing, may cost more than evened channels gain.
         """
         ranges = {}
-        for each in inputs:
-            evened = np.array(used.get(each.value, (1.0,)), np.float32)
-            ranges.update(dict.fromkeys(each.read_by(changed.graph), _range([a / evened for a in arrays[each.value]])))
+        for one in inputs:
+            evened = np.array(used.get(one.value, (1.0,)), np.float32)
+            ranges.update(dict.fromkeys(one.read_by(changed.graph), _range([a / evened for a in arrays[one.value]])))
         rules = prepared.rules
         forms = [(rules.activation, rules.weight), (rules.activation, None)]
         forms += [(QType.DYNAMIC, rules.weight)] if _is_dynamic(prepared) else []
-        found = [db(changed, _products(inputs, *form), ranges) for form in forms]
+        placements = [_products(inputs, *form) for form in forms]
         selectable = {unit.name for unit in changed.selectable}
         low = [each for each in inputs if each.multiplier in selectable]
-        if not low:
-            return np.array([*found, found[0]])
-        for each in low:
-            factors = np.array([0.0, *(1.0 / np.array(used[each.value]))], np.float32)
-            given, constant = (changed.graph.value_of(port) for port in each.multiplied)
-            ranges.update({given: _range(arrays[each.value]), constant: _range([factors])})
-        ports = [(port, rules.activation) for each in low for port in each.multiplied]
-        whole_low = Placement([*_products(inputs, *forms[0]), *ports])
-        return np.array([*found, db(changed, whole_low, ranges)])
+        for one in low:
+            factors = np.array([0.0, *(1.0 / np.array(used[one.value]))], np.float32)
+            given, constant = (changed.graph.value_of(port) for port in one.multiplied)
+            ranges.update({given: _range(arrays[one.value]), constant: _range([factors])})
+        ports = [(port, rules.activation) for one in low for port in one.multiplied]
+        placements += [Placement([*placements[0], *ports])] if low else []
+        found = dbs(_emitted(changed, placement, ranges) for placement in placements)
+        return np.array(found if low else [*found, found[0]])
 
     found: dict[str, tuple[float, ...]] = {}
     found_db = of_forms(prepared, {})
@@ -274,7 +275,7 @@ def _that_help(
         gains_db = after_db - found_db
         least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
         gained = gains_db.max() >= least_db and gains_db.min() >= -_OUTPUT_GAIN_DB
-        if gained and db(changed, Placement()) >= _EXACT_DB:
+        if gained and dbs([_emitted(changed, Placement())])[0] >= _EXACT_DB:
             found, found_db = dict(tried), after_db
     return found
 
@@ -296,14 +297,11 @@ def _products(inputs: Sequence[_Input], form: QType, weight: QType | None = None
     return Placement([*((Port(name, 0), form) for name in names), *weights])
 
 
-def _outputs(
-    prepared: PreparedModel, placement: Placement, feeds: Sequence[Feed], ranges: Mapping[str, Range] = _NO_RANGES
-) -> list[dict[str, np.ndarray]]:
-    """What each of ``feeds`` gives."""
+def _emitted(prepared: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = _NO_RANGES) -> Stored:
+    """The model with ``placement``."""
     table = QParamsTable(prepared.graph, prepared.rules, ranges)
     emitter = Emitter(prepared.normalized.model, prepared.graph, prepared.store, base=prepared.emitter.base)
-    session = Session(emitter.emit(placement, table), prepared.store)
-    return [session.run(feed) for feed in feeds]
+    return Stored(emitter.emit(placement, table), prepared.store)
 
 
 def _worst_db(names: Sequence[str], want: Sequence[Outputs], got: Sequence[Outputs]) -> float:

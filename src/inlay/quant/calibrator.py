@@ -16,12 +16,14 @@ from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
 from inlay.model.graph import Graph
+from inlay.model.guard import left_s
+from inlay.model.hands import HandLost, Hands, Stored, find_hands, may_be_helped
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.limits import limits_of
 from inlay.quant.observers import UNLIMITED, Histogram, widen
-from inlay.quant.observing import HelperLost, Helpers, Histograms, Observing, Recruit
+from inlay.quant.observing import Histograms, Observing, observe_part
 from inlay.quant.positions import Positions, find_positions
 
 BATCH_BYTES = 1 << 30
@@ -32,8 +34,6 @@ LEAST_SAMPLES = 2
 OBSERVING_S = 2.0
 """Seconds of observing after which the time is looked at again: histograms travel with each call."""
 
-HELPED_FROM_S = 10.0
-"""Seconds of observing that are left where helpers are asked for: a process, and a model's way to it, take a few."""
 HELPER_S = 4.0
 """Seconds that a helper observes at a time, where that leaves each of them several turns."""
 TURNS = 4
@@ -103,12 +103,12 @@ def calibrate(
     deadline: Deadline = NEVER,
     varied: Sequence[tuple[int, Feed]] = (),
     mask: str = AUTO_MASK,
-    recruit: Recruit | None = None,
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
     The model runs once for each sample, with the observed values as extra outputs: in one session, or where they
-    exceed ``BATCH_BYTES`` in as many as needed.
+    exceed ``BATCH_BYTES`` in as many as needed. Hands observe samples where that takes long
+    (:func:`~inlay.model.hands.helped`); what is found does not depend on them.
 
     Args:
         proto: the model; its weights may be in ``store``.
@@ -121,7 +121,6 @@ def calibrate(
         varied: variations, each with the half that its sample is in: they widen the reach of values and are not
             counted.
         mask: the input that says which positions are padding and have no share, as of ``Samples``.
-        recruit: finds helpers, who observe samples where that takes long; what is found does not depend on them.
 
     Raises:
         UsageError: there is no such input, or it is no mask.
@@ -129,7 +128,7 @@ def calibrate(
     """
     feeds = list(feeds)
     order = spread(len(feeds))[:most]
-    limits = limits_of(graph)
+    model, limits = Stored(proto, store), limits_of(graph)
     positions = find_positions(proto, store, graph, feeds, mask)
     halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given = set(graph.inputs)
@@ -140,9 +139,9 @@ def calibrate(
         until = deadline
         if math.isfinite(deadline.at):
             until = NEVER if number else deadline.within(deadline.left / len(batches))
-        job = Observing(proto, store, {v: limits.get(v, UNLIMITED) for v in batch}, positions)
+        job = Observing(model, {v: limits.get(v, UNLIMITED) for v in batch}, positions)
         some = _Some(job, job.session(), feeds, halved)
-        order = order[: some.observe(order, until, recruit)]
+        order = order[: some.observe(order, until)]
         for half, feed in varied:  # one by one: the model may refuse some
             with contextlib.suppress(RunFailed):
                 reached = {v: halved[half][v] for v in batch}
@@ -176,9 +175,10 @@ class _Some:
     feeds: Sequence[Feed]
     halved: Sequence[Histograms]
 
-    def observe(self, order: Sequence[int], until: Deadline, recruit: Recruit | None) -> int:
+    def observe(self, order: Sequence[int], until: Deadline) -> int:
         """Observe samples in this order; how many there was time for."""
-        done, size = 0, 1 if recruit is not None or math.isfinite(until.at) else len(order)
+        alone = not may_be_helped()
+        done, size = 0, len(order) if alone and math.isinf(until.at) else 1
         while done < len(order):
             begun = until.clock()
             some = order[done : done + size]
@@ -186,11 +186,10 @@ class _Some:
                 self._here(half, [self.feeds[i] for i in indices])
             done += len(some)
             each_s = (until.clock() - begun) / len(some)
-            if recruit is not None and min((len(order) - done) * each_s, until.left) > HELPED_FROM_S:
-                with recruit(self.job) as helpers:
-                    if helpers is not None:
-                        done += self._helped(helpers, order[done:], each_s, until)
-                recruit = None
+            found = None if alone else find_hands(min((len(order) - done) * each_s, until.left))
+            if found is not None:
+                done += self._helped(found, order[done:], each_s, until)
+                alone = True
             size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
             if not size:
                 if done >= LEAST_SAMPLES and not until.fits(each_s):
@@ -202,7 +201,7 @@ class _Some:
         histograms = self.halved[half]
         histograms.update(self.job.add(self.session, feeds, {v: histograms[v] for v in self.job.limits}))
 
-    def _helped(self, helpers: Helpers, order: Sequence[int], each_s: float, until: Deadline) -> int:
+    def _helped(self, helpers: Hands, order: Sequence[int], each_s: float, until: Deadline) -> int:
         """The same by helpers, while they answer."""
         fair = math.ceil(len(order) / (TURNS * helpers.width))
         size = max(1, min(fair, int(HELPER_S / max(each_s, 1e-9))))
@@ -215,7 +214,8 @@ class _Some:
                 for half, indices in _by_half(order[given : given + size], len(self.feeds)):
                     if indices:
                         part = [self.feeds[i] for i in indices]
-                        running[helpers.observe(part)] = half, part
+                        job = self.job.model, self.job.limits, self.job.positions
+                        running[helpers.submit(left_s(), observe_part, *job, part)] = half, part
                 given += len(order[given : given + size])
             if not running:
                 break
@@ -225,7 +225,7 @@ class _Some:
                 half, asked = running.pop(future)
                 try:
                     found = future.result()
-                except HelperLost:
+                except HandLost:
                     answering = False
                     self._here(half, asked)
                     continue

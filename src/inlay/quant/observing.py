@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import onnx
 
 from inlay.data import Feed
+from inlay.model.hands import Stored
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
-from inlay.model.store import WeightStore
 from inlay.quant.observers import Histogram, Range, count
 from inlay.quant.positions import Positions
 
@@ -29,20 +25,18 @@ class Observing:
     """What is observed of a model.
 
     Attributes:
-        proto: the model; its weights may be in ``store``.
-        store: where external weights are read from.
+        model: the model.
         limits: of each value, by name.
         positions: what of them is padding.
     """
 
-    proto: onnx.ModelProto
-    store: WeightStore
+    model: Stored
     limits: Mapping[str, Range]
     positions: Positions
 
-    def session(self, threads: int | None = None) -> PiecewiseSession:
-        """What computes the values, in as many ``threads``."""
-        return PiecewiseSession(self.proto, self.store, list(self.limits), threads=threads)
+    def session(self) -> PiecewiseSession:
+        """What computes the values."""
+        return PiecewiseSession(self.model.proto, self.model.store, list(self.limits))
 
     def histograms(self) -> Histograms:
         """Of no sample."""
@@ -68,26 +62,16 @@ class Observing:
             yield [feeds[int(i)] for i in part]
 
 
-class HelperLost(Exception):
-    """Whoever observed some samples is gone, or does not answer: they are to be observed again."""
+_sessions: weakref.WeakKeyDictionary[Stored, PiecewiseSession] = weakref.WeakKeyDictionary()
 
 
-class Helpers(Protocol):
-    """Processes elsewhere that observe samples.
+def observe_part(model: Stored, limits: Mapping[str, Range], positions: Positions, feeds: Sequence[Feed]) -> Histograms:
+    """Histograms of some samples, for whoever helps; the session stays for the next ones of the same values.
 
-    Attributes:
-        width: how many samples they observe at a time.
+    Raises as :meth:`Observing.add` does.
     """
-
-    width: int
-
-    def observe(self, feeds: Sequence[Feed]) -> Future[Histograms]:
-        """Histograms of these, some time.
-
-        The future raises :class:`HelperLost`, or what observing them here would raise.
-        """
-        ...
-
-
-Recruit = Callable[[Observing], AbstractContextManager[Helpers | None]]
-"""Finds helpers, as many as are free, and lets them go at the end; None where there are none."""
+    job = Observing(model, limits, positions)
+    session = _sessions.get(model)
+    if session is None or session.values != [*limits]:
+        session = _sessions[model] = job.session()
+    return job.add(session, feeds, job.histograms())

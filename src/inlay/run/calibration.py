@@ -20,7 +20,6 @@ from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.quant.accuracy import Judge
 from inlay.quant.calibrator import Observed
-from inlay.quant.observing import Recruit
 from inlay.quant.qparams import QParamsTable
 from inlay.run.facts import CALIBRATION, CALIBRATION_SAMPLES, CHOICE, CalibrationRecord, record_rounding, rounding_of
 from inlay.run.progress import Progress
@@ -42,7 +41,6 @@ class Calibration:
         deadline: when it must be over, on the run's clock.
         stress: variations of the calibration samples.
         test: variations of the selection samples.
-        recruit: finds helpers that observe samples, if there may be any.
     """
 
     config: TuneConfig
@@ -53,7 +51,6 @@ class Calibration:
     deadline: Deadline
     stress: StressSet
     test: StressTest
-    recruit: Recruit | None = None
 
     def candidates(
         self, prepared: PreparedModel, judge: Judge, feeds: Sequence[Path], imported: ImportedQDQ
@@ -71,7 +68,7 @@ class Calibration:
         known = self.journal.fact(CALIBRATION_SAMPLES)
         if known is not None:  # a resumed run takes the same ones
             observing = NEVER
-        observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress, self.recruit)
+        observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress)
         self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
         count = min(policy.SCORING_SAMPLES, len(feeds))
@@ -111,13 +108,13 @@ class Calibration:
             observed,
             placement,
             () if self.parts.calibration.kind == "random" else self.parts.calibration.feeds,
-            TableScorer(judge, outputs).sqnr_db,
+            TableScorer(judge, outputs),
             policy.DEFAULT_SECONDS if budget_s is None else policy.BUDGET_SHARE * budget_s,
             self.config.bound.min_sqnr_db,
             self.config.methods,
             fixed,
             deadline=self.deadline,
-            stress_score=TableScorer(self.test.judge, varied.outputs).sqnr_db if widening else None,
+            stress_score=TableScorer(self.test.judge, varied.outputs) if widening else None,
             products=anchors.get(CONV_MATMUL, Placement()),
         )
         if self.worker.deterministic and len(placement) and not fixed and not limited:

@@ -15,6 +15,7 @@ from pathlib import Path
 from inlay.errors import InlayError, Late
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
+from inlay.model.hands import find_hands, helped
 from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
@@ -143,6 +144,12 @@ class _Calibrated:
 
 
 def _calibrate(session: Session, given: Given) -> _Calibrated:
+    with helped(session.lab.recruit):
+        find_hands(session.costs.sample_s * len(session.inputs.parts.calibration))
+        return _prepared(session, given)
+
+
+def _prepared(session: Session, given: Given) -> _Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
     target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
@@ -155,10 +162,7 @@ def _calibrate(session: Session, given: Given) -> _Calibrated:
     deadline = session.plan.calibration(session.costs, config)
     test = stress_test(session, "varied", session.inputs.parts.selection, given.file)
     stress = calibration_stress(session)
-    recruit = session.lab.recruit
-    calibration = Calibration(
-        config, parts, session.worker, session.journal, session.progress, deadline, stress, test, recruit
-    )
+    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
     return _Calibrated(prepared, imported, candidates, test)

@@ -20,6 +20,7 @@ from inlay.calibrate.table_search import on_other_samples
 from inlay.calibrate.tables import observe
 from inlay.data import Samples, evenly_spaced
 from inlay.errors import InlayError
+from inlay.model.hands import helped
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.qdq_import import ImportedQDQ
@@ -174,10 +175,11 @@ def _with_ranges_of(
     known, placement = session.journal.fact(CHOICE), confirmed.placement
     assert known is not None, "what was calibrated was chosen"
     assert placement is not None, "a given file has no ranges of the run"
-    observed = observe(prepared, samples, [p for _, p in imported.placements], recruit=session.lab.recruit)
     fixed = imported.qparams if session.inputs.config.keep_qparams else {}
     choice = replace(known, rounding=rounding_of(session.journal))
-    choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed)
+    with helped(session.lab.recruit):
+        observed = observe(prepared, samples, [p for _, p in imported.placements])
+        choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed)
     table = choice.table(prepared, observed, fixed)
     writer = CandidateWriter(prepared, table, choice.digest(observed), session.worker.fingerprint.digest)
     folder = session.work / f"crossed-model-{number}"

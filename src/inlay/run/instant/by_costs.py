@@ -145,7 +145,7 @@ def choose_by_costs(
             observed,
             every,
             samples.feeds if one_shot.real else (),
-            TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])).sqnr_db,
+            TableScorer(few, in_process(prepared, [samples.feeds[i] for i in numbers])),
             _SELECTION_S,
             methods=_METHODS,
             deadline=deadline.within(calibrating_s),

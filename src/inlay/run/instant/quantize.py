@@ -17,12 +17,12 @@ from inlay.deadline import NEVER
 from inlay.errors import UsageError
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
+from inlay.model.hands import helped
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
-from inlay.quant.observing import Recruit
 from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
@@ -149,7 +149,8 @@ def quantize(
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
-            chosen = choose_by_rules(one_shot, resolved.placement, lab.recruit)
+            with helped(lab.recruit):
+                chosen = choose_by_rules(one_shot, resolved.placement)
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)
         writer = CandidateWriter(prepared, chosen.table, chosen.calibration_digest, worker.fingerprint.digest)
@@ -183,12 +184,12 @@ def quantize(
     )
 
 
-def choose_by_rules(one_shot: OneShot, placement: Placement, recruit: Recruit | None = None) -> Chosen:
+def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     """Ranges and biases for a placement that a recipe says, with as much time as they take."""
     prepared, samples = one_shot.prepared, one_shot.samples
     varied = policy.VARIED_SAMPLES, policy.MOST_VARIATIONS
     stress = variations_of(samples, one_shot.specs, one_shot.augment, one_shot.seed, *varied)
-    observed = observe(prepared, samples, stress=stress, recruit=recruit)
+    observed = observe(prepared, samples, stress=stress)
     on_samples = OnTarget(prepared, one_shot.worker, one_shot.feeds)
     on_variations = OnTarget(prepared, one_shot.worker, one_shot.test.feeds)
     graph, test = prepared.graph, one_shot.test
@@ -198,13 +199,14 @@ def choose_by_rules(one_shot: OneShot, placement: Placement, recruit: Recruit | 
         observed,
         placement,
         samples.feeds if one_shot.real and ranged else (),
-        TableScorer(one_shot.judge, on_samples.outputs).sqnr_db,
+        TableScorer(one_shot.judge, on_samples.outputs),
         policy.DEFAULT_SECONDS,
-        stress_score=TableScorer(test.judge, on_variations.outputs).sqnr_db if test.names else None,
+        stress_score=TableScorer(test.judge, on_variations.outputs) if test.names else None,
     )
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, choice.method)}
     table = choice.table(prepared, observed)
-    outputs = on_variations.outputs(table, placement) if one_shot.real and test.names and len(placement) else None
+    varies = one_shot.real and test.names and len(placement)
+    outputs = next(on_variations.outputs([(table, placement)])).result() if varies else None
     return Chosen(placement, choice, table, choice.digest(observed), shared, None, outputs)
 
 
