@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx.compose
 import pytest
 
 from inlay.deadline import Deadline
@@ -15,7 +17,7 @@ from inlay.model.hands import find_hands, helped
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import equalize
-from inlay.prepare.equalize import equalized, find_scales
+from inlay.prepare.equalize import Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -64,6 +66,13 @@ def prepared_model(model: onnx.ModelProto, folder: Path) -> PreparedModel:
     return prepare(load(folder / "m.onnx"), ORT, feeds()[0], folder)
 
 
+def scales_of(prepared: PreparedModel) -> dict[str, tuple[float, ...]]:
+    """What is found with all the time that it takes."""
+    found = find_scales(prepared, ORT, feeds())
+    assert found.in_time
+    return dict(found.scales)
+
+
 def outputs(prepared: PreparedModel, placement: Placement, samples: Sequence[dict[str, np.ndarray]]) -> np.ndarray:
     table = QParamsTable(prepared.graph, prepared.rules, {})
     session = Session(prepared.emitter.emit(placement, table), prepared.store)
@@ -74,7 +83,7 @@ def outputs(prepared: PreparedModel, placement: Placement, samples: Sequence[dic
 @pytest.mark.parametrize("twice", [False, True])
 def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) -> None:
     plain = prepared_model(dense(turned=turned, twice=twice), tmp_path)
-    scales = find_scales(plain, ORT, feeds()) or {}
+    scales = scales_of(plain)
     assert scales.keys() == {plain.graph.node("norm").outputs[0]}
     (found,) = scales.values()
     assert int(np.argmax(found)) == 3
@@ -93,27 +102,67 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
 
 def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> None:
     plain = prepared_model(dense(reshaped=True), tmp_path)
-    assert (alone := find_scales(plain, ORT, feeds()) or {}).keys() == {plain.graph.node("norm").outputs[0]}
+    assert (alone := scales_of(plain)).keys() == {plain.graph.node("norm").outputs[0]}
     hands = HandsHere(2)
     with helped(hands.recruit):
         find_hands(1e9)
-        assert find_scales(plain, ORT, feeds()) == alone, "whoever runs the models"
+        assert scales_of(plain) == alone, "whoever runs the models"
     assert hands.asked["outputs_of"]
 
 
 def test_without_time_there_are_none(tmp_path: Path) -> None:
     plain = prepared_model(dense(), tmp_path)
-    assert find_scales(plain, ORT, feeds(), Deadline(1e9, lambda: 0.0))
-    assert find_scales(plain, ORT, feeds(), Deadline(0.0, lambda: 0.0)) is None
+    assert find_scales(plain, ORT, feeds(), Deadline(1e9, lambda: 0.0)).scales
+    late = find_scales(plain, ORT, feeds(), Deadline(0.0, lambda: 0.0))
+    assert (dict(late.scales), late.in_time) == ({}, False)
     even = prepared_model(dense(outlier=1.0), tmp_path)
-    assert find_scales(even, ORT, feeds(), Deadline(1e9, lambda: 0.0)) == {}, "nothing to find is not the same"
+    nothing = find_scales(even, ORT, feeds(), Deadline(1e9, lambda: 0.0))
+    assert (dict(nothing.scales), nothing.in_time) == ({}, True), "nothing to find is not the same"
+
+
+def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The normalization that takes its scales in is judged first; then a Mul besides, for which there is no time."""
+    free, paid = dense(), onnx.compose.add_prefix(dense(twice=True), "paid_")
+    whole = onnx.compose.merge_graphs(free.graph, paid.graph, [])
+    model = onnx.helper.make_model(whole, opset_imports=free.opset_import, ir_version=free.ir_version)
+    samples = [{"x": f["x"], "paid_x": g["x"]} for f, g in zip(feeds(12)[:6], feeds(12)[6:], strict=True)]
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    plain = prepare(load(tmp_path / "m.onnx"), ORT, samples[0], tmp_path)
+    monkeypatch.setattr(equalize, "_gains", lambda *_: True)
+    both, even = find_scales(plain, ORT, samples), equalize.equalized
+    assert {*both.scales} == {"norm_out", "paid_norm_out"}
+
+    def late(prepared: PreparedModel, scales: Scales, *arguments: Any) -> PreparedModel:
+        if len(scales) > 1:
+            monkeypatch.setattr(Deadline, "left", 0.0)
+        return even(prepared, scales, *arguments)
+
+    monkeypatch.setattr(equalize, "equalized", late)
+    found = find_scales(plain, ORT, samples, Deadline(1e9, lambda: 0.0))
+    assert found.scales == {"norm_out": both.scales["norm_out"]}
+    assert not found.in_time
+
+
+@pytest.mark.parametrize(
+    ("gains_db", "gain"),
+    [
+        ([3.5, 7.0, 3.3, -1.0], True),  # all in low precision loses less than half of what static products gain
+        ([3.5, 7.0, 3.3, -2.0], False),
+        ([0.8, 5.6, 0.8, -12.7], False),
+        ([3.5, 7.0, -0.6, 3.5], False),  # the other forms may lose next to nothing
+        ([0.4, 0.4, 0.4, 0.4], False),
+        ([0.6, -0.4, -0.4, -0.4], True),
+    ],
+)
+def test_what_one_form_gains_another_may_lose_in_part(gains_db: list[float], gain: bool) -> None:
+    assert equalize._gains(np.array(gains_db), 0.5) is gain
 
 
 def test_nothing_is_done_without_outliers_or_samples(tmp_path: Path) -> None:
-    assert not find_scales(prepared_model(dense(outlier=1.0), tmp_path), ORT, feeds())
+    assert not scales_of(prepared_model(dense(outlier=1.0), tmp_path))
     plain = prepared_model(dense(), tmp_path)
-    assert find_scales(plain, ORT, feeds()), "the control"
-    assert not find_scales(plain, ORT, [])
+    assert scales_of(plain), "the control"
+    assert not find_scales(plain, ORT, []).scales
     assert equalized(plain, {}, ORT, feeds()[0]) is plain
 
 
@@ -121,7 +170,7 @@ def test_without_dynamic_kernels_static_products_decide(tmp_path: Path) -> None:
     for name, twice in (("free", False), ("paid", True)):
         (tmp_path / name).mkdir()
         made = prepared_model(dense(twice=twice), tmp_path / name)
-        assert find_scales(replace(made, rules=replace(made.rules, forms=())), ORT, feeds())
+        assert scales_of(replace(made, rules=replace(made.rules, forms=())))
 
 
 def test_what_costs_time_must_gain_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,23 +178,23 @@ def test_what_costs_time_must_gain_more(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("free", "paid"):
         (tmp_path / name).mkdir()
     free, paid = (prepared_model(dense(twice=twice), tmp_path / n) for n, twice in (("free", False), ("paid", True)))
-    assert find_scales(paid, ORT, feeds())
+    assert scales_of(paid)
     monkeypatch.setattr(equalize, "_PAID_GAIN_DB", 100.0)
-    assert find_scales(paid, ORT, feeds()) == {}
-    assert find_scales(free, ORT, feeds()), "it costs nothing"
+    assert scales_of(paid) == {}
+    assert scales_of(free), "it costs nothing"
 
 
 def test_factors_that_low_precision_cannot_hold_are_not_written(tmp_path: Path) -> None:
     """Where all is quantized, so are they; the controls are a target that leaves them in float, and no Mul at all."""
     spread = dense(outlier=OUTLIERS, twice=True, large=range(0, WIDTH, 2))
     plain = prepared_model(spread, tmp_path)
-    assert find_scales(plain, ORT, feeds()) == {}
+    assert scales_of(plain) == {}
     operators = {name: rule for name, rule in ORT.rules.ops.items() if name != "Mul"}
     float_mul = replace(ORT, rules=replace(ORT.rules, ops=operators))
-    assert find_scales(plain, float_mul, feeds())
+    assert find_scales(plain, float_mul, feeds()).scales
     (tmp_path / "free").mkdir()
     free = prepared_model(dense(outlier=OUTLIERS, large=range(0, WIDTH, 2)), tmp_path / "free")
-    assert find_scales(free, ORT, feeds())
+    assert scales_of(free)
 
 
 def padded(seed: int) -> list[dict[str, np.ndarray]]:
@@ -164,8 +213,8 @@ def test_scales_do_not_depend_on_padding(tmp_path: Path) -> None:
     model.graph.input.append(onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.INT64, (1, 8)))
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     prepared = prepare(load(tmp_path / "m.onnx"), ORT, padded(1)[0], tmp_path)
-    one, other = (find_scales(prepared, ORT, padded(seed)) for seed in (1, 2))
+    one, other = (find_scales(prepared, ORT, padded(seed)).scales for seed in (1, 2))
     assert one
     assert one == other
-    one, other = (find_scales(prepared, ORT, padded(seed), mask="none") for seed in (1, 2))
+    one, other = (find_scales(prepared, ORT, padded(seed), mask="none").scales for seed in (1, 2))
     assert one != other, "without a mask all of it counts"

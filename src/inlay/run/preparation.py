@@ -49,9 +49,9 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
             return {}
         deadline = session.plan.equalization(session.costs, config)
         found = find_scales(prepared, target, some.feeds, deadline, samples.mask)
-        if found is None:
+        if not found.in_time:
             session.journal.record_fact(OUTLIERS_LEFT, True)
-        return found or {}
+        return found.scales
 
     found = session.journal.once(EQUALIZATION, scales)
     return equalized(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)

@@ -107,8 +107,8 @@ class OneShot:
         extraction = take_apart(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
-            scales = find_scales(prepared, target, samples.feeds, deadline, samples.mask)
-            prepared = equalized(prepared, scales or {}, target, samples.feeds[0])
+            found = find_scales(prepared, target, samples.feeds, deadline, samples.mask)
+            prepared = equalized(prepared, found.scales, target, samples.feeds[0])
         return cls(worker, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared)
 
     @property
