@@ -13,7 +13,6 @@ import onnx.compose
 import pytest
 
 from inlay.deadline import Deadline
-from inlay.model.hands import find_hands, helped
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import equalize
@@ -23,7 +22,6 @@ from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
 from inlay.types import Placement
-from tests.support.hands import HandsHere
 
 ORT = capabilities_for("x86_64", frozenset({"avx512_vnni"}))  # the same on every processor
 WIDTH, OUTLIERS = 32, 8.0
@@ -102,12 +100,7 @@ def test_float_stays_and_noise_falls(turned: bool, twice: bool, tmp_path: Path) 
 
 def test_a_reshape_that_keeps_the_channels_is_looked_through(tmp_path: Path) -> None:
     plain = prepared_model(dense(reshaped=True), tmp_path)
-    assert (alone := scales_of(plain)).keys() == {plain.graph.node("norm").outputs[0]}
-    hands = HandsHere(2)
-    with helped(hands.recruit):
-        find_hands(1e9)
-        assert scales_of(plain) == alone, "whoever runs the models"
-    assert hands.asked["outputs_of"]
+    assert scales_of(plain).keys() == {plain.graph.node("norm").outputs[0]}
 
 
 def test_without_time_there_are_none(tmp_path: Path) -> None:
