@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.preparing [--samples 512] [--model bert_base] [--out DIR]
 
 Needs the extra ``ray``. A seeded transformer of 355 MB is tuned for ONNX Runtime until its ranges are chosen: loading,
-the given model's own outputs, normalizing, evening out outliers, observing the samples, choosing ranges. The command and
+the given model's outputs, normalizing, evening out outliers, observing the samples, choosing ranges. The command and
 the device have one processor both times, and one thread, as on a machine of their own; the cluster has that processor
 alone, or another one besides. Without the variable, linear algebra has a thread for each of the machine's processors,
 which get into each other's way on the one that the command may use. Both ways must choose the same.
