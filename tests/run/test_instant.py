@@ -251,6 +251,7 @@ def test_the_result_says_how_to_run_what_was_measured(tmp_path: Path, monkeypatc
     exec(said, names)
     options = names["session"].get_session_options()  # type: ignore[attr-defined]
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1", "as it was measured"
     want = list(run_reference(tmp_path / "out" / "model.onnx", feed).values())
     got = names["outputs"]
     assert isinstance(got, list)

@@ -18,7 +18,7 @@ from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, Kernel
 from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
 from inlay.targets.onnxruntime.profile import Attribution, kernels, read_events
-from inlay.targets.onnxruntime.session import SessionExecutable, building, infer, settings
+from inlay.targets.onnxruntime.session import WAITING, SessionExecutable, building, infer, settings
 
 if TYPE_CHECKING:
     from inlay.model.normalize import FloatRewrite
@@ -50,7 +50,7 @@ import onnxruntime as ort
 options = ort.SessionOptions()
 options.intra_op_num_threads = {threads}
 options.inter_op_num_threads = 1
-session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
+{waiting}session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
 outputs = session.run(None, feed)  # feed: an array for each input, by name
 """
 """What :func:`_options` sets besides messages."""
@@ -135,7 +135,9 @@ class OrtCpuTarget:
 
     def run_with(self) -> str:
         """The lines that run a model with the options that it is measured with."""
-        return _SNIPPET.format(threads=self.threads)
+        entry = ", ".join(f'"{part}"' for part in WAITING)
+        waiting = "" if self.threads == 1 else f"options.add_session_config_entry({entry})\n"
+        return _SNIPPET.format(threads=self.threads, waiting=waiting)
 
     def micro_models(self) -> list[onnx.ModelProto]:
         """All of :mod:`~inlay.targets.onnxruntime.micro_models`."""
