@@ -23,7 +23,7 @@ from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Judge, Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.base import Artifact, TargetSpec
-from inlay.trial import Accuracy, Failed, Stage
+from inlay.trial import Failed, Stage
 from inlay.types import Placement
 
 Question = tuple[QParamsTable, Placement]
@@ -124,17 +124,13 @@ class TableScorer:
     judge: Judge
     run: Run
 
-    def accuracies(self, questions: Iterable[Question]) -> Iterator[Accuracy | Failed]:
-        """Accuracy of each placement with its table, or where it failed."""
+    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
+        """SQNR in dB of the worst output with each table, or where it failed."""
         for outcome in self.run(questions):
             try:
-                yield self.judge.judge(outcome.result())
+                yield self.judge.judge(outcome.result()).sqnr_db
             except TargetError as error:
                 yield Failed(_stage(error), str(error))
-
-    def each(self, questions: Iterable[Question]) -> Iterator[float | Failed]:
-        """SQNR in dB of the worst output, or where it failed."""
-        return (found if isinstance(found, Failed) else found.sqnr_db for found in self.accuracies(questions))
 
     def __call__(self, table: QParamsTable, placement: Placement) -> float | Failed:
         """The same of one."""

@@ -153,9 +153,10 @@ class TableSearch:
                 return kept, found.in_time
             score, nearest = self._reference_score(feeds[::2]), CalibrationChoice(self.method)
             parts = {t: only(found.rounding, t) for t in dict.fromkeys(t for _, t in steps)}  # the usual type first
+            # weights alone: activations make more noise, and chance would decide
             scores = score.each(
-                (self._second_half(choice), weights_alone(self.prepared, t))  # activations make more noise, and chance
-                for t, part in parts.items()  # would decide
+                (self._second_half(choice), weights_alone(self.prepared, t))
+                for t, part in parts.items()
                 for choice in (nearest, nearest.rounding_by(part))
             )
             for part in parts.values():
