@@ -153,7 +153,7 @@ def sqnr(
             feeds.append(Path(name) / f"{number}.npz")
             save_feed(feeds[-1], feed)
         original = worker_of(TARGET).run(Artifact(reference.resolve(), "reference"), feeds)
-        judge = Judge(original, evaluation, Bound(), margin=False)
+        judge = Judge(original, evaluation, Bound(), confidence=None)
         for key, path in files.items():
             worker = worker_of((targets or {}).get(key, TARGET))
             artifact = Artifact(path.resolve(), key)

@@ -136,7 +136,7 @@ def test_several_hands_choose_as_one_does(
         some = Samples(tuple(dict(feed) for feed in space.feeds), "feeds", "test")
         exact = Session(space.prepared.emitter.base, space.prepared.store)
         last = some.part(range(8, 12))
-        judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), margin=False)
+        judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), confidence=None)
         score = TableScorer(judge, in_process(space.prepared, last.feeds))
         with helped(recruit):
             find_hands(1e9)

@@ -29,7 +29,7 @@ from tests.support.workspace import Workspace
 def judge_of(space: Workspace) -> Judge:
     reference = Session(space.prepared.emitter.base, space.prepared.store)
     samples = Samples(tuple(map(dict, space.feeds)), "feeds", "test")
-    return Judge([reference.run(feed) for feed in space.feeds], samples, Bound(), margin=False)
+    return Judge([reference.run(feed) for feed in space.feeds], samples, Bound(), confidence=None)
 
 
 def here_on(space: Workspace) -> Run:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inlay.data import Samples
-from inlay.quant.accuracy import EXACT_DB, Bound, Judge
+from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, margin_db
 from inlay.trial import Accuracy
 
 
@@ -14,7 +14,7 @@ def judged(want: np.ndarray, got: np.ndarray, least_db: float = 20.0) -> Accurac
     """Of one output called y, in two samples."""
     reference, outputs = ([{"y": half} for half in np.array_split(y, 2)] for y in (want, got))
     samples = Samples(({}, {}), "feeds", "test")
-    return Judge(reference, samples, Bound(min_sqnr_db=least_db), margin=False).judge(outputs)
+    return Judge(reference, samples, Bound(min_sqnr_db=least_db), confidence=None).judge(outputs)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, bool])
@@ -56,13 +56,13 @@ def test_an_output_without_signal_is_left_out_and_named() -> None:
     reference = [{"boxes": np.zeros((3, 4)), "y": y} for y in answers]
     outputs = [{"boxes": np.full((3, 4), 1e-3), "y": y * 1.01} for y in answers]
     samples = Samples(({}, {}), "feeds", "test")
-    judge = Judge(reference, samples, Bound(20.0), margin=False)
+    judge = Judge(reference, samples, Bound(20.0), confidence=None)
     assert judge.silent == ("boxes",)
     found = judge.judge(outputs)
     assert found.feasible
     assert [o.name for o in found.outputs] == ["y"]
     assert judge.each_db(outputs) == pytest.approx((40.0, 40.0))
-    alone = Judge([{"boxes": r["boxes"]} for r in reference], samples, Bound(20.0), margin=False)
+    alone = Judge([{"boxes": r["boxes"]} for r in reference], samples, Bound(20.0), confidence=None)
     assert not alone.silent
     assert not alone.judge([{"boxes": o["boxes"]} for o in outputs]).feasible
 
@@ -70,5 +70,34 @@ def test_an_output_without_signal_is_left_out_and_named() -> None:
 def test_a_sample_without_signal_is_measured_by_the_others() -> None:
     """Something was found in one of two samples."""
     reference = [{"y": np.zeros(50)}, {"y": np.ones(50)}]
-    judge = Judge(reference, Samples(({}, {}), "feeds", "test"), Bound(), margin=False)
+    judge = Judge(reference, Samples(({}, {}), "feeds", "test"), Bound(), confidence=None)
     assert judge.each_db([{"y": np.full(50, 0.1)}, {"y": np.ones(50)}]) == pytest.approx((10 * np.log10(50.0), 300.0))
+
+
+def test_samples_that_made_the_ranges_count_only_against_a_model() -> None:
+    """The figure is the worse of that of the samples apart and that of all; how they differ is told by all."""
+    each = [{"y": np.ones(50)}] * 6
+    samples = Samples(({},) * 6, "feeds", "test")
+    judge = Judge(each, samples, Bound(20.0), apart=2)
+
+    def sqnr_db(*errors: float) -> float:
+        return judge.judge([{"y": np.full(50, 1.0 + e)} for e in errors]).sqnr_db
+
+    assert sqnr_db(0.1, 0.1, 0.01, 0.01, 0.01, 0.01) == pytest.approx(20.0)
+    assert sqnr_db(0.01, 0.01, 0.1, 0.1, 0.1, 0.1) == pytest.approx(10 * np.log10(6 / (0.0002 + 0.04)))
+
+
+@pytest.mark.parametrize(("confidence", "known"), [(UNCHECKED, 12), (CHECKED_LATER, 12), (CHECKED_LATER, 6)])
+def test_a_margin_is_kept_as_often_as_it_says(confidence: float, known: int) -> None:
+    """Four others, of the same kind, whose differences neither bound of the margin hides."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(30.0, 1.2, (4000, known + 4))
+    kept = [d[known:].mean() >= d[:known].mean() - margin_db(d[:known], 4, confidence) for d in draws]
+    least, most = confidence - 0.02, confidence + 0.02 + (0.06 if known < 8 else 0.0)  # of few, the least margin rules
+    assert least <= np.mean(kept) <= most
+
+
+def test_more_samples_and_a_later_check_ask_for_less_margin() -> None:
+    each = np.random.default_rng(1).normal(30.0, 1.5, 24)
+    alone, more = margin_db(each[:4], 4, UNCHECKED), margin_db(each, 4, UNCHECKED)
+    assert margin_db(each, 4, CHECKED_LATER) < more < alone

@@ -23,7 +23,7 @@ def clock() -> float:
 def judge(reference: Sequence[Outputs], bound: Bound, metric: Metric | None, labels: object = None) -> Judge:
     feeds = tuple({"x": np.zeros(1, np.float32)} for _ in reference)
     truth = None if labels is None else np.asarray(labels)
-    return Judge(reference, Samples(feeds, "feeds", "", truth), bound, metric, margin=False)
+    return Judge(reference, Samples(feeds, "feeds", "", truth), bound, metric, confidence=None)
 
 
 def scores(classes: Sequence[int], count: int = 4) -> list[Outputs]:

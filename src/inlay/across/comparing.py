@@ -17,7 +17,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, Late, TargetError
 from inlay.measure.journal import Fact
 from inlay.measure.timing import Timing, joined
-from inlay.quant.accuracy import Judge, Outputs
+from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
 from inlay.targets.base import Artifact
 from inlay.targets.registry import DEFAULT_TARGET
 from inlay.trial import Accuracy, Interval
@@ -77,9 +77,9 @@ class Comparison:
                 if row != GIVEN and not end.left:
                     found[row, label] = "there was no time to judge it"
                     continue
-                judge = Judge(
-                    self._reference(panel, label, part), self._parts[part], config.bound, metric, margin=not verify
-                )
+                confidence = None if verify else UNCHECKED
+                reference = self._reference(panel, label, part)
+                judge = Judge(reference, self._parts[part], config.bound, metric, confidence)
                 try:
                     found[row, label] = judge.judge(panel.workers[label].run(files[label][row], self._feeds[part]))
                 except TargetError as error:

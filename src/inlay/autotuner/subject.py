@@ -160,7 +160,7 @@ class Subject:
             return CalibrationChoice("minmax").table(prepared, observed), observed.digest
         some = self._samples.part(range(min(policy.SCORING_SAMPLES, len(self._samples))))
         reference = Session(prepared.emitter.base, prepared.store)
-        judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), margin=False)
+        judge = Judge([reference.run(feed) for feed in some.feeds], some, Bound(), confidence=None)
         choice = choose_calibration(
             prepared,
             observed,

@@ -174,7 +174,7 @@ class TableSearch:
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
         session = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
         samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
-        judge = Judge([session.run(feed) for feed in feeds], samples, Bound(), margin=False)
+        judge = Judge([session.run(feed) for feed in feeds], samples, Bound(), confidence=None)
         return TableScorer(judge, in_process(self.prepared, feeds))
 
     def restricted(

@@ -75,6 +75,13 @@ class Samples:
         numbers = tuple(self.number(i) for i in indices)
         return replace(self, feeds=tuple(self.feeds[i] for i in indices), labels=labels, numbers=numbers)
 
+    def and_then(self, others: Samples) -> Samples:
+        """These, and behind them other samples of the same data."""
+        numbers = tuple(part.number(i) for part in (self, others) for i in range(len(part)))
+        labels = [part.labels for part in (self, others) if part.labels is not None]
+        joined = np.concatenate(labels) if labels else None
+        return replace(self, feeds=(*self.feeds, *others.feeds), numbers=numbers, labels=joined)
+
     def number(self, index: int) -> int:
         """Where the sample at ``index`` stands in the user's data, from 0."""
         return self.numbers[index] if self.numbers else index

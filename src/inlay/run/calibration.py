@@ -59,7 +59,7 @@ class Calibration:
 
         Args:
             prepared: the model.
-            judge: of the selection samples.
+            judge: of the samples that candidates are judged on, those of the selection first.
             feeds: their files.
             imported: Q/DQ models whose qparams may be kept.
         """
@@ -71,7 +71,7 @@ class Calibration:
         observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress)
         self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
-        count = min(policy.SCORING_SAMPLES, len(feeds))
+        count = min(policy.SCORING_SAMPLES, len(self.parts.selection))
         some = Judge(judge.reference[:count], self.parts.selection.part(range(count)), self.config.bound)
         target = OnTarget(prepared, self.worker, feeds[:count])
         fixed = imported.qparams if self.config.keep_qparams else {}

@@ -78,9 +78,9 @@ class Evaluator:
     Args:
         worker: builds, runs and times.
         meter: races.
-        judge: accuracy on the selection samples.
+        judge: accuracy on the samples that candidates are judged on.
         journal: knows the trials of earlier sessions, and takes new ones.
-        feeds: the selection samples.
+        feeds: these samples.
         baseline: the model as it was given; first incumbent, and sentinel of every block.
         baseline_file: its file.
         take: what a builder found out about the model of a key, where one did.

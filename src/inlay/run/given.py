@@ -13,7 +13,7 @@ from inlay.data import save_feed, shapes_of
 from inlay.errors import Late, TargetError, TimedOut, UsageError
 from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.race import Meter, Protocol
-from inlay.quant.accuracy import EXACT_DB, Judge
+from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Judge
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.confirm.delivered import best_of
@@ -33,7 +33,7 @@ from inlay.types import Placement
 class Given:
     """The model as it was given: its file, and what compares others with it on ``feeds``.
 
-    These are the selection samples, or some of them where the model is slow.
+    These are the samples of :attr:`~inlay.run.inputs.RunInputs.judging`, those of the selection first.
     """
 
     file: Artifact
@@ -55,10 +55,12 @@ def run_given(session: Session) -> Given:
     with session.given_model_runs():
         session.run_given(file, first)
         session.limit_samples()
-        feeds = session.save_feeds("selection", session.inputs.parts.selection)
+        feeds = session.save_feeds("selection", session.inputs.judging)
         reference = worker.run(file, feeds)
     _refuse_shapes(session, file)
-    judge = Judge(reference, session.inputs.parts.selection, inputs.config.bound, inputs.metric)
+    inputs, apart = session.inputs, len(session.inputs.parts.selection)
+    confidence = CHECKED_LATER if inputs.parts.verified else UNCHECKED
+    judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart)
     judge.refuse_idle_bound()
     return Given(file, feeds, judge)
 

@@ -39,6 +39,8 @@ RANDOM_SAMPLES = 8
 _MOST_SAMPLES, _MOST_COUNTED = 32, 2000
 """Samples in the selection and in the verification part. A metric that counts, such as an accuracy of 1 in 100, needs
 thousands; the SQNR of an output settles with tens."""
+MOST_JUDGED = 24
+"""Samples that candidates are judged on, where the selection part has fewer."""
 
 
 OUTPUTS = ("model.onnx", "model.onnx.data", "result.json", "recipe.yaml", "run.sqlite", "report.html")
@@ -85,6 +87,7 @@ class RunInputs:
         qdq_baseline: the Q/DQ model to beat, or None.
         samples: all samples.
         parts: the same, split for calibration, selection and verification.
+        judged: how many samples candidates are judged on (:attr:`judging`).
         workload: what latency is measured on.
         metric: the function behind ``config.bound.metric``, or None.
         out: folder of the results.
@@ -96,6 +99,7 @@ class RunInputs:
     qdq_baseline: ModelFile | None
     samples: Samples
     parts: Split
+    judged: int
     workload: Workload
     metric: Metric | None
     out: Path
@@ -124,7 +128,10 @@ class RunInputs:
         parts = split(samples, rng, others=_MOST_COUNTED if counted else _MOST_SAMPLES)
         every = (p.feeds for p in (parts.calibration, parts.selection, parts.verification))
         workload = workload_of([feed for feeds in every for feed in feeds], specs, wishes, batches)
-        return cls(config, file, baseline, samples, parts, workload, asked.metric, asked.out, asked.sources)
+        judged = len(parts.selection)
+        if parts.verified and samples.kind != "random" and asked.metric is None:
+            judged = max(judged, min(MOST_JUDGED, judged + len(parts.calibration)))
+        return cls(config, file, baseline, samples, parts, judged, workload, asked.metric, asked.out, asked.sources)
 
     @property
     def frozen(self) -> dict[str, int]:
@@ -138,17 +145,24 @@ class RunInputs:
         """Samples that neither calibration nor search sees; None where there are too few to keep some back."""
         return self.parts.verification if self.parts.verified else None
 
-    def judged_on(self, selection: int, verification: int) -> RunInputs:
-        """The same with so many samples in the parts that models are judged on, evenly spaced."""
-        parts = self.parts
-        return replace(
-            self,
-            parts=replace(
-                parts,
-                selection=_evenly(parts.selection, selection),
-                verification=_evenly(parts.verification, verification),
-            ),
+    @property
+    def judging(self) -> Samples:
+        """The samples that candidates are judged on: those for the selection, and behind them some of the calibration.
+
+        A few samples say little of how samples differ. Those of the calibration do, too, although their own accuracy
+        is flattered. A metric is judged on the selection alone.
+        """
+        selection, more = self.parts.selection, self.judged - len(self.parts.selection)
+        return selection.and_then(_evenly(self.parts.calibration, more)) if more > 0 else selection
+
+    def judged_on(self, judged: int, verification: int) -> RunInputs:
+        """The same with so many samples for candidates and for the winner, evenly spaced."""
+        parts = replace(
+            self.parts,
+            selection=_evenly(self.parts.selection, judged),
+            verification=_evenly(self.parts.verification, verification),
         )
+        return replace(self, parts=parts, judged=judged)
 
     def identity(self, target: str) -> dict[str, str]:
         """What must be equal for a run to resume: everything that changes its trials.

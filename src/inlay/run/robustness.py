@@ -81,14 +81,14 @@ class StressTest:
     @property
     def judge(self) -> Judge:
         """Of all variations together."""
-        return Judge(self.reference, self.samples, Bound(), margin=False)
+        return Judge(self.reference, self.samples, Bound(), confidence=None)
 
     def robustness(self, outputs: Sequence[Outputs], samples_db: float) -> Robustness | None:
         """What a model loses, from its ``outputs`` for each of ``feeds``; None where there are no variations."""
         found = {}
         for name in dict.fromkeys(self.names):
             those = [i for i, n in enumerate(self.names) if n == name]
-            judge = Judge([self.reference[i] for i in those], self.samples.part(those), Bound(), margin=False)
+            judge = Judge([self.reference[i] for i in those], self.samples.part(those), Bound(), confidence=None)
             found[name] = judge.judge([outputs[i] for i in those]).sqnr_db
         return Robustness(samples_db, dict(sorted(found.items(), key=lambda item: item[1]))) if found else None
 

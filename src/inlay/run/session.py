@@ -160,7 +160,7 @@ class Session:
             self.plan.require(costs, config, self.journal.spent_s)
         counts = self.journal.fact(SAMPLES)
         if counts is None and self.journal.empty:
-            wanted = len(parts.selection), len(parts.verification)
+            wanted = self.inputs.judged, len(parts.verification)
             counts = self.plan.samples(wanted[0], costs), self.plan.samples(wanted[1], costs)
             if counts != wanted:  # all samples are no fact: a folder is not taken up by a run that found nothing out
                 self.journal.record_fact(SAMPLES, counts)

@@ -57,15 +57,8 @@ def folds(session: Session, ranged: bool) -> Iterator[Fold]:
             yield Fold(parts.calibration.part([i]), others if ranged else None)
         return
     yield Fold(parts.selection)
-    rest = joined(parts.selection, parts.verification)
+    rest = parts.selection.and_then(parts.verification)
     yield Fold(parts.calibration, rest if ranged else None)
-
-
-def joined(first: Samples, second: Samples) -> Samples:
-    """Two parts of the same samples as one."""
-    numbers = [part.number(i) for part in (first, second) for i in range(len(part))]
-    labels = [part.labels for part in (first, second) if part.labels is not None]
-    return replace(first, feeds=(*first.feeds, *second.feeds), numbers=tuple(numbers), labels=_concatenated(labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +72,7 @@ class Judged:
     def and_then(self, other: Judged) -> Judged:
         """These and others, which another model was judged on."""
         reference, outputs = (*self.reference, *other.reference), (*self.outputs, *other.outputs)
-        return Judged(joined(self.samples, other.samples), reference, outputs)
+        return Judged(self.samples.and_then(other.samples), reference, outputs)
 
 
 def cross_fitted(
@@ -118,7 +111,7 @@ def cross_fitted(
             more = _judge(session, f"crossed-{number}", given, model, samples)
         except InlayError:  # the result stands without it, on fewer judgements
             break
-        found += Judge(more.reference, samples, Bound(), margin=False).each_db(more.outputs)
+        found += Judge(more.reference, samples, Bound(), confidence=None).each_db(more.outputs)
         if inputs.metric is not None:  # outputs of many samples may be large
             judged = more if judged is None else judged.and_then(more)
     statement = state(found, bound.min_sqnr_db)
@@ -151,16 +144,12 @@ def _unseen_again(session: Session, given: Artifact, delivered: Artifact) -> Jud
 
 def _of_metric(session: Session, judged: Judged) -> MetricStatement | None:
     bound, rng = session.inputs.config.bound, np.random.default_rng(session.inputs.config.seed)
-    judge = Judge(judged.reference, judged.samples, bound, session.inputs.metric, margin=False)
+    judge = Judge(judged.reference, judged.samples, bound, session.inputs.metric, confidence=None)
     try:
         pairs = judge.pairs(judged.outputs)
         return None if pairs is None else state_metric(pairs, bound.max_drop, rng, session.lab.clock)
     except InlayError:  # a metric that takes no samples of several parts
         return None
-
-
-def _concatenated(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    return np.concatenate(arrays) if arrays else None
 
 
 def _with_ranges_of(

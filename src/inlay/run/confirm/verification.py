@@ -184,7 +184,7 @@ class Verifier:
         return self.lacking[entry.key]
 
     def _judge(self, entry: Entry, reference: Sequence[Outputs], unseen: Unseen) -> Accuracy | Failed:
-        judge = Judge(reference, unseen.samples, self._bound, unseen.metric, margin=False)
+        judge = Judge(reference, unseen.samples, self._bound, unseen.metric, confidence=None)
         try:
             outputs = self._worker.run(entry.file, unseen.feeds)
             self._each_db[entry.key] = judge.each_db(outputs)

@@ -19,7 +19,7 @@ from inlay.deadline import Deadline
 from inlay.errors import ModelError, TargetError
 from inlay.measure.stats import LEVEL, speedup
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.quant.accuracy import Bound, Judge
+from inlay.quant.accuracy import UNCHECKED, Bound, Judge
 from inlay.quant.calibrator import halves
 from inlay.quant.observers import Method
 from inlay.run.instant.one_shot import Chosen, OneShot
@@ -136,7 +136,7 @@ def choose_by_costs(
     bound_db = bound_db if one_shot.real else None
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
     numbers = halves(len(samples))[0][: min(_JUDGED, len(one_shot.reference))]
-    few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), margin=False)
+    few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), confidence=None)
     calibrating_s = _CALIBRATING * deadline.left
     calibration = CalibrationChoice(_METHODS[0])
     if calibrating_s > _LEAST_CALIBRATING_S:
@@ -188,7 +188,9 @@ class _Race:
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
         bound = Bound(bound_db)
-        self._judge = Judge(one_shot.reference, one_shot.scored, bound, margin=bound_db is not None)
+        self._judge = Judge(
+            one_shot.reference, one_shot.scored, bound, confidence=None if bound_db is None else UNCHECKED
+        )
 
     def run(self) -> tuple[_Built, ByCosts]:
         """The fastest model that keeps the bound, and how it was found."""

@@ -119,7 +119,7 @@ class OneShot:
     @cached_property
     def judge(self) -> Judge:
         """On the scoring samples."""
-        return Judge(self.reference, self.scored, Bound(), margin=False)
+        return Judge(self.reference, self.scored, Bound(), confidence=None)
 
 
 def _scoring_feeds(samples: Samples, folder: Path) -> tuple[Samples, list[Path]]:

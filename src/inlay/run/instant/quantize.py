@@ -216,7 +216,7 @@ def _on_all(worker: Worker, given: Artifact, made: Artifact, samples: Samples, f
     paths = [folder / f"all-{number}.npz" for number in range(len(some))]
     for path, feed in zip(paths, some.feeds, strict=True):
         save_feed(path, feed)
-    judge = Judge(worker.run(given, paths), some, Bound(), margin=False)
+    judge = Judge(worker.run(given, paths), some, Bound(), confidence=None)
     return judge.judge(worker.run(made, paths))
 
 

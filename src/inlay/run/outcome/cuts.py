@@ -39,7 +39,7 @@ def _cuts(
     if choice is not None and choice.cut:
         yield choice.cut
     if journal.fact(SAMPLES) is not None:
-        yield f"accuracy on {len(parts.selection)} samples in the search and {len(parts.verification)} after it"
+        yield f"accuracy on {inputs.judged} samples in the search and {len(parts.verification)} after it"
     varied = journal.fact(VARIATIONS)
     if varied is not None and varied < policy.SCORED_VARIATIONS:
         yield f"{varied} of {policy.SCORED_VARIATIONS} variations of samples"
