@@ -65,9 +65,9 @@ def test_a_process_that_dies_costs_one_contender(tmp_path: Path) -> None:
 def test_a_runtime_that_hangs_takes_a_part_of_the_budget_and_no_more(fault: str, place: str, tmp_path: Path) -> None:
     """A share of the usual limit of a message, which is ten minutes; the budget leaves room for a busy machine."""
     with installed(tmp_path / "site"):
-        found = attempt(fault, place, tmp_path / "run", budget_s=20.0)
+        found = attempt(fault, place, tmp_path / "run", budget_s=30.0)
     assert found.is_true
-    assert found.seconds < 60.0
+    assert found.seconds < 75.0
 
 
 def test_every_kind_of_fault_can_be_had() -> None:
