@@ -81,7 +81,7 @@ def test_result_json_has_its_stable_keys(save: SaveModel, tmp_path: Path) -> Non
     assert result.best.output_sha256 == data["best"]["output_sha256"]
 
 
-@pytest.mark.parametrize("necessary_db", [43.0, 1000.0])
+@pytest.mark.parametrize("necessary_db", [42.0, 1000.0])
 def test_where_fast_models_fail_on_unseen_samples_another_one_is_delivered(
     necessary_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
