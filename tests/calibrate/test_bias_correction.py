@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.bias_correction import weight_error_means
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.model.reference import Session
-from inlay.quant.noise_probe import SWITCHES, find_switches, probe_model
 from inlay.quant.qparams import QParamsTable, dequantize, quantize
+from inlay.quant.switches import SWITCHES, find_switches, probe_model
 from inlay.testing import run_reference
 from inlay.types import Placement, Port, QType
 from tests.support.fixtures import MakeWorkspace

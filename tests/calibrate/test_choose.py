@@ -24,7 +24,7 @@ from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, StressSet, Variation
 from inlay.deadline import Deadline
 from inlay.measure.in_process import Clock
-from inlay.model.hands import find_hands, helped
+from inlay.model.hands import helped
 from inlay.model.reference import Session
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import Observed
@@ -138,14 +138,13 @@ def test_several_hands_choose_as_one_does(
         last = some.part(range(8, 12))
         judge = Judge([exact.run(feed) for feed in last.feeds], last, Bound(), confidence=None)
         score = TableScorer(judge, in_process(space.prepared, last.feeds))
-        with helped(recruit):
-            find_hands(1e9)
+        with helped(recruit, 1e9):
             observed, full = observe(space.prepared, some), space.full()
             choice = choose_calibration(space.prepared, observed, full, some.feeds, score, 3.0, 60.0, clock=StepClock())
         made.append((choice, choice.rounding.digest, choice.digest(observed)))
     assert made[0] == made[1]
     assert made[0][0].rounding.steps
-    assert {"outputs_of", "_rounded", "_means"} <= hands.asked.keys()
+    assert {"outputs_of", "_rounded", "_means", "_answer"} <= hands.asked.keys()
 
 
 def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:
@@ -337,13 +336,14 @@ def test_ranges_are_widened_for_variations_at_a_small_price_only(workspace: Make
 
 def test_a_selection_that_is_cut_short_says_so(workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
     space = workspace(model(), feeds=feeds(12))
-    clock, run = Clock(), RangeProbe.run
+    clock, each = Clock(), RangeProbe.each
 
-    def slow(probe: RangeProbe, *arguments: Any) -> Any:
-        clock.sleep(1.0)
-        return run(probe, *arguments)
+    def slow(*arguments: Any) -> Any:
+        for outputs in each(*arguments):
+            clock.sleep(1.0)
+            yield outputs
 
-    monkeypatch.setattr(RangeProbe, "run", slow)
+    monkeypatch.setattr(RangeProbe, "each", slow)
     some, until = [dict(feed) for feed in space.feeds[:8]], Deadline(60.0, clock)
     found = choose_calibration(space.prepared, space.observed, space.full(), some, Scorer(space), 3.0, deadline=until)
     assert "fewer trials" in found.cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -13,11 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.tables import CalibrationChoice, domains_of
+from inlay.model.hands import helped
 from inlay.model.reference import Session
 from inlay.quant.observers import METHODS, Method
 from inlay.testing import concat_model, residual_model, small_model, sqnr
 from inlay.types import QParams, QType
 from tests.support.fixtures import MakeWorkspace
+from tests.support.hands import HandsHere
 
 TRIED: tuple[Method, ...] = ("minmax", "mse", "percentile")
 OPTIONS: dict[Method, QParams] = {m: QParams(QType.UINT8, (1.0 + i,), (0,)) for i, m in enumerate(TRIED)}
@@ -31,8 +33,14 @@ class Planted:
         self.noise = noise
         self.runs = 0
 
+    def each(
+        self, questions: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, QParams]]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        for feed, qparams in questions:
+            self.runs += 1
+            yield self.run(feed, qparams)
+
     def run(self, feed: Mapping[str, np.ndarray], qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-        self.runs += 1
         sample = int(feed["x"][0])
         method = {p.scale[0]: m for m, p in OPTIONS.items()}
         total = sum(float(self.noise[c][method[qparams[c].scale[0]]][sample]) for c in self.domains)
@@ -164,6 +172,18 @@ def test_each_sample_has_its_own_qparams() -> None:
         ticks = iter(range(10**6)).__next__
         found = choose_ranges(probe, [{"a": options}] * 6, local, "minmax", feeds, wanted, 1000.0, ticks)
         assert found.methods == {"a": best}
+
+
+@pytest.mark.parametrize(("width", "seconds"), [(2, 2000.0), (3, 150.0), (8, 2000.0), (8, 150.0)])
+def test_runs_ahead_of_a_trial_change_nothing(width: int, seconds: float) -> None:
+    """Nor when the time ends: only what was looked at counts. Samples differ, so that trials stop at different ones."""
+    rng = np.random.default_rng(width)
+    noise = {f"v{i}": {m: rng.uniform(1e-4, 1e-2, 16) for m in TRIED} for i in range(9)}
+    alone, several = Planted(noise), Planted(noise)
+    want = choose(alone, seconds=seconds)
+    with helped(HandsHere(width).recruit, 1e9):
+        assert choose(several, seconds=seconds) == want
+    assert want.runs == alone.runs <= several.runs
 
 
 @pytest.mark.parametrize("make", [small_model, residual_model, concat_model])

@@ -59,8 +59,7 @@ def test_what_making_a_call_raises_is_raised_in_its_turn(width: int) -> None:
         yield from ((2,), (4,))
         raise InlayError("no third one")
 
-    with helped(HandsHere(width).recruit if width else None):
-        find_hands(1e9)
+    with helped(HandsHere(width).recruit if width else None, 1e9):
         outcomes = each(halved, calls())
         assert [next(outcomes).result() for _ in range(2)] == [1, 2]
         with pytest.raises(InlayError, match="no third one"):
@@ -82,8 +81,7 @@ def test_alone_nothing_is_done_before_it_is_asked_for() -> None:
 
 def test_here_may_be_done_otherwise_than_there() -> None:
     hands = HandsHere(2, sound=1)
-    with helped(hands.recruit):
-        find_hands(1e9)
+    with helped(hands.recruit, 1e9):
         outcomes = [o.result() for o in each(halved, [(8,), (8,)], lambda number: -number)]
     assert outcomes == [4, -8]
 

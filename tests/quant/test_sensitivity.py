@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from inlay.data import Samples
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare.model import PreparedModel, prepare
-from inlay.quant.noise_probe import SWITCHES, NoiseProbe, Switch, find_switches, probe_model
+from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.sensitivity import sensitivity, units_within
+from inlay.quant.switches import SWITCHES, Switch, find_switches, probe_model
 from inlay.space.units import Unit
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.types import Placement, Port, QType
@@ -109,7 +111,7 @@ def test_each_form_has_a_noise_of_its_own(tmp_path: Path) -> None:
     probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
     probe.use(feeds)
     for most in (3, 100):  # grouped, and each alone
-        found = sensitivity(probe.switches, prepared.units, probe.noise, most)
+        found = sensitivity(probe.switches, prepared.units, probe.noises, most)
         assert found.forms.keys() == {
             "dynamic",
             "weight-only int8/32",
@@ -128,7 +130,7 @@ def test_noise_alone_adds_up_to_noise_together(tmp_path: Path) -> None:
     probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
     probe.use(feeds[:3])
     units = [u for u in prepared.units if u.selectable]
-    found = sensitivity(probe.switches, units, probe.noise, most=100)
+    found = sensitivity(probe.switches, units, probe.noises, most=100)
     assert set(found.values) >= {"x", "v1", "v2", "v3", "y"}
     assert set(found.constants) == {"c0", "c1", "c2"}
     at = probe.outputs.index("y")
@@ -167,9 +169,10 @@ class _Planted:
         self.units: list[Unit] = []
         self.asked = 0
 
-    def ask(self, placement: Placement) -> tuple[float, ...]:
-        self.asked += 1
-        return (sum(self.loud.get(int(port.node[1:]), 1e-6) for port, _ in placement),)
+    def ask(self, placements: Iterable[Placement]) -> Iterator[tuple[float, ...]]:
+        for placement in placements:
+            self.asked += 1
+            yield (sum(self.loud.get(int(port.node[1:]), 1e-6) for port, _ in placement),)
 
 
 def test_few_questions_find_the_values_that_matter() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from inlay.model.load import load
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
+from inlay.quant.sensitivity import ProbeBudget, Sensitivity
 from inlay.run.facts import PROBE_BUDGET
 from inlay.run.noise_probes import Probes
+from inlay.run.plan import FREE
 from inlay.targets.onnxruntime.target import capabilities_for
+from tests.support.hands import HandsHere
 
 Made = tuple[PreparedModel, QParamsTable, list[dict[str, np.ndarray]]]
 
@@ -47,10 +51,11 @@ class _Counted:
         self.now, self.runs, self.builds = 0.0, 0, 0
         run, build = NoiseProbe._energies, NoiseProbe.__init__
 
-        def slow_run(probe: NoiseProbe, on: np.ndarray, count: int) -> np.ndarray:
-            self.runs += count
-            self.now += 1.0 * count
-            return run(probe, on, count)
+        def slow_run(probe: NoiseProbe, switched: Iterable[np.ndarray], count: int) -> Iterator[np.ndarray]:
+            for energies in run(probe, switched, count):
+                self.runs += count
+                self.now += 1.0 * count
+                yield energies
 
         def slow_build(probe: NoiseProbe, *arguments: object) -> None:
             self.builds += 1
@@ -92,6 +97,22 @@ def test_a_long_budget_takes_every_source_on_several_samples(
     assert fits is not None
     assert (fits.ranked_samples, fits.placement_samples, fits.source_samples) == (5, 5, 3)
     assert clock.runs == 1 + 5 + 3 * 41
+
+
+@pytest.mark.parametrize("sound", [1000, 50])
+def test_several_hands_find_the_noise_that_one_does(made: Made, tmp_path: Path, sound: int) -> None:
+    prepared, table, feeds = made
+    hands, slow = HandsHere(2, sound), replace(FREE, sample_s=1.0)
+    found: list[Sensitivity] = []
+    for recruit in (None, hands.recruit):
+        journal = Journal(tmp_path / f"{len(found)}.sqlite", {"a": "b"})
+        journal.record_fact(PROBE_BUDGET, ProbeBudget(5, 5, 3, 41))
+        probes = Probes(prepared, table, feeds, journal, 9.0, costs=lambda: slow, recruit=recruit)
+        found.append(probes.sensitivity())
+        journal.close()
+    assert found[0] == found[1]
+    assert hands.asked == {"_answer": 3 * 41}
+    assert hands.let_go
 
 
 def test_answers_come_from_the_journal(made: Made, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ integer kernels by the rounding of biases alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from inlay.data import Feed
 from inlay.model.graph import Graph
-from inlay.model.reference import Session
+from inlay.model.reference import SharedSession
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
 from inlay.quant.emit import ONNX_TYPE
@@ -27,7 +27,7 @@ _SCALES, _ZEROS = "inlay.scales", "inlay.zero_points"
 
 
 class RangeProbe:
-    """One session on ``placement`` that takes the qparams of its activations as inputs.
+    """A session on ``placement`` that takes the qparams of its activations as inputs.
 
     Args:
         prepared: the model; the qparams of activations of its target's usual type are inputs.
@@ -39,7 +39,7 @@ class RangeProbe:
         domains: those whose qparams are inputs, in the order of the model.
 
     Raises:
-        CompileFailed: it cannot be built.
+        CompileFailed: it cannot be built; where somebody helps, when it first runs.
         ModelError: the placement does not fit the model.
     """
 
@@ -50,15 +50,22 @@ class RangeProbe:
         _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
         self._qtype = prepared.rules.activation
         self.domains = _qparams_to_inputs(proto, prepared.graph, domains, self._qtype)
-        self._session = Session(proto, prepared.store, optimize=True, fuse_qdq=False)
+        self._session = SharedSession(proto, prepared.store, optimize=True, fuse_qdq=False)
 
     def run(self, feed: Feed, qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
         """Outputs by name, with ``qparams`` for each domain. Raises RunFailed."""
+        return next(self.each([(feed, qparams)]))
+
+    def each(self, questions: Iterable[tuple[Feed, Mapping[str, QParams]]]) -> Iterator[dict[str, np.ndarray]]:
+        """The same for several in turn; a few more are taken than are asked for. Raises RunFailed."""
+        return self._session.each(self._with_qparams(*question) for question in questions)
+
+    def _with_qparams(self, feed: Feed, qparams: Mapping[str, QParams]) -> Feed:
         if not self.domains:
-            return self._session.run(feed)
+            return feed
         scales = np.array([qparams[d].scale[0] for d in self.domains], np.float32)
         zeros = np.array([qparams[d].zero_point[0] for d in self.domains], STORAGE[_given_as(self._qtype)])
-        return self._session.run({**feed, _SCALES: scales, _ZEROS: zeros})
+        return {**feed, _SCALES: scales, _ZEROS: zeros}
 
 
 def _correct(proto: onnx.ModelProto, ports: list[Port], placement: Placement, table: QParamsTable) -> None:

@@ -9,8 +9,9 @@ kept where it lessens the error of the worst output by more than the standard er
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from inlay.calibrate import policy
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.data import AUTO_MASK, Feed, Padding
 from inlay.deadline import NEVER, Deadline
+from inlay.model.hands import width
 from inlay.quant.accuracy import EXACT_DB, Outputs
 from inlay.quant.group_split import Group, GroupQueue
 from inlay.quant.observers import Method
@@ -172,7 +174,7 @@ class _Search:
 
     def first(self, methods: Mapping[str, Method]) -> None:
         """One run, to see how long it takes."""
-        self._run({d: self._options[0][d][m] for d, m in methods.items()}, 0)
+        next(self._noises([(0, {d: self._options[0][d][m] for d, m in methods.items()})]))
 
     def changed(self, methods: dict[str, Method], group: Sequence[str], method: Method) -> dict[str, Method] | None:
         """``methods`` with ``method`` for ``group``; None where that gives almost the same qparams."""
@@ -189,10 +191,14 @@ class _Search:
         It stops as soon as the samples seen so far are, on average, no better than in ``best``.
         """
         rows: list[np.ndarray] = []
-        for i in range(min(count, len(self._feeds))):
-            rows += self._runs(methods, i)
-            if best is not None and _norm(np.array(rows)).mean() >= _norm(best[: len(rows)]).mean():
-                break
+        most = min(count, len(self._feeds))
+        at_once = most if best is None else max(1, width() // self.runs_per_sample)
+        for i in range(0, most, at_once):
+            runs = self._runs(methods, range(i, min(i + at_once, most)))
+            while pair := [*islice(runs, self.runs_per_sample)]:
+                rows += pair
+                if best is not None and _norm(np.array(rows)).mean() >= _norm(best[: len(rows)]).mean():
+                    return np.array(rows)
         return np.array(rows)
 
     def agrees(self, before: Mapping[str, Method], after: Mapping[str, Method], used: int) -> bool:
@@ -200,8 +206,7 @@ class _Search:
         held_back = range(used, min(len(self._feeds), used + policy.HELD_BACK_SAMPLES))
         if before == after or len(held_back) < 2:
             return True
-        rows = ([row for i in held_back for row in self._runs(methods, i)] for methods in (before, after))
-        old, new = (_norm(np.array(each)).mean() for each in rows)
+        old, new = (_norm(np.array([*self._runs(methods, held_back)])).mean() for methods in (before, after))
         return bool(new < old)
 
     @property
@@ -209,21 +214,24 @@ class _Search:
         """Two where samples are scaled up as well."""
         return 2 if self._factor else 1
 
-    def _runs(self, methods: Mapping[str, Method], index: int) -> list[np.ndarray]:
-        """Errors on one sample, as it is and scaled up."""
-        qparams = {d: self._options[index][d][m] for d, m in methods.items()}
-        rows = [self._run(qparams, index)]
-        if self._factor:
-            narrowed = {d: _narrowed(q, self._factor[d]) if d in self._factor else q for d, q in qparams.items()}
-            rows.append(self._run(narrowed, index))
-        return rows
+    def _runs(self, methods: Mapping[str, Method], samples: Iterable[int]) -> Iterator[np.ndarray]:
+        """Errors on samples in turn, on each as it is and scaled up."""
+        runs: list[tuple[int, Mapping[str, QParams]]] = []
+        for index in samples:
+            qparams = {d: self._options[index][d][m] for d, m in methods.items()}
+            runs.append((index, qparams))
+            if self._factor:
+                factor = self._factor
+                runs.append((index, {d: _narrowed(q, factor[d]) if d in factor else q for d, q in qparams.items()}))
+        return self._noises(runs)
 
-    def _run(self, qparams: Mapping[str, QParams], index: int) -> np.ndarray:
-        self.runs += 1
-        self._clock()
-        got = self._padding.without(index, self._probe.run(self._feeds[index], qparams))
-        want = self._references[index]
-        return np.array([_noise(want[n], got[n]) / self._signal[n] for n in self.outputs])
+    def _noises(self, runs: Sequence[tuple[int, Mapping[str, QParams]]]) -> Iterator[np.ndarray]:
+        outputs = self._probe.each((self._feeds[index], qparams) for index, qparams in runs)
+        for (index, _), output in zip(runs, outputs, strict=True):
+            self.runs += 1  # of what is looked at: what was run ahead of it is nobody's
+            self._clock()
+            got, want = self._padding.without(index, output), self._references[index]
+            yield np.array([_noise(want[n], got[n]) / self._signal[n] for n in self.outputs])
 
 
 def _near(one: QParams, other: QParams) -> bool:

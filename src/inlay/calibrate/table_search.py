@@ -21,7 +21,7 @@ from inlay.calibrate.weight_rounding import only, round_weights, weights_alone
 from inlay.data import Feed, Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
-from inlay.model.reference import Session
+from inlay.model.reference import SharedSession
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import Observed
@@ -172,9 +172,9 @@ class TableSearch:
     def _reference_score(self, first: Sequence[Feed]) -> Score:
         """The score on some of these samples, in the numeric reference. Raises TimedOut."""
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-        session = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
+        session = SharedSession(self.prepared.emitter.base, self.prepared.store, optimize=True)
         samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
-        judge = Judge([session.run(feed) for feed in feeds], samples, Bound(), confidence=None)
+        judge = Judge([*session.each(feeds)], samples, Bound(), confidence=None)
         return TableScorer(judge, in_process(self.prepared, feeds))
 
     def restricted(
@@ -195,12 +195,13 @@ class TableSearch:
         budget = probe_budget(probe, self.feeds, seconds - (self.clock() - begun), self.clock)
         probe.use(self.feeds[: budget.ranked_samples], self.observed.mask)
 
-        def noise_alone(placement: Placement) -> Powers:
-            for _ in range(budget.source_samples):
-                self.clock()
-            return probe.noise(placement, samples=budget.source_samples)
+        def alone(placements: Iterable[Placement]) -> Iterator[Powers]:
+            for noise in probe.noises(placements, samples=budget.source_samples):
+                for _ in range(budget.source_samples):
+                    self.clock()
+                yield noise
 
-        noise = sensitivity(probe.switches, prepared.selectable, noise_alone, budget.questions).values
+        noise = sensitivity(probe.switches, prepared.selectable, alone, budget.questions).values
         found, limit_db, had_db = self.placement, min_sqnr_db, min_sqnr_db
         for _ in range(policy.RESTRICTION_ROUNDS):
             part = prepared.label(units_within(graph, prepared.selectable, noise, noise_of(limit_db)))
@@ -220,8 +221,8 @@ class TableSearch:
     def select_ranges(self, means: WeightErrorMeans, seconds: float) -> tuple[Ranges, WeightErrorMeans]:
         """Methods by domain, and ``means`` where correcting lessens the error; selection starts from the better one."""
         begun = self.clock()
-        reference = Session(self.prepared.emitter.base, self.prepared.store, optimize=True)
-        references = [reference.run(feed) for feed in self.feeds]
+        reference = SharedSession(self.prepared.emitter.base, self.prepared.store, optimize=True)
+        references = [*reference.each(self.feeds)]
         tables = [self.table(self.method, each) for each in ([{}, means] if means else [{}])]
         probes = [RangeProbe(self.prepared, self.placement, table, self.domains) for table in tables]
         activation = self.prepared.rules.activation
@@ -269,20 +270,25 @@ def on_other_samples(
     observed: Observed,
     feeds: Sequence[Feed],
     fixed: FixedQParams | None,
+    until: Deadline = NEVER,
 ) -> CalibrationChoice:
     """A choice with weights rounded, and biases corrected for it, as ``feeds`` ask for: no others had a part in it.
 
     Raises:
         CompileFailed, RunFailed: the float model does not run.
+        TimedOut: it takes longer than ``until``.
     """
     if not choice.rounding.steps:
         return choice
-    some = [feeds[i] for i in evenly_spaced([*range(len(feeds))], policy.MAX_FEEDS // 2)]
+    some = FeedsUntil([feeds[i] for i in evenly_spaced([*range(len(feeds))], policy.MAX_FEEDS // 2)], until)
     positions = observed.positions
     plain = choice.rounding_by(NEAREST).table(prepared, observed, fixed)
     seconds = rounding_seconds(prepared, choice.rounding)
-    found = round_weights(prepared, plain, some, positions, 2.0 * seconds).rounding
-    again = choice.rounding_by(Rounding({k: s for k, s in found.steps.items() if k in choice.rounding.steps}))
+    found = round_weights(prepared, plain, some, positions, 2.0 * seconds, until)
+    if not found.in_time:
+        raise TimedOut("there was no time to round the weights")
+    steps = {k: s for k, s in found.rounding.steps.items() if k in choice.rounding.steps}
+    again = choice.rounding_by(Rounding(steps))
     units = [u for u in prepared.units if u.name in choice.weight_error_means]
     table = again.table(prepared, observed, fixed)
     means = weight_error_means(prepared, units, table, some, positions)

@@ -88,11 +88,12 @@ _recruited: ContextVar[_Recruited | None] = ContextVar("recruited", default=None
 
 
 @contextlib.contextmanager
-def helped(recruit: Recruit | None) -> Iterator[None]:
+def helped(recruit: Recruit | None, seconds: float = 0.0) -> Iterator[None]:
     """Within this, calls are answered by hands once somebody looked for them; at the end they are let go.
 
     Args:
         recruit: finds them; None where there can be none.
+        seconds: of work that is known to come: where it is worth it, they are looked for at once.
     """
     if recruit is None:
         yield
@@ -100,6 +101,7 @@ def helped(recruit: Recruit | None) -> Iterator[None]:
     with ExitStack() as stack:
         token = _recruited.set(_Recruited(recruit, stack))
         try:
+            find_hands(seconds)
             yield
         finally:
             _recruited.reset(token)
@@ -108,6 +110,13 @@ def helped(recruit: Recruit | None) -> Iterator[None]:
 def may_be_helped() -> bool:
     """Whether there are hands, or could be."""
     return _recruited.get() is not None
+
+
+def width() -> int:
+    """How many calls are answered at a time: 1 where nobody was found."""
+    recruited = _recruited.get()
+    found = None if recruited is None else recruited.hands
+    return 1 if found is None else max(1, found.width)
 
 
 def find_hands(seconds: float) -> Hands | None:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from inlay.model import policy
 from inlay.model.guard import Limits, Resident, call, limits_for
-from inlay.model.hands import Stored
+from inlay.model.hands import Stored, each, width
 from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
 from inlay.model.store import WeightStore, externalize_weights
 
@@ -96,6 +96,49 @@ class Session:
         seconds = len(feeds) * self._limits.seconds + policy.BYTE_SECONDS * sum(bytes_of)
         memory = self._limits.memory + policy.BYTES_PER_FEED_BYTE * max(bytes_of, default=0) + sum(bytes_of)
         return call("running the model", function, self._native, *arguments, limits=Limits(seconds, memory))
+
+
+class SharedSession:
+    """A session that whoever helps has as well, so that several feeds are run at a time.
+
+    Args:
+        proto, store, optimize, fuse_qdq: as of :class:`Session`.
+
+    Raises:
+        CompileFailed, Crashed, TimedOut: as of :class:`Session`; where somebody helps, when it first runs.
+    """
+
+    def __init__(
+        self, proto: onnx.ModelProto, store: WeightStore, optimize: bool | None = False, fuse_qdq: bool = True
+    ) -> None:
+        self._model, self._options = Stored(proto, store), (optimize, fuse_qdq)
+        self._own = None if width() > 1 else self._build()
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every output by name. Raises RunFailed, Crashed, TimedOut."""
+        return next(self.each([feed]))
+
+    def each(self, feeds: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+        """The same for several in turn; a few more feeds are taken than are asked for. Raises what :meth:`run` does."""
+        calls = ((self._model, self._options, dict(feed)) for feed in feeds)
+        return (outcome.result() for outcome in each(_answer, calls, self._here))
+
+    def _here(self, _model: Stored, _options: tuple[bool | None, bool], feed: dict[str, np.ndarray]) -> Any:
+        self._own = self._own or self._build()
+        return self._own.run(feed)
+
+    def _build(self) -> Session:
+        return Session(self._model.proto, self._model.store, *self._options)
+
+
+_answering: weakref.WeakKeyDictionary[Stored, Session] = weakref.WeakKeyDictionary()  # where this process helps
+
+
+def _answer(model: Stored, options: tuple[bool | None, bool], feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One run of a shared session, in a process that helps: a model is always asked with the same options."""
+    if model not in _answering:
+        _answering[model] = Session(model.proto, model.store, *options)
+    return _answering[model].run(feed)
 
 
 def outputs_of(model: Stored, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:

@@ -1,6 +1,6 @@
 """Write a placement into a model: the only writer of what is measured and delivered.
 
-(Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.noise_probe`,
+(Two kinds of probe write Q/DQ nodes of their own into models that are never delivered: :mod:`inlay.quant.switches`,
 with switches, and :mod:`inlay.calibrate.range_probe`, with qparams as inputs.)
 
 For each value and type there is one QuantizeLinear (a DynamicQuantizeLinear for a dynamic type) and one

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, groupby
 
 import numpy as np
 
 from inlay.data import Feed
 from inlay.model.graph import Graph
 from inlay.quant.group_split import Group, GroupQueue
-from inlay.quant.noise_probe import NoiseProbe, Switch
+from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.switches import Switch
 from inlay.space.units import Unit
 from inlay.types import Placement, Port, QType
 
@@ -31,8 +33,8 @@ _NEGLIGIBLE = 1e-3  # of the noise of the noisiest group: a group below is not s
 Powers = tuple[float, ...]
 """Noise power over signal power at each float output of the graph."""
 
-Ask = Callable[[Placement], Powers]
-"""Noise of a placement."""
+Ask = Callable[[Iterable[Placement]], Iterator[Powers]]
+"""Noise of placements in turn."""
 
 
 @dataclass(frozen=True)
@@ -133,14 +135,12 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
     Args:
         switches: what can be quantized.
         units: the units that can be anything but float, in topological order.
-        ask: noise of a placement.
+        ask: noise of placements in turn.
         most: questions; a few more are asked where even the coarsest groups take that many.
     """
     sources = _sources(switches, units)
-    if len(sources) <= most:
-        groups = [_measured([source], i, ask) for i, source in enumerate(sources)]
-    else:
-        groups = _split(sources, ask, most)
+    alone = len(sources) <= most
+    groups = _measured([[source] for source in sources], 0, ask) if alone else _split(sources, ask, most)
     return Sensitivity.of(
         {
             (source.kind, source.name): tuple(x / len(group.members) for x in group.answer)
@@ -179,16 +179,21 @@ def _sources(switches: Sequence[Switch], units: Sequence[Unit]) -> list[_Source]
     return found
 
 
-def _measured(sources: Sequence[_Source], first: int, ask: Ask) -> Group[_Source]:
-    """The group of ``sources`` with its noise; ``first``, the position of the first of them, decides between equals."""
-    sites = ((port, switch.qtype) for s in sources for switch in s.switches for port in switch.ports)
-    noise = ask(Placement(sites))
-    return Group((-max(noise, default=0.0), first), tuple(sources), noise)
+def _measured(parts: Sequence[Sequence[_Source]], first: int, ask: Ask) -> list[Group[_Source]]:
+    """Neighbouring groups with their noise; their positions, from ``first`` on, decide between equals."""
+    placements = (
+        Placement((port, switch.qtype) for s in part for switch in s.switches for port in switch.ports)
+        for part in parts
+    )
+    begins = accumulate(map(len, parts), initial=first)
+    return [
+        Group((-max(noise, default=0.0), begin), tuple(part), noise)
+        for begin, part, noise in zip(begins, parts, ask(placements), strict=False)
+    ]
 
 
 def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Source]]:
-    parts = [(i, sources[i : i + n]) for i, n in _stretches([s.kind for s in sources])]
-    queue = GroupQueue([_measured(part, first, ask) for first, part in parts])
+    queue = GroupQueue(_measured([[*stretch] for _, stretch in groupby(sources, lambda s: s.kind)], 0, ask))
     negligible = _NEGLIGIBLE * queue.first.key[0]
     single: list[Group[_Source]] = []
     asked = len(queue)
@@ -196,18 +201,11 @@ def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Sourc
         group = queue.pop()
         if len(group.members) == 1:
             single.append(group)
-        first = group.key[1]
-        for part in group.split():
-            queue.push(_measured(part, first, ask))
-            first += len(part)
-            asked += 1
+        parts = group.split()
+        for part in _measured(parts, group.key[1], ask):
+            queue.push(part)
+        asked += len(parts)
     return [*single, *queue]
-
-
-def _stretches(kinds: Sequence[str]) -> list[tuple[int, int]]:
-    """Begin and length of each stretch of one kind."""
-    begins = [i for i, kind in enumerate(kinds) if i == 0 or kinds[i - 1] != kind]
-    return [(i, end - i) for i, end in zip(begins, [*begins[1:], len(kinds)], strict=True)]
 
 
 def units_within(graph: Graph, units: Sequence[Unit], noise: Mapping[str, Powers], limit: float) -> frozenset[str]:

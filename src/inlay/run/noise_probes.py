@@ -11,6 +11,7 @@ from inlay.data import AUTO_MASK, Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.measure.journal import Journal
+from inlay.model.hands import Recruit, helped
 from inlay.prepare.model import PreparedModel
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.quant.qparams import QParamsTable
@@ -48,6 +49,7 @@ class Probes:
             journaled either.
         costs: what steps take, by what is known at the time.
         mask: the input that tells which positions are padding.
+        recruit: finds who helps with the noise of every source; the samples and questions that fit are found out here.
     """
 
     prepared: PreparedModel
@@ -60,6 +62,7 @@ class Probes:
     search_end: Callable[[], Deadline] = lambda: NEVER
     costs: Callable[[], Costs] = lambda: FREE
     mask: str = AUTO_MASK
+    recruit: Recruit | None = None
     _probe: NoiseProbe | None = None
     _broken: bool = False
 
@@ -103,8 +106,9 @@ class Probes:
         try:
             probe = self._built()
             units = [u for u in self.prepared.units if u.quantizable]
-            ask = partial(probe.noise, samples=self._budget.source_samples)
-            return sensitivity(probe.switches, units, ask, self._budget.questions)
+            samples, questions = self._budget.source_samples, self._budget.questions
+            with helped(self.recruit, samples * questions * self.costs().sample_s):
+                return sensitivity(probe.switches, units, partial(probe.noises, samples=samples), questions)
         except Late:
             raise
         except TargetError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from inlay.errors import InlayError, Late
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
-from inlay.model.hands import find_hands, helped
+from inlay.model.hands import helped
 from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
@@ -144,8 +144,8 @@ class _Calibrated:
 
 
 def _calibrate(session: Session, given: Given) -> _Calibrated:
-    with helped(session.lab.recruit):
-        find_hands(session.costs.sample_s * len(session.inputs.parts.calibration))
+    observing_s = session.costs.sample_s * len(session.inputs.parts.calibration)
+    with helped(session.lab.recruit, observing_s):
         return _prepared(session, given)
 
 
@@ -222,6 +222,7 @@ def _set_up(session: Session, given: Given, model: _Calibrated, ahead: Ahead) ->
         session.progress,
         time.end,
         time.costs,
+        session.lab.recruit,
     )
     prepared, imported = model.prepared, model.imported
     patterns = RunPatterns(prepared, config)

@@ -20,6 +20,7 @@ from inlay.calibrate.table_search import on_other_samples
 from inlay.calibrate.tables import observe
 from inlay.data import Samples, evenly_spaced
 from inlay.errors import InlayError
+from inlay.model.guard import limited
 from inlay.model.hands import helped
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
@@ -161,14 +162,14 @@ def _with_ranges_of(
     confirmed: Confirmed,
 ) -> Artifact:
     """The delivered placement with the ranges of other samples, by the run's choices."""
-    known, placement = session.journal.fact(CHOICE), confirmed.placement
+    known, placement, until = session.journal.fact(CHOICE), confirmed.placement, session.plan.before_writing
     assert known is not None, "what was calibrated was chosen"
     assert placement is not None, "a given file has no ranges of the run"
     fixed = imported.qparams if session.inputs.config.keep_qparams else {}
     choice = replace(known, rounding=rounding_of(session.journal))
-    with helped(session.lab.recruit):
+    with helped(session.lab.recruit), limited(lambda: until.left):
         observed = observe(prepared, samples, [p for _, p in imported.placements])
-        choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed)
+        choice = on_other_samples(choice, prepared, observed, samples.feeds, fixed, until)
     table = choice.table(prepared, observed, fixed)
     writer = CandidateWriter(prepared, table, choice.digest(observed), session.worker.fingerprint.digest)
     folder = session.work / f"crossed-model-{number}"

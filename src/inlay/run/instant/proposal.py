@@ -249,7 +249,7 @@ class Instant:
         units = [u for u in self._prepared.units if u.quantizable]
         try:
             return sensitivity(
-                probe.switches, units, partial(probe.noise, samples=budget.source_samples), budget.questions
+                probe.switches, units, partial(probe.noises, samples=budget.source_samples), budget.questions
             )
         except TargetError:
             return Sensitivity()
