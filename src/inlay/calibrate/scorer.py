@@ -16,7 +16,7 @@ from inlay.data import Feed, load_feed
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
 from inlay.measure.stand_in import stand_in
-from inlay.model.hands import Stored, each, may_be_helped
+from inlay.model.hands import Stored, each, width
 from inlay.model.reference import outputs_of
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel
@@ -70,7 +70,7 @@ class OnTarget:
     def outputs(self, questions: Iterable[Question]) -> Outcomes:
         """Outputs for each feed, by the worker or by whoever helps and has the same runtime on the same processor."""
         artifacts = (self._written(table, placement) for table, placement in questions)
-        arrays = [load_feed(path) for path in self.feeds] if may_be_helped() else []
+        arrays = [load_feed(path) for path in self.feeds] if width() > 1 else []
         asked: deque[Artifact] = deque()
         here = set[str]()
 
