@@ -12,11 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 from inlay.calibrate.weight_readers import readers_of
 from inlay.calibrate.weight_rounding import round_weights
 from inlay.deadline import Deadline
+from inlay.model.hands import helped
 from inlay.quant.positions import Positions
 from inlay.quant.qparams import dequantize, quantize
 from inlay.quant.rounding import Rounding
 from inlay.types import QType
 from tests.support.fixtures import MakeWorkspace
+from tests.support.hands import HandsHere
 from tests.support.workspace import Workspace
 
 LONG = 100.0  # seconds of a usual processor
@@ -131,3 +133,14 @@ def test_the_usual_type_comes_first_where_time_runs_out(space: Workspace) -> Non
     assert seen[0] == 0
     assert seen == sorted(seen)
     assert {1, len(types)} <= {*seen}
+
+
+def test_several_hands_round_as_one_does(space: Workspace) -> None:
+    """Each takes weights that take about as long; those with the same readers stay together."""
+    hands = HandsHere(3)
+    alone = round_weights(space.prepared, space.table, space.feeds, Positions(), LONG)
+    with helped(hands.recruit, 1e9):
+        together = round_weights(space.prepared, space.table, space.feeds, Positions(), LONG)
+    assert alone.rounding.steps
+    assert together.rounding.digest == alone.rounding.digest
+    assert hands.asked["_rounded"] == 3

@@ -6,6 +6,7 @@ the sum of theirs. The largest weights are left to the nearest integers where th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from inlay.calibrate.weight_readers import WEIGHT_SLOT, is_transposed, readers_o
 from inlay.data import Feed
 from inlay.deadline import NEVER, Deadline
 from inlay.model.graph import Graph
-from inlay.model.hands import Stored, each
+from inlay.model.hands import Stored, each, width
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.prepare.model import PreparedModel
@@ -78,7 +79,10 @@ def round_weights(
             held = {*names}  # a weight whose readers are in two batches stays as it is
             mine = [job for job in jobs if all(w.name in held for w in reads[job[0]])]
             weights = [_Weight.of(graph, table, *job, reads[job[0]]) for job in mine]
-            yield base, _Some([by_name[n] for n in names], frozenset(graph.inputs), weights), feeds, positions, until
+            for part in _parts(weights, width()):
+                read = {w.name for weight in part for w in weight.windows}
+                some = _Some([by_name[n] for n in names if n in read], frozenset(graph.inputs), part)
+                yield base, some, feeds, positions, until
 
     found: dict[tuple[str, QType], Steps] = {}
     late: set[QType] = set()
@@ -132,6 +136,19 @@ class _Some:
     windows: Sequence[Window]
     given: frozenset[str]
     weights: Sequence[_Weight]
+
+
+def _parts(weights: Sequence[_Weight], count: int) -> list[list[_Weight]]:
+    """At most so many parts that take about as long, in their order; weights with the same readers stay together."""
+    groups: defaultdict[Sequence[Window], list[_Weight]] = defaultdict(list)
+    for weight in weights:
+        groups[weight.windows].append(weight)
+    sizes, part_of = [0] * count, dict[Sequence[Window], int]()
+    for windows, group in sorted(groups.items(), key=lambda item: -sum(w.array.size for w in item[1])):
+        part_of[windows] = int(np.argmin(sizes))
+        sizes[part_of[windows]] += sum(w.array.size for w in group)
+    parts = [[w for w in weights if part_of[w.windows] == number] for number in range(count)]
+    return [part for part in parts if part]
 
 
 def _rounded(

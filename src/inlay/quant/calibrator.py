@@ -186,11 +186,13 @@ class _Some:
                 self._here(half, [self.feeds[i] for i in indices])
             done += len(some)
             each_s = (until.clock() - begun) / len(some)
-            found = None if alone else find_hands(min((len(order) - done) * each_s, until.left))
+            timed = done > len(some)  # the first takes longer: there the model is built
+            ahead_s = min((len(order) - done) * each_s, until.left)
+            found = find_hands(ahead_s) if timed and not alone else None
             if found is not None:
                 done += self._helped(found, order[done:], each_s, until)
                 alone = True
-            size = min(2 * size, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
+            size = min(2 * size if timed or alone else 1, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
             if not size:
                 if done >= LEAST_SAMPLES and not until.fits(each_s):
                     return done
