@@ -137,10 +137,8 @@ def test_the_usual_type_comes_first_where_time_runs_out(space: Workspace) -> Non
 
 def test_several_hands_round_as_one_does(space: Workspace) -> None:
     """Each takes weights that take about as long; those with the same readers stay together."""
-    hands = HandsHere(3)
-    alone = round_weights(space.prepared, space.table, space.feeds, Positions(), LONG)
+    hands, alone = HandsHere(3), found(space)
     with helped(hands.recruit, 1e9):
-        together = round_weights(space.prepared, space.table, space.feeds, Positions(), LONG)
-    assert alone.rounding.steps
-    assert together.rounding.digest == alone.rounding.digest
+        assert found(space).digest == alone.digest
+    assert alone.steps
     assert hands.asked["_rounded"] == 3
