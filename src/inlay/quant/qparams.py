@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,8 @@ from inlay.quant.observers import Range
 from inlay.quant.rounding import NEAREST, Rounding, Steps
 from inlay.space.rules import Rules
 from inlay.types import Placement, Port, QParams, QType
+
+T = TypeVar("T")
 
 _TINY = float(np.float32(2.0**-100))  # scales, and products of two of them, stay normal float32 values
 _HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer dequantizes to a finite value
@@ -64,12 +67,23 @@ def weight_params(
         floor: least scale, per channel: keeps the int32 bias of the channel from overflowing.
         qtype: of the elements.
     """
-    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    axis = None if axis is None else axis % weight.ndim
+    return _symmetric(_largest(weight, axis), axis, limit, floor, qtype)
+
+
+def _largest(weight: np.ndarray, axis: int | None) -> np.ndarray:
+    """The largest finite magnitude, per channel along ``axis``."""
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis)
     finite = np.where(np.isfinite(weight), np.abs(weight), 0.0)
-    top = np.asarray(finite.max(axis=others, initial=0.0), np.float64)
-    scale = np.maximum(top / limit, floor)
+    return np.asarray(finite.max(axis=others, initial=0.0), np.float64)
+
+
+def _symmetric(
+    largest: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float, qtype: QType = QType.INT8
+) -> QParams:
+    scale = np.maximum(largest / limit, floor)
     scale = np.where(scale > 0.0, np.maximum(scale, _TINY), 1.0).astype(np.float32).reshape(-1)
-    return QParams(qtype, tuple(scale.tolist()), (0,) * scale.size, None if axis is None else axis % weight.ndim)
+    return QParams(qtype, tuple(scale.tolist()), (0,) * scale.size, axis)
 
 
 _CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8)
@@ -153,6 +167,18 @@ def _aligned(array: np.ndarray, params: QParams) -> tuple[np.ndarray, np.ndarray
     if params.axis is not None:
         shape[params.axis] = -1
     return np.asarray(params.scale, np.float32).reshape(shape), np.asarray(params.zero_point, np.int64).reshape(shape)
+
+
+_of_weights: WeakKeyDictionary[Graph, dict[Hashable, Any]] = WeakKeyDictionary()
+
+
+def _once(graph: Graph, key: Hashable, compute: Callable[[], T]) -> T:
+    """What depends on a weight alone: all tables of a model share it. A model of 355 MB takes 2 s to look at."""
+    known = _of_weights.setdefault(graph, {})
+    if key not in known:
+        known[key] = compute()
+    found: T = known[key]
+    return found
 
 
 class QParamsTable:
@@ -297,15 +323,18 @@ class QParamsTable:
         assert array is not None
         channels = self._weights[value][0] if qtype.block and value in self._weights else None
         if channels is not None:
-            return block_params(array, 1 - channels, qtype)
+            along = 1 - channels
+            return _once(self._graph, (value, along, qtype), lambda: block_params(array, along, qtype))
         if value not in self._weights or not (qtype is self._rules.weight or qtype.floating):
             found = self._ranges.get(value) or constant_range(array)
             return activation_params(found, qtype, self._rules.symmetric_activations)
         axis, consumers = self._weights[value]
         axis = axis if self._rules.per_channel and value not in self._per_tensor else None
+        axis = None if axis is None else axis % array.ndim
+        largest = _once(self._graph, (value, axis), lambda: _largest(array, axis))
         if qtype.floating:
-            return weight_params(array, axis, qtype.qmax, qtype=qtype)
-        return weight_params(array, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
+            return _symmetric(largest, axis, qtype.qmax, 0.0, qtype)
+        return _symmetric(largest, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
 
     @cached_property
     def _weights(self) -> dict[str, tuple[int | None, list[str]]]:
