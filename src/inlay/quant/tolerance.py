@@ -159,6 +159,6 @@ def _rank(n: int, share: float, confidence: float) -> int:
 @cache
 def _factor(n: int, share: float, confidence: float) -> float:
     """Standard deviations between mean and limit of ``n`` normal values."""
-    from scipy.stats import nct, norm
+    from scipy.special import nctdtrit, ndtri  # as above: their distributions take a second or two
 
-    return float(nct.ppf(confidence, n - 1, norm.ppf(share) * np.sqrt(n)) / np.sqrt(n))
+    return float(nctdtrit(n - 1, ndtri(share) * np.sqrt(n), confidence) / np.sqrt(n))
