@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +24,7 @@ from inlay.errors import RunFailed
 from inlay.farm.crew import crew
 from inlay.farm.helper import VERSIONS, Helper
 from inlay.model import policy
-from inlay.model.hands import Hands, helped
+from inlay.model.hands import Hands, each, helped
 from inlay.quant import calibrator
 from inlay.testing import random_feed, small_model
 from tests.farm.test_local import found
@@ -39,12 +41,21 @@ class _Ray:
 
     Args:
         cpus: that are free.
-        failing: raised by each call of all actors but the first.
+        failing: raised by each call of an actor that is not sound.
         versions: what actors say of themselves.
+        gone: once a call of it failed, an actor does not come back.
+        sound: so many are, the first ones.
     """
 
-    def __init__(self, cpus: float, failing: Exception | None = None, versions: tuple[str, str] = VERSIONS) -> None:
-        self.cpus, self.failing, self.versions = cpus, failing, versions
+    def __init__(
+        self,
+        cpus: float,
+        failing: Exception | None = None,
+        versions: tuple[str, str] = VERSIONS,
+        gone: bool = False,
+        sound: int = 1,
+    ) -> None:
+        self.cpus, self.failing, self.versions, self.gone, self.sound = cpus, failing, versions, gone, sound
         self.actors, self.killed, self.calls = list[Helper](), 0, list[int]()
 
     def available_resources(self) -> dict[str, float]:
@@ -71,13 +82,14 @@ class _Ray:
                 def call(*arguments: Any) -> Any:
                     answer: Future[Any] = Future()
                     self.calls += [number] * (name == "call")
-                    if name == "call" and number and self.failing is not None:
-                        answer.set_exception(self.failing)
+                    failed = number >= self.sound and self.failing is not None
+                    if failed and (name == "call" or (self.gone and number in self.calls)):
+                        answer.set_exception(cast(Exception, self.failing))
                     else:
                         answer.set_result(self.versions if name == "hello" else getattr(helper, name)(*arguments))
                     return _Answer(answer)
 
-                return SimpleNamespace(remote=call)
+                return SimpleNamespace(remote=call, options=lambda **_: SimpleNamespace(remote=call))
 
             return SimpleNamespace(**{name: method(name) for name in ("hello", "call", "close")})
 
@@ -127,6 +139,17 @@ def test_what_a_lost_helper_was_to_observe_is_observed_here(tmp_path: Path, monk
     ray = _Ray(3, failing=_Lost("the node died"))
     assert observed(ray, tmp_path / "lost", monkeypatch, []) == alone
     assert {*ray.calls} - {0}, "some were lost"
+
+
+@pytest.mark.parametrize(("sound", "gone"), [(1, False), (1, True), (0, True)])
+def test_who_is_lost_is_asked_again_only_where_it_comes_back(sound: int, gone: bool) -> None:
+    """Where all are gone, nobody is waited for."""
+    ray = _Ray(3, failing=_Lost("the node died"), gone=gone, sound=sound)
+    with crew(ray, None, print) as hands, helped(lambda: contextlib.nullcontext(hands), 1e9):
+        assert [o.result() for o in each(abs, [(-n,) for n in range(30)])] == [*range(30)]
+    asked = Counter(ray.calls)
+    assert asked[2] == 1 if gone else asked[2] > 1
+    assert asked[0] >= 10 if sound else asked[0] == 1
 
 
 def test_what_fails_in_a_helper_fails_as_it_would_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

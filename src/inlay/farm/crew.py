@@ -25,7 +25,8 @@ T = TypeVar("T")
 class Crew:
     """Helpers that answered; the one with the least to do is asked, of several in turn.
 
-    Where one is lost, Ray starts it again elsewhere and repeats what it was asked.
+    One that is lost, which Ray starts again where there is room, is asked again once it answers; where none answers,
+    all is lost at once.
 
     Args:
         ray: the connected module.
@@ -35,7 +36,7 @@ class Crew:
     def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
         self._ray, self._actors, self.width = ray, actors, len(actors)
         self._asked, self._lock = [0] * len(actors), threading.Lock()  # answers come in another thread
-        self._turn = 0
+        self._turn, self._away = 0, set[int]()
         self._weights: dict[tuple[str, int, int], Piece] = {}  # external data: models share it
         self._models: OrderedDict[Stored | Artifact, Sent] = OrderedDict()
 
@@ -43,7 +44,10 @@ class Crew:
         """As of :class:`~inlay.model.hands.Hands`; an :class:`~inlay.targets.base.Artifact` is sent as its file."""
         given = [self._sent(each) if isinstance(each, Stored | Artifact) else each for each in arguments]
         with self._lock:
-            number = min(range(self.width), key=lambda i: (self._asked[i], (i - self._turn) % self.width))
+            there = [i for i in range(self.width) if i not in self._away]
+            number = min(there, key=lambda i: (self._asked[i], (i - self._turn) % self.width), default=None)
+            if number is None:
+                return _lost("no helper answers")
             self._turn = number + 1
             self._asked[number] += 1
         answer: Future[T] = Future()
@@ -54,14 +58,30 @@ class Crew:
     def _settle(self, number: int, answer: Future[T], done: Future[T]) -> None:
         with self._lock:
             self._asked[number] -= 1
+        error = done.exception()
+        cause = getattr(error, "cause", None)  # where the helper's own code raised it
+        if error is not None and cause is None:
+            self._lose(number)  # a call is not repeated: it would wait for room, and whoever asked can do it
         if not answer.set_running_or_notify_cancel():
             return
-        error = done.exception()
         if error is None:
             answer.set_result(done.result())
             return
-        cause = getattr(error, "cause", None)  # where the helper's own code raised it
         answer.set_exception(cause if isinstance(cause, InlayError) else HandLost(str(error).partition("\n")[0]))
+
+    def _lose(self, number: int) -> None:
+        """Ask a helper nothing until it answers again."""
+        with self._lock:
+            if number in self._away:
+                return
+            self._away.add(number)
+        hello = self._actors[number].hello.options(max_task_retries=policy.HELPER_LOSSES)
+        hello.remote().future().add_done_callback(lambda done: self._back(number, done))
+
+    def _back(self, number: int, hello: Future[tuple[str, str]]) -> None:
+        if hello.exception() is None and tuple(hello.result()) == VERSIONS:
+            with self._lock:
+                self._away.discard(number)
 
     def _sent(self, model: Stored | Artifact) -> Sent:
         """The model with its pieces in the object store; those that other models share are there once."""
@@ -91,6 +111,12 @@ class Crew:
         return Sent(name, pieces, digest)
 
 
+def _lost(why: str) -> Future[Any]:
+    found: Future[Any] = Future()
+    found.set_exception(HandLost(why))
+    return found
+
+
 @contextlib.contextmanager
 def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
     """Helpers on all processors of the cluster that are free now; None where there are none.
@@ -106,7 +132,7 @@ def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
         return
     actors: list[Any] = []
     try:
-        options = {"num_cpus": 1, "max_restarts": policy.HELPER_LOSSES, "max_task_retries": policy.HELPER_LOSSES}
+        options = {"num_cpus": 1, "max_restarts": policy.HELPER_LOSSES}
         kind = ray.remote(Helper).options(**options)
         actors += [kind.remote(root) for _ in range(free)]
         ready = _answering(ray, actors)

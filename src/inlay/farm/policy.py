@@ -25,7 +25,7 @@ MOST_HELPERS = 16
 HELPER_WAIT_S = 60.0  # for their start, with the model's way to them; those that are later are done without
 KEPT_MODELS = 4
 """Models whose own files stay in the object store for calls to come; the weights that they share all do."""
-HELPER_LOSSES = 3  # of a helper, after which what it was to do is done here
+HELPER_LOSSES = 3  # of a helper, after which it does not come back
 
 # --- builders ---------------------------------------------------------------------------------------------------------
 

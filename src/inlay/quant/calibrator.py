@@ -228,7 +228,6 @@ class _Some:
                 try:
                     found = future.result()
                 except HandLost:
-                    answering = False
                     self._here(half, asked)
                     continue
                 self.halved[half].update({v: self.halved[half][v] | h for v, h in found.items()})
