@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from inlay.calibrate.tables import CalibrationChoice
 from inlay.calibrate.weight_readers import readers_of
-from inlay.calibrate.weight_rounding import round_weights
+from inlay.calibrate.weight_rounding import round_weights, weights_alone
 from inlay.deadline import Deadline
 from inlay.model.hands import helped
 from inlay.quant.positions import Positions
@@ -142,3 +143,18 @@ def test_several_hands_round_as_one_does(space: Workspace) -> None:
         assert found(space).digest == alone.digest
     assert alone.steps
     assert hands.asked["_rounded"] == 3
+
+
+def test_a_model_holds_the_steps_of_its_own_table(space: Workspace) -> None:
+    """Tables of one model share the scales of weights, and one emitter writes for all of them."""
+    rounding = found(space)
+    value, qtype = next((v, t) for v, t in rounding.steps if t.block)
+    nearest, placement = CalibrationChoice("minmax"), weights_alone(space.prepared, qtype)
+    kept, written = [], list[bytes]()  # tables are kept, as ids of what is gone are given again
+    for choice in (nearest, nearest.rounding_by(rounding), nearest):
+        kept.append(choice.table(space.prepared, space.observed))
+        model, store = space.prepared.emitter.emit(placement, kept[-1]), space.prepared.store
+        stored = next(t for t in model.graph.initializer if t.name == f"{value}_quantized")
+        written.append(store.read(stored) if stored.external_data else stored.raw_data)
+    assert (kept[0].quantized(value, qtype) != kept[1].quantized(value, qtype)).any()
+    assert written[0] == written[2] != written[1]

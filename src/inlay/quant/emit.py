@@ -99,7 +99,7 @@ class Emitter:
         self._model = model
         self.base = externalize_weights(model, store) if base is None else base
         # keyed by the identity of the qparams too: the tuple keeps them alive
-        self._parts: dict[tuple[str, bool, bool, int], tuple[QParams | None, _Parts]] = {}
+        self._parts: dict[tuple[str, bool, bool, int, int], tuple[_Site, _Parts]] = {}  # held: no other gets its ids
         self._raised: dict[int, onnx.ModelProto] = {}  # by opset
 
     @cached_property
@@ -287,9 +287,9 @@ class Emitter:
         return set(self._graph.consumers(site.value)) == set(site.ports)
 
     def _make(self, site: _Site) -> _Parts:
-        key = (site.prefix, site.at_output, site.moved, id(site.params))
+        key = (site.prefix, site.at_output, site.moved, id(site.params), id(site.steps))
         if key not in self._parts:
-            self._parts[key] = (site.params, self._new_parts(site))
+            self._parts[key] = (site, self._new_parts(site))
         return self._parts[key][1]
 
     def _new_parts(self, site: _Site) -> _Parts:
