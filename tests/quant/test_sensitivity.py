@@ -106,6 +106,12 @@ def test_the_probe_computes_products_as_they_are_written(tmp_path: Path, precisi
     assert noise > 1e-6
 
 
+def test_without_samples_there_is_no_noise(tmp_path: Path) -> None:
+    prepared, _, table = _prepared(tmp_path)
+    probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
+    assert [*probe.noises([Placement()] * 2)] == [(0.0,) * len(probe.outputs)] * 2
+
+
 def test_each_form_has_a_noise_of_its_own(tmp_path: Path) -> None:
     prepared, feeds, table = _dense(tmp_path)
     probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)

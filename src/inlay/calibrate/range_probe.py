@@ -52,12 +52,11 @@ class RangeProbe:
         self.domains = _qparams_to_inputs(proto, prepared.graph, domains, self._qtype)
         self._session = SharedSession(proto, prepared.store, optimize=True, fuse_qdq=False)
 
-    def run(self, feed: Feed, qparams: Mapping[str, QParams]) -> dict[str, np.ndarray]:
-        """Outputs by name, with ``qparams`` for each domain. Raises RunFailed."""
-        return next(self.each([(feed, qparams)]))
-
     def each(self, questions: Iterable[tuple[Feed, Mapping[str, QParams]]]) -> Iterator[dict[str, np.ndarray]]:
-        """The same for several in turn; a few more are taken than are asked for. Raises RunFailed."""
+        """Outputs by name for each sample, with ``qparams`` for each domain, in turn.
+
+        Where somebody helps, a few more are taken than are asked for. Raises RunFailed.
+        """
         return self._session.each(self._with_qparams(*question) for question in questions)
 
     def _with_qparams(self, feed: Feed, qparams: Mapping[str, QParams]) -> Feed:

@@ -95,6 +95,9 @@ class NoiseProbe:
         """The same for several in turn, of which a few more are taken than are asked for. Raises RunFailed."""
         count = len(self._feeds) if samples is None else min(samples, len(self._feeds))
         share = np.maximum(self._shares[:count].sum(axis=0), _TINY) if count < len(self._feeds) else 1.0
+        if not count:
+            yield from ((0.0,) * len(self.outputs) for _ in placements)
+            return
         switched = (np.array([switch.is_on(p) for switch in self.switches], bool) for p in placements)
         for energies in self._energies(switched, count):
             noise = energies.sum(axis=0) / share / np.maximum(self._signal, _TINY)
