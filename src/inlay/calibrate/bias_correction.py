@@ -3,7 +3,8 @@
 Rounding errors of weights do not average out over an activation whose mean is not zero: each output channel is shifted
 by ``E[op(x, Wq) - op(x, W)]`` (Nagel et al., "Data-free quantization through weight equalization and bias correction",
 2019, there from the moments of a normalization layer; here measured on the samples, pads of convolutions included, but
-not the padding of texts). As the operator is linear in its weight, that is the mean of ``op(x, Wq - W)``.
+not the padding of texts). As the operator is linear in its weight, that is the mean of ``op(x, Wq - W)``; as a product
+is linear in its rows as well, there it is the product of their mean, and large weights stay where they are.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from onnx import TensorProto, helper
 
 from inlay.calibrate import policy
 from inlay.data import Feed
-from inlay.model.graph import Graph
-from inlay.model.hands import Stored, each
-from inlay.model.reference import Session, in_batches
+from inlay.model.graph import Graph, Node
+from inlay.model.reference import SharedSession, in_batches
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
 from inlay.quant.positions import Positions
@@ -53,24 +53,38 @@ def weight_error_means(
     """
     graph, positions = prepared.graph, positions or Positions()
     found = {u.name: u for u in units if _correctable(graph, u)}
-    sizes = {name: _weight(graph, unit).nbytes for name, unit in found.items()}
-    batches = in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES)
-    probes = (_probe(prepared, [found[n] for n in batch], table, positions) for batch in batches)
-    calls = ((Stored(probe, prepared.store), feeds, positions) for probe in probes)
-    means = {node: mean for outcome in each(_means, calls) for node, mean in outcome.result().items()}
+    sizes = {name: 0 if _is_product(graph, unit) else _weight(graph, unit).nbytes for name, unit in found.items()}
+    means: dict[str, np.ndarray] = {}
+    for batch in in_batches(list(found), sizes, policy.WEIGHT_ERROR_BYTES):
+        probe = _probe(prepared, [found[n] for n in batch], table, positions)
+        names = {i.name for i in probe.graph.input}
+        given = ({**feed, **_shares(feed, positions, names)} for feed in feeds)
+        for outputs in SharedSession(probe, prepared.store, optimize=True).each(given):
+            for name, mean in outputs.items():
+                node = name.removeprefix(_PREFIX)
+                means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
+    for name, unit in found.items():
+        if name in means and _is_product(graph, unit):
+            means[name] = _of_rows(graph.node(name), means[name], _error(prepared, unit, table))
     return {node: mean for node, mean in means.items() if np.isfinite(mean).all()}
 
 
-def _means(probe: Stored, feeds: Sequence[Feed], positions: Positions) -> dict[str, np.ndarray]:
-    """By node the mean of what a probe model gives for ``feeds``."""
-    session = Session(probe.proto, probe.store, optimize=True)
-    names = {i.name for i in probe.proto.graph.input}
-    means: dict[str, np.ndarray] = {}
-    for feed in feeds:
-        for name, mean in session.run({**feed, **_shares(feed, positions, names)}).items():
-            node = name.removeprefix(_PREFIX)
-            means[node] = means.get(node, 0.0) + mean.astype(np.float64) / len(feeds)
-    return means
+def _is_product(graph: Graph, unit: Unit) -> bool:
+    """Whether the mean error follows from the mean of the rows that are read."""
+    node = graph.node(unit.name)
+    return node.op_type == "Gemm" and unit.weights[0].slot == 1 and not node.attributes.get("transA", 0)
+
+
+def _of_rows(gemm: Node, mean: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """What rows of this mean, shape (inputs,), make of the error of a weight: shape (outputs,)."""
+    error = error.T if gemm.attributes.get("transB", 0) else error
+    return np.asarray(gemm.attributes.get("alpha", 1.0) * (mean @ error))
+
+
+def _error(prepared: PreparedModel, unit: Unit, table: QParamsTable) -> np.ndarray:
+    """Of the weight of a unit, as large as that."""
+    value, qtype = prepared.graph.value_of(unit.weights[0]), prepared.rules.weight
+    return dequantize(table.quantized(value, qtype), table.params(value, qtype)) - _weight(prepared.graph, unit)
 
 
 def _correctable(graph: Graph, unit: Unit) -> bool:
@@ -99,7 +113,10 @@ def _shares(feed: Feed, positions: Positions, names: set[str]) -> Feed:
 def _probe(
     prepared: PreparedModel, units: Sequence[Unit], table: QParamsTable, positions: Positions
 ) -> onnx.ModelProto:
-    """The model with a copy of each unit that computes the mean error of its weight; these are the only outputs."""
+    """The model with the mean error of each unit's weight, or the mean of the rows that it reads, as its only outputs.
+
+    The error is computed by a copy of the unit.
+    """
     base, graph = prepared.emitter.base, prepared.graph
     model = onnx.ModelProto()
     model.CopyFrom(base)
@@ -107,39 +124,39 @@ def _probe(
     del proto.output[:]
     originals = {n.name: n for n in base.graph.node}
     for unit in units:
-        port = unit.weights[0]
-        weight = _weight(graph, unit)
-        value, qtype = graph.value_of(port), prepared.rules.weight
-        error = dequantize(table.quantized(value, qtype), table.params(value, qtype)) - weight
-        error_name, raw, mean = (f"{_PREFIX}{unit.name}{suffix}" for suffix in ("/weight", "/raw", ""))
-        copy = onnx.NodeProto()
-        copy.CopyFrom(originals[unit.name])
-        copy.name = f"{_PREFIX}{unit.name}"
-        copy.input[port.slot] = error_name
-        del copy.input[unit.biases[0].slot :]
-        copy.output[0] = raw
-        proto.initializer.append(tensor_proto(error_name, error, TensorProto.FLOAT))
-        proto.node.append(copy)
+        mean = f"{_PREFIX}{unit.name}"
         output = graph.node(unit.name).outputs[0]
         rank, axis = len(graph.shape(output) or ()), positions.axes.get(output)
+        if _is_product(graph, unit):
+            raw = graph.node(unit.name).inputs[0]
+        else:
+            error_name, raw = f"{mean}/weight", f"{mean}/raw"
+            proto.initializer.append(tensor_proto(error_name, _error(prepared, unit, table), TensorProto.FLOAT))
+            copy = onnx.NodeProto()
+            copy.CopyFrom(originals[unit.name])
+            copy.name = mean
+            copy.input[unit.weights[0].slot] = error_name
+            del copy.input[unit.biases[0].slot :]
+            copy.output[0] = raw
+            proto.node.append(copy)
         if axis is not None:
-            sizes, shares, counted = (f"{raw}/{what}" for what in ("sizes", "shares", "counted"))
+            sizes, shares, counted = (f"{mean}/{what}" for what in ("sizes", "shares", "counted"))
             sized = np.array([-1 if i == axis else 1 for i in range(rank)], np.int64)
             proto.initializer.append(tensor_proto(sizes, sized, TensorProto.INT64))
             proto.node.append(helper.make_node("Reshape", [_SHARES, sizes], [shares]))
             proto.node.append(helper.make_node("Mul", [raw, shares], [counted]))
             raw = counted
-        proto.node.extend(_mean(graph, raw, mean, [i for i in range(rank) if i != 1]))
+        proto.node.extend(_mean_over(graph, raw, mean, [i for i in range(rank) if i != 1]))
         proto.output.add(name=mean)
     if any(_SHARES in n.input for n in proto.node):
         proto.input.append(helper.make_tensor_value_info(_SHARES, TensorProto.FLOAT, None))
     return model
 
 
-def _mean(graph: Graph, raw: str, mean: str, axes: list[int]) -> Iterator[onnx.NodeProto]:
+def _mean_over(graph: Graph, raw: str, mean: str, axes: list[int]) -> Iterator[onnx.NodeProto]:
     """The mean over ``axes``, which became an input with opset 18."""
     if graph.opset < 18:
         yield helper.make_node("ReduceMean", [raw], [mean], axes=axes, keepdims=0)
         return
-    yield helper.make_node("Constant", [], [f"{raw}/axes"], value_ints=axes)
-    yield helper.make_node("ReduceMean", [raw, f"{raw}/axes"], [mean], keepdims=0)
+    yield helper.make_node("Constant", [], [f"{mean}/axes"], value_ints=axes)
+    yield helper.make_node("ReduceMean", [raw, f"{mean}/axes"], [mean], keepdims=0)

@@ -48,8 +48,8 @@ _LEAST_CALIBRATING_S = 0.8
 _OBSERVING, _CALIBRATING, _CHOOSING = 0.25, 0.3, 0.5
 """Shares of what is left of the time when each begins; on most models they take less."""
 _MARGIN_DB = 1.5
-"""By how much less a probe is believed than the target showed of the first try: with a third of it, 2 in 10 second tries
-missed a bound on a segmentation network, by 0.2 dB, since samples differ more with some placements than with others."""
+"""By how much less a probe is believed than the target showed of the first try: with a third of it, 2 in 10 second
+tries missed a bound on a segmentation network, by 0.2 dB: samples differ more with some placements than with others."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 """Blocks of a model alone, interleaved blocks of a comparison (six are the fewest with an interval), and nanoseconds
 of one reading."""
