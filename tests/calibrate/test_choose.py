@@ -129,7 +129,7 @@ def test_several_hands_choose_as_one_does(
     workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch, sound: int
 ) -> None:
     monkeypatch.setattr(policy, "MOMENT_BYTES", 1)  # a call for each weight,
-    monkeypatch.setattr(policy, "WEIGHT_ERROR_BYTES", 1)  # and its mean error
+    monkeypatch.setattr(policy, "WEIGHT_ERROR_BYTES", 1)  # and a model for its mean error
     made, hands = [], HandsHere(3, sound)
     for recruit in (None, hands.recruit):
         space = workspace(model(), feeds=feeds(12))
@@ -144,7 +144,7 @@ def test_several_hands_choose_as_one_does(
         made.append((choice, choice.rounding.digest, choice.digest(observed)))
     assert made[0] == made[1]
     assert made[0][0].rounding.steps
-    assert {"outputs_of", "_rounded", "_means", "_answer"} <= hands.asked.keys()
+    assert {"outputs_of", "_rounded", "_answer"} <= hands.asked.keys()
 
 
 def test_a_choice_survives_json(workspace: MakeWorkspace) -> None:

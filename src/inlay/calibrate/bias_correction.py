@@ -84,7 +84,8 @@ def _of_rows(gemm: Node, mean: np.ndarray, error: np.ndarray) -> np.ndarray:
 def _error(prepared: PreparedModel, unit: Unit, table: QParamsTable) -> np.ndarray:
     """Of the weight of a unit, as large as that."""
     value, qtype = prepared.graph.value_of(unit.weights[0]), prepared.rules.weight
-    return dequantize(table.quantized(value, qtype), table.params(value, qtype)) - _weight(prepared.graph, unit)
+    rounded = dequantize(table.quantized(value, qtype), table.params(value, qtype))
+    return np.asarray(rounded - _weight(prepared.graph, unit))
 
 
 def _correctable(graph: Graph, unit: Unit) -> bool:
