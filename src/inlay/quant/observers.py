@@ -247,37 +247,36 @@ def _entropy(histogram: Histogram, whole: Range, levels: int) -> Range:
     """Least Kullback-Leibler divergence between the clipped distribution and its quantized form.
 
     Zeros, which every range represents exactly, are left out of both: distributed over their level, a peak of zeros
-    would decide alone, for the narrowest range.
+    would decide alone, for the narrowest range. Sums up to each bin give those of every candidate's levels.
     """
-    from scipy.special import rel_entr  # the guarded process, which only counts, starts without it
+    from scipy.special import xlogy  # the guarded process, which only counts, starts without it
 
     counts = histogram.rounded.astype(np.float64)
     if not counts.any():
         return whole
-    edges = histogram.edges
-    best: tuple[float, Range] = (np.inf, whole)
-    for k in np.linspace(0.2, 1.0, 41):
-        low, high = whole.low * k, whole.high * k
-        first, last = np.searchsorted(edges, [low, high])
-        first, last = max(int(first) - 1, 0), min(int(last), BINS)
-        if last - first < levels:  # fewer bins than levels: nothing would be rounded
-            continue
-        inside = counts[first:last]
-        reference = inside.copy()
-        reference[0] += counts[:first].sum()
-        reference[-1] += counts[last:].sum()
-        level = (np.arange(last - first) * levels // (last - first)).astype(np.int64)
-        filled = inside > 0
-        if not filled.any():
-            continue
-        totals = np.bincount(level, weights=inside, minlength=levels)
-        share = np.bincount(level, weights=filled, minlength=levels)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            quantized = np.where(filled, (totals / share)[level], 0.0)
-        quantized = np.maximum(quantized, 1e-9 * quantized.max())
-        divergence = float(rel_entr(reference / reference.sum(), quantized / quantized.sum()).sum())
-        best = min(best, (divergence, Range(float(low), float(high))), key=lambda pair: pair[0])
-    return best[1]
+    filled = counts > 0
+    upto, filled_upto, entropy_upto = (np.append(0.0, np.cumsum(c)) for c in (counts, filled, xlogy(counts, counts)))
+    shares = np.linspace(0.2, 1.0, 41)
+    first = np.maximum(np.searchsorted(histogram.edges, whole.low * shares) - 1, 0)
+    last = np.minimum(np.searchsorted(histogram.edges, whole.high * shares), BINS)
+    # with fewer bins than levels nothing would be rounded
+    usable = (last - first >= levels) & (filled_upto[last] > filled_upto[first])
+    if not usable.any():
+        return whole
+    shares, first, last = shares[usable], first[usable], last[usable]
+    ends = first[:, None] + -(np.arange(levels + 1) * (first - last)[:, None] // levels)  # of each level's bins
+    totals, known = np.diff(upto[ends]), np.diff(filled_upto[ends])
+    heights = totals / np.maximum(known, 1.0)  # of a level's filled bins, once quantized
+    least = 1e-9 * heights.max(axis=1)
+    heights = np.maximum(heights, least[:, None])
+    quantized = (known * heights).sum(axis=1) + (last - first - known.sum(axis=1)) * least
+    entropy, crossed = entropy_upto[last] - entropy_upto[first], (totals * np.log(heights)).sum(axis=1)
+    for outer, level, clipped in ((first, 0, upto[first]), (last - 1, -1, upto[-1] - upto[last])):
+        inside = counts[outer]
+        entropy += xlogy(inside + clipped, inside + clipped) - xlogy(inside, inside)
+        crossed += clipped * np.log(np.where(filled[outer], heights[:, level], least))
+    best = shares[np.argmin((entropy - crossed) / upto[-1] + np.log(quantized / upto[-1]))]
+    return Range(float(whole.low * best), float(whole.high * best))
 
 
 def _headroom(histogram: Histogram, whole: Range, levels: int) -> Range:
