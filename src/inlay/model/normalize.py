@@ -26,6 +26,7 @@ from inlay.model.passes.constants import (
     lift_constants,
 )
 from inlay.model.passes.freeze import freeze_dimensions
+from inlay.model.passes.gemm_factors import fold_gemm_factors
 from inlay.model.passes.half import has_halves
 from inlay.model.passes.identity import remove_identities
 from inlay.model.passes.names import fix_names
@@ -127,6 +128,7 @@ def passes(
         ("turn Sum into Add", split_sums),
         ("write out automatic pads", write_out_pads),
         ("fold Pad into what reads it", fold_pad_nodes),
+        ("fold the factors of Gemm", fold_gemm_factors),
         fold,
         *([*of_target, compute, fold] if of_target else []),
         ("name what the passes made", fix_names),
