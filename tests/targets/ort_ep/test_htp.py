@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import inlay
 from inlay.cli import render
-from inlay.errors import RunFailed
+from inlay.errors import CompileFailed, RunFailed
 from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact
 from inlay.targets.ort_ep.htp import QnnHtpExecutable, QnnHtpTarget
@@ -153,6 +153,21 @@ def test_an_operator_that_it_does_not_take_is_on_the_host(tmp_path: Path) -> Non
     found = build(model, tmp_path)
     assert found.offload.host["op"] == "Det"
     assert found.offload.host_bytes > 0
+
+
+def test_a_lookup_in_float_does_not_cost_the_whole_model(tmp_path: Path) -> None:
+    """As of an embedding: the emulator takes it, and finalizes it where it stands for a product with half precision."""
+    model = one_operator("MatMul")
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("ids", 7, X[:-1]))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((10, 8), np.float32), "table"))
+    model.graph.node.insert(0, helper.make_node("Gather", ["table", "ids"], ["x"], "lookup"))
+    found = build(model, tmp_path)
+    assert found.offload.host == {}
+    assert found.offload.partitions == 1
+    found.close()
+    unnamed = QnnHtpTarget("soc_model=0")  # negative control
+    with pytest.raises(CompileFailed, match="finalize"):
+        unnamed.compile(Artifact(tmp_path / "model.onnx", file_sha256(tmp_path / "model.onnx")))
 
 
 def test_dynamic_shapes_are_built_for_the_inputs_that_come(tmp_path: Path) -> None:

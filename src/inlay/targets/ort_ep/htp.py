@@ -138,7 +138,7 @@ class _Program:
 class QnnHtpExecutable:
     """A model partitioned between HTP and host.
 
-    What holds no Q/DQ nodes runs on the host: the emulator would compute it in float32, which no HTP has, in minutes.
+    What holds no Q/DQ nodes runs on the host: it counts as the host's either way, and the emulator would take minutes.
 
     A program of the HTP has fixed shapes: a model with dynamic dimensions is built for the sizes of its first inputs,
     and again for other sizes.
