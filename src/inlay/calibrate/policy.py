@@ -11,12 +11,14 @@ BUDGET_SHARE = 0.06
 """Share of a run's budget for choosing ranges: most of the gain comes from the first few domains that are tried."""
 DEFAULT_SECONDS = BUDGET_SHARE * DEFAULT_BUDGET_S
 """Seconds for choosing ranges where there is no budget."""
-SCORINGS_IN_TIME = 18
+SCORINGS_IN_TIME = 21
 """Scorings of a table that must fit into the time that is left, where ranges of single domains are to be chosen."""
 ROUNDING_IN_TIME = 6
 """Scorings that must fit for weights to be rounded: moments take an inference for each sample that chooses, and each
 type of weights is judged on a few. The products of a seeded ViT gained
 3.9 dB by it in 75 s, where another method for all ranges had left them at 22.0 dB."""
+METHODS_AGAIN = 3
+"""Methods for all ranges, the best ones, that are scored again once weights are rounded."""
 FINAL_SCORINGS_OF_ROUNDING = 2
 """Scorings that the time is kept for behind it, where there is none for ranges: with and without."""
 FINAL_SCORINGS = 8
