@@ -28,7 +28,7 @@ from inlay.model.hands import helped
 from inlay.model.reference import Session
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import Observed
-from inlay.quant.observers import METHODS
+from inlay.quant.observers import METHODS, Method
 from inlay.quant.qparams import QParamsTable
 from inlay.quant.rounding import NEAREST, Rounding, Steps, scale_digest
 from inlay.run import calibration
@@ -115,6 +115,33 @@ def test_never_worse_than_the_best_method_alone(workspace: MakeWorkspace) -> Non
     assert found.report["before_db"] == pytest.approx(scores[single])
     assert found.report["after_db"] == pytest.approx(after)
     assert sum(found.report["methods"].values()) == len(space.observed.histograms)
+
+
+def test_the_method_is_chosen_for_the_weights_as_they_are_rounded(workspace: MakeWorkspace) -> None:
+    """The best one for weights at the nearest integers may be so by chance."""
+    space = workspace(model(), feeds=feeds(12))
+    half, weights = space.observed.half(1), [f"w{i}" for i in range(4)]
+    tables = {method: CalibrationChoice(method).table(space.prepared, half) for method in METHODS}
+    ranges = {method: table.params("v1", QType.UINT8) for method, table in tables.items()}
+    first: Method = "minmax"
+    last = next(m for m in METHODS if ranges[m] != ranges["minmax"])
+    scorer, asked = Scorer(space), set[bool]()
+
+    def score(table: QParamsTable, placement: Placement) -> float:
+        plain = tables["minmax"]
+        rounded = any((table.quantized(w, QType.INT8) != plain.quantized(w, QType.INT8)).any() for w in weights)
+        asked.add(rounded)
+        credits = {ranges[last]: 60.0 if rounded else 20.0, ranges[first]: 40.0}
+        return scorer(table, placement) + credits.get(table.params("v1", QType.UINT8), 0.0)
+
+    some, full = [dict(feed) for feed in space.feeds[:8]], space.full()
+    found = choose_calibration(
+        space.prepared, space.observed, full, some, By(score), 3.0, methods=(first, last), clock=StepClock()
+    )
+    assert found.rounding.steps
+    assert asked == {False, True}
+    assert max(found.scores, key=found.scores.__getitem__) == first
+    assert found.method == last
 
 
 def test_equal_calls_choose_equally(workspace: MakeWorkspace) -> None:
