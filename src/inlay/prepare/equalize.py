@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.model.graph import Graph, Node
 from inlay.model.guard import limited
-from inlay.model.hands import Stored, each
+from inlay.model.hands import Stored
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession
@@ -248,10 +248,9 @@ def _that_help(
     whole = outputs_of(_emitted(prepared, Placement()), feeds)
     padding = Padding.of(feeds, whole, mask)
 
-    def dbs(models: Iterable[Stored]) -> list[float]:
-        want, names = padding.without_each(whole), prepared.graph.float_outputs
-        found = (outcome.result() for outcome in each(outputs_of, ((model, feeds) for model in models)))
-        return [_worst_db(names, want, padding.without_each(got)) for got in found]
+    def db(model: Stored) -> float:  # not by helpers: two samples take less than the way of a large model there
+        got = padding.without_each(outputs_of(model, feeds))
+        return _worst_db(prepared.graph.float_outputs, padding.without_each(whole), got)
 
     def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
         """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic.
@@ -275,7 +274,7 @@ def _that_help(
             ranges.update({given: _range(arrays[one.value]), constant: _range([factors])})
         ports = [(port, rules.activation) for one in low for port in one.multiplied]
         placements += [Placement([*placements[0], *ports])] if low else []
-        found = dbs(_emitted(changed, placement, ranges) for placement in placements)
+        found = [db(_emitted(changed, placement, ranges)) for placement in placements]
         return np.array(found if low else [*found, found[0]])
 
     found: dict[str, tuple[float, ...]] = {}
@@ -288,7 +287,7 @@ def _that_help(
             changed = equalized(prepared, tried, target, feeds[0])
             after_db = of_forms(changed, tried)
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
-            if _gains(after_db - found_db, least_db) and dbs([_emitted(changed, Placement())])[0] >= _EXACT_DB:
+            if _gains(after_db - found_db, least_db) and db(_emitted(changed, Placement())) >= _EXACT_DB:
                 found, found_db = dict(tried), after_db
         except Late:
             return Evened(found, in_time=False)
