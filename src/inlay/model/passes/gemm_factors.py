@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import add_constant, constant_of, is_standard, sole_use
+from inlay.model.passes.steps import constant_of, is_standard, sole_use
 
 
 def fold_gemm_factors(model: ir.Model) -> tuple[ir.Model, int]:
@@ -19,13 +19,13 @@ def fold_gemm_factors(model: ir.Model) -> tuple[ir.Model, int]:
     """
     folded = 0
     for node in model.graph:
-        if is_standard(node, "Gemm") and isinstance(node.graph, ir.Graph):
-            folded += _fold(node, node.graph, "alpha", 1)
-            folded += _fold(node, node.graph, "beta", 2)
+        if is_standard(node, "Gemm"):
+            folded += _fold(node, "alpha", 1)
+            folded += _fold(node, "beta", 2)
     return model, folded
 
 
-def _fold(node: ir.Node, graph: ir.Graph, name: str, slot: int) -> bool:
+def _fold(node: ir.Node, name: str, slot: int) -> bool:
     factor = node.attributes.get_float(name, 1.0)
     if factor == 1.0:
         return False
@@ -36,9 +36,6 @@ def _fold(node: ir.Node, graph: ir.Graph, name: str, slot: int) -> bool:
     elif operand is not None:
         if array is None or not np.issubdtype(array.dtype, np.floating) or sole_use(operand) is None:
             return False
-        scaled = (array * array.dtype.type(factor)).astype(array.dtype)
-        node.replace_input_with(slot, add_constant(graph, f"{operand.name}_{name}", scaled))
-        if not operand.is_graph_input():
-            del graph.initializers[str(operand.name)]
+        operand.const_value = ir.Tensor((array * array.dtype.type(factor)).astype(array.dtype), name=operand.name)
     node.attributes.pop(name)
     return True
