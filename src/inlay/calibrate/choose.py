@@ -107,8 +107,8 @@ def choose_calibration(
         search = replace(search, method=rounded.method)
     of_domains = _OfDomains(search, cuts=(_ONE_FOR_ALL,))
     if thorough:
-        restrict = min_sqnr_db if rounded_db < (min_sqnr_db or -math.inf) else None
-        of_domains = _chosen_domains(search, rounded, score, seconds, begun, restrict)
+        missed_db = None if min_sqnr_db is None or rounded_db >= min_sqnr_db else min_sqnr_db
+        of_domains = _chosen_domains(search, rounded, score, seconds, begun, missed_db)
     search = of_domains.search
     best = _best(search, score, single, [(rounded, 0.0), (of_domains.choice, policy.SELECTION_CREDIT_DB)])
     if best is None:
@@ -234,17 +234,18 @@ def _chosen_domains(
     score: Score,
     seconds: float,
     begun: float,
-    min_sqnr_db: float | None,
+    missed_db: float | None,
 ) -> _OfDomains:
-    """Methods for single domains and the correction of biases, for the part that may keep an accuracy constraint in dB.
+    """Methods for single domains and the correction of biases: for all, or for the part that may keep the constraint.
 
-    Without one that is all. Domains outside that part take the method that is most common in it.
+    Domains outside that part take the method that is most common in it. ``missed_db`` is the constraint where all
+    misses it.
     """
     method, means = rounded.method, rounded.weight_error_means
     try:
-        if min_sqnr_db is not None:
+        if missed_db is not None:
             of_part = partial(search.score, rounded, score)
-            search = search.restricted(min_sqnr_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
+            search = search.restricted(missed_db, means, policy.SENSITIVITY_SHARE * seconds, of_part)
         left = max(policy.MIN_SELECTION_SHARE * seconds, seconds - (search.clock() - begun))
         ranges, corrected = search.select_ranges(means, left)
     except TimedOut:
