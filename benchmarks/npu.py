@@ -99,8 +99,8 @@ def text(table: Mapping[str, Any]) -> str:
     lines = [
         "# What stays on the NPU",
         "",
-        "Tuned for `qnn-htp` at 20 dB; the provider's emulator, as a Snapdragon 8 Gen 2, says what it takes, and computes.",
-        "Speed was not measured. SQNR on samples from other sources than those given.",
+        "Tuned for `qnn-htp` at 20 dB; the provider's emulator says what it takes, and computes.",
+        "It stands for a Snapdragon 8 Gen 2. Speed was not measured. SQNR on samples from other sources than those given.",
         "",
         "| model | operators | on the host | there or in float | allowed by the table | partitions | SQNR | builds |",
         "|---|---|---|---|---|---|---|---|",
