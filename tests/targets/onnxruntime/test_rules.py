@@ -77,6 +77,8 @@ def _gemm(bias: bool, length: int = 8, **attributes: Any) -> Case:
         ]
         inputs += [b.constant("b", b.rng.standard_normal(8).astype(np.float32))] if bias else []
         b.output(b.node("op", "Gemm", inputs, **attributes))
+        if bias and "beta" in attributes:  # with another reader the bias cannot take it in
+            b.output(b.node("other", "Add", [b.input("x2", (2, 8)), inputs[2]]))
 
     return build
 
@@ -275,6 +277,7 @@ FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
         (form, "Gemm"): {
             "plain": _gemm(True, 256),
             "without bias": _gemm(False, 256),
+            "beta of no bias": _gemm(False, 256, beta=0.0),
             "transposed weight": _gemm(True, 256, transB=1),
         }
         for form in _WEIGHTS
