@@ -36,7 +36,8 @@ def model(opset: int = 17) -> onnx.ModelProto:
         helper.make_node("Conv", ["r0", "w1", "b"], ["c1"], "second", pads=[2, 2, 0, 0], dilations=[2, 2]),
         helper.make_node("GlobalAveragePool", ["c1"], ["p"], "pool"),
         helper.make_node("Flatten", ["p"], ["flat"], "flatten"),
-        helper.make_node("Gemm", ["flat", "w2", "b2"], ["y"], "head", transB=1),
+        helper.make_node("Gemm", ["flat", "w2", "b2"], ["y"], "head", transB=1, alpha=0.5),
+        helper.make_node("Gemm", ["flat", "w2"], ["u"], "twin", transB=1),  # so that the factor stays
         helper.make_node("Tanh", ["b"], ["t"], "alone"),
     ]
     tensors = [tensor("w0", 8, 4, 3, 3), tensor("w1", 8, 8, 3, 3), tensor("b", 8), tensor("w2", CHANNELS, 8)]
@@ -45,7 +46,7 @@ def model(opset: int = 17) -> onnx.ModelProto:
         nodes,
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 9, 9])],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "t")],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "t", "u")],
         tensors,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)

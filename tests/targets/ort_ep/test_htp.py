@@ -56,10 +56,6 @@ FORMS: Mapping[str, tuple[dict[str, Any], list[np.ndarray]]] = {
     "Resize": ({"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
                [np.array([], np.float32), np.array([1, 1, 2, 2], np.float32)]),
 }  # fmt: skip
-_IMPORTS = (
-    "from pathlib import Path; from inlay.targets.base import Artifact; "
-    "from inlay.targets.ort_ep.htp import QnnHtpTarget"
-)
 TWO = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Concat"}
 
 
@@ -171,9 +167,15 @@ def test_a_lookup_in_float_does_not_cost_the_whole_model(tmp_path: Path) -> None
     assert found.offload.host == {}
     assert found.offload.partitions == 1
     found.close()
-    unnamed = f"QnnHtpTarget('soc_model=0').compile(Artifact(Path({str(tmp_path / 'model.onnx')!r}), ''))"
-    done = subprocess.run([sys.executable, "-c", f"{_IMPORTS}; {unnamed}"], capture_output=True, text=True, check=False)
-    assert "finalize" in done.stderr, "negative control, in a process that has not named any product"
+    for options, fails in (("htp_arch=73", False), ("soc_model=0", True)):  # the last one is the negative control
+        lines = [
+            "from pathlib import Path; from inlay.targets.base import Artifact",
+            "from inlay.targets.ort_ep.htp import QnnHtpTarget",
+            f"QnnHtpTarget({options!r}).compile(Artifact(Path({str(tmp_path / 'model.onnx')!r}), ''))",
+        ]
+        command = [sys.executable, "-c", "; ".join(lines)]  # the provider remembers the product of a process
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode != 0, "finalize" in done.stderr) == (fails, fails), options
 
 
 def test_dynamic_shapes_are_built_for_the_inputs_that_come(tmp_path: Path) -> None:

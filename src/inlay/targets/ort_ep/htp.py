@@ -35,9 +35,9 @@ _OPTIONS = {"offload_graph_io_quantization": "0"}
 _EMULATOR_OPTIONS = {"htp_graph_finalization_optimization_mode": "1", "soc_model": "43"}
 """Of the emulator, which stands for a Snapdragon 8 Gen 2 unless told otherwise.
 
-Left to itself it stands for no product, one without half precision: it takes operators in float, cannot finalize them
-(``QNN_COMMON_ERROR_MEM_ALLOC``), and with one Gather in float between integers the whole model is lost. The provider's
-own tests name this model, too.
+Left to itself it stands for no product, one without half precision, whatever ``htp_arch`` says: it takes operators in
+float and cannot finalize some of them (``QNN_COMMON_ERROR_MEM_ALLOC``), so that with one Gather in float between
+integers the whole model is lost. The provider's own tests name this model, too.
 
 It takes the quickest way to finalize a graph: what that leaves slow is not measured, and in the usual way a detector of
 352x352 with 16-bit activations took more than three minutes, where this takes half a second.
@@ -71,11 +71,7 @@ class QnnHtpTarget:
     remark = "Speed is not measured: the cost is how much stays on the NPU"
 
     def __init__(self, options: str = "") -> None:
-        given = parse_options(options)
-        usual = _OPTIONS | (_EMULATOR_OPTIONS if _EMULATED else {})
-        if "htp_arch" in given:
-            usual.pop("soc_model", None)  # it says the same, more exactly
-        self._options = usual | given
+        self._options = _OPTIONS | (_EMULATOR_OPTIONS if _EMULATED else {}) | parse_options(options)
 
     def fingerprint(self) -> Fingerprint:
         """Versions of the runtime and the provider, what computes, and all options.
