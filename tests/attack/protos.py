@@ -313,7 +313,9 @@ def hole(model: Model, choose: Choices) -> None:
     """Weights that are not numbers, or infinite, or all the same."""
     tensor = _tensor(model, choose)
     if tensor.raw_data:
-        pattern = choose.among((b"\0\0\0\0", b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\xff\xff\x7f\x7f", b"\1\0\0\0"))
+        pattern = choose.among(
+            (b"\0\0\0\0", b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f", b"\1\0\0\0")
+        )
         if choose.one_in(2):
             tensor.raw_data = pattern * (len(tensor.raw_data) // 4)
         else:

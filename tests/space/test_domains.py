@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 from benchmarks.generated_graphs import GraphBuilder
@@ -248,6 +249,21 @@ def test_uint8_model_boundary_is_bridged_by_a_requantization(op: str) -> None:
     assert "takes the global configuration" in rows["op"].reason
     assert placement.qtype(Port("op", 0)) is QType.INT8
     assert placement.qtype(Port("q", 0)) is QType.INT8
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 3.0])
+def test_constants_that_no_integer_stands_for_stay_float(number: float) -> None:
+    """Masks of attention hold minus infinity: it has no scale."""
+    b = GraphBuilder()
+    x = conv(b, b.input(SHAPE), "before")
+    mask = b.const(SHAPE, name="mask")
+    b.initializers[mask] = ir.tensor(np.where(np.arange(8) > 5, number, 0.0).astype(np.float32) * np.ones(SHAPE, "f"))
+    conv(b, add(b, "Add", x, mask, name="masked"), "after")
+    rows = decide(b)[0]
+    assert (rows["before"].precision, rows["after"].precision) == ("int8", "int8")
+    assert rows["masked"].precision == ("int8" if np.isfinite(number) else "float")
+    if not np.isfinite(number):
+        assert rows["masked"].reason == "rejected: mask holds infinity or NaN, which no integer stands for"
 
 
 def test_int8_model_boundary_is_copied() -> None:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from inlay.model.collector import collector_paused
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
@@ -258,6 +260,8 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
         if not graph.is_float(value):
             dtype = graph.dtypes.get(value)
             yield f"{value} is {dtype.name.lower() if dtype is not None else 'of unknown type'}, not float32"
+        elif (array := graph.constant(value)) is not None and not np.isfinite(array).all():
+            yield f"{value} holds infinity or NaN, which no integer stands for"
     for value in outputs:
         if value in graph.captured:
             yield f"a subgraph reads its output {value}, which therefore must stay float"
