@@ -31,9 +31,16 @@ def test_a_float_model_has_no_ranges_and_what_was_not_timed_is_not_called_the_fa
     assert "nothing was timed" in said
     assert "1 model was built" in said
     assert FLOAT.by_costs is not None
-    tried = text(replace(FLOAT, by_costs=replace(FLOAT.by_costs, models=3, rejected=Interval(0.9, 0.8, 0.95))))
-    assert "the best in low precision had 0.90x" in tried
+    low, high = Interval(0.9, 0.8, 0.95), Interval(1.4, 1.3, 1.5)
+    how = replace(FLOAT.by_costs, models=3, in_float=high, rejected=low)
+    tried = text(replace(FLOAT, by_costs=how))
+    assert "1.40x [1.30, 1.50] over the given model in float, 0.90x [0.80, 0.95] in low precision at best" in tried
     assert "nothing was timed" not in tried
+    unchanged = text(replace(FLOAT, by_costs=replace(how, in_float=low, unchanged=True)))
+    assert unchanged.startswith("Wrote q.onnx: the given model.")
+    assert "0.90x [0.80, 0.95] over the given model in float" in unchanged
+    missed = text(replace(FLOAT, by_costs=replace(how, unchanged=True, kept=False, bound_db=20.0, rejected=None)))
+    assert "THIS IS THE GIVEN MODEL: no placement kept 20.0 dB" in missed
 
 
 def test_a_model_of_which_nothing_can_be_quantized() -> None:

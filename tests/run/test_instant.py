@@ -31,6 +31,7 @@ from inlay.targets.onnxruntime.target import OrtCpuTarget
 from inlay.testing.models import random_feed, residual_model, run_reference
 
 SPEC = TargetSpec("ort-cpu", {"threads": 1})
+GIVEN = "model.onnx"
 
 
 def _priced(float_ns: float, low_ns: float, boundary_ns: float = 0.0) -> CostTable:
@@ -52,9 +53,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class _Machine(Worker):
-    """Times by the number of Q/DQ nodes, whatever the processor: each makes a model slower by ``per_node``."""
+    """Times by the number of Q/DQ nodes, whatever the processor: each makes a model slower by ``per_node``.
+
+    The given model takes 1, and without these nodes it takes ``rewritten``.
+    """
 
     per_node = 0.0
+    rewritten = 1.0
     timed: ClassVar[list[int]] = []
 
     def time(
@@ -69,16 +74,18 @@ class _Machine(Worker):
         protos = [onnx.load(a.path, load_external_data=False) for a in artifacts]
         counts = [sum("Linear" in n.op_type for n in proto.graph.node) for proto in protos]
         self.timed.extend(counts)
-        ns = np.tile([1e6 * (1.0 + self.per_node * n) for n in counts], (blocks, 1))
+        times = [self.rewritten + self.per_node * n for n in counts]
+        times = [1.0 if a.path.name == GIVEN else time for a, time in zip(artifacts, times, strict=True)]
+        ns = np.tile([1e6 * time for time in times], (blocks, 1))
         return Timing(ns, np.zeros(blocks), np.zeros_like(ns), np.zeros_like(ns))
 
     def profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
         return []
 
 
-def _machine(monkeypatch: pytest.MonkeyPatch, per_node: float) -> type[_Machine]:
+def _machine(monkeypatch: pytest.MonkeyPatch, per_node: float, rewritten: float = 1.0) -> type[_Machine]:
     """One of which ``quantize`` has a table, and times of its own."""
-    machine = type("Machine", (_Machine,), {"per_node": per_node, "timed": []})
+    machine = type("Machine", (_Machine,), {"per_node": per_node, "rewritten": rewritten, "timed": []})
     monkeypatch.setattr(lab, "HERE", Lab(machine))
     return machine
 
@@ -93,7 +100,7 @@ def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float | None = 
     """With samples where there is a bound."""
     if table is not None:
         write_costs(OrtCpuTarget().fingerprint(), table)
-    model, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    model, out = tmp_path / GIVEN, tmp_path / "out.onnx"
     onnx.save(residual_model(), model)
     feeds = [random_feed(model, seed) for seed in range(6)]
     done = api.quantize(model, out) if min_sqnr is None else api.quantize(model, out, data=feeds, min_sqnr=min_sqnr)
@@ -156,6 +163,46 @@ def test_what_is_faster_by_the_table_alone_is_not_delivered(tmp_path: Path, monk
     assert done.by_costs.models <= 3
     assert done.by_costs.rejected is not None
     assert done.by_costs.rejected.high < 1.0
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("per_node", "rewritten", "delivered"),
+    [
+        (0.01, 1.0, "given"), (0.01, 1.1, "given"), (0.01, 0.5, "float"), (-0.01, 1.0, "low"),
+        (-0.001, 2.0, "given"),  # better than in float, and yet slower than what was given
+    ],
+)  # fmt: skip
+def test_what_is_delivered_is_never_slower_than_the_given_model(
+    per_node: float, rewritten: float, delivered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch, per_node, rewritten)
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25))
+    how = done.by_costs
+    assert how is not None
+    assert (pairs > 0) == (delivered == "low")
+    assert how.unchanged == (delivered == "given")
+    assert how.unchanged == ((tmp_path / "out.onnx").read_bytes() == (tmp_path / GIVEN).read_bytes())
+    assert how.in_float is not None
+    assert how.in_float.value == pytest.approx(1.0 / rewritten)
+    assert (how.timed is not None) == (how.rejected is None) == (delivered == "low")
+
+
+@pytest.mark.usefixtures("cache")
+def test_where_shapes_were_to_be_fixed_the_given_model_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch, 0.01, rewritten=1.1)
+    write_costs(OrtCpuTarget().fingerprint(), _priced(1.0, 0.25))
+    model, out = residual_model(), tmp_path / "out.onnx"
+    size = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(model, tmp_path / GIVEN)
+    feeds = [random_feed(residual_model(), seed) for seed in range(6)]
+    done = api.quantize(tmp_path / GIVEN, out, data=feeds, bind={"batch": size})
+    assert done.by_costs is not None
+    assert not done.by_costs.unchanged
+    assert onnx.load(out).graph.input[0].type.tensor_type.shape.dim[0].dim_value == size
 
 
 @pytest.mark.usefixtures("cache")

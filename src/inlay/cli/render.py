@@ -148,7 +148,7 @@ def bench_table(rows: Sequence[BenchRow]) -> Table:
 def quantized(done: Quantized) -> Iterator[str]:
     """What ``inlay quantize`` did."""
     low, all_units = done.units
-    what = f"{low} of {all_units} operators in 8 bits" if done.ports else "the float model"
+    what = f"{low} of {all_units} operators in 8 bits" if done.ports else _without_pairs(done)
     yield f"Wrote {done.path}: {what}."
     if done.ports:
         yield f"  {done.ports} quantized inputs; ranges by {done.ranges}; sha256 {done.sha256[:16]}…"
@@ -206,6 +206,11 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
     }
 
 
+def _without_pairs(done: Quantized) -> str:
+    """What a file is that has nothing in low precision of ours."""
+    return "the given model" if done.by_costs is not None and done.by_costs.unchanged else "the float model"
+
+
 def _by_costs(done: Quantized) -> Iterator[str]:
     """How the placement was chosen, where no recipe said it."""
     if done.warning:
@@ -217,24 +222,27 @@ def _by_costs(done: Quantized) -> Iterator[str]:
         yield f"  Nothing was measured or chosen, this is the target's usual recipe: {how.source}."
         return
     tries = f"{how.tries} {'try' if how.tries == 1 else 'tries'}"
+    what = _without_pairs(done).upper()
     if how.failed:
-        yield f"  THIS IS THE FLOAT MODEL: nothing in low precision ran in {tries}: {how.failed}."
+        yield f"  THIS IS {what}: nothing in low precision ran in {tries}: {how.failed}."
     elif not how.kept:
         spread = f" and {how.margin_db:.1f} dB for the spread between samples" if how.margin_db >= 0.05 else ""
         yield (
-            f"  THIS IS THE FLOAT MODEL: no placement kept {how.bound_db:.1f} dB{spread} in {tries}; inlay tune "
+            f"  THIS IS {what}: no placement kept {how.bound_db:.1f} dB{spread} in {tries}; inlay tune "
             "searches for one, --min-sqnr lowers the bound."
         )
     elif not done.quantizable:
-        yield "  THIS IS THE FLOAT MODEL: the target runs none of its operators in 8 bits."
-    elif how.rejected is not None:
-        what = "Float is the fastest" if how.rejected.value <= 1.0 else "No gain over float is certain"
-        yield f"  {what}: the best in low precision had {ratio(how.rejected)}; inlay tune searches on."
-    elif not done.ports:
-        yield "  Float is expected to be the fastest; nothing was timed. inlay tune measures."
-    elif how.timed is not None:
-        yield f"  Timed for a moment: {ratio(how.timed)} over float; inlay tune searches on, and confirms."
-    else:
+        yield f"  THIS IS {what}: the target runs none of its operators in 8 bits."
+    elif not done.ports and how.rejected is None:
+        timed = "nothing was timed. inlay tune measures" if how.in_float is None else "nothing else was built"
+        yield f"  Float is expected to be the fastest; {timed}."
+    if how.timed is not None:
+        yield f"  Timed for a moment: {ratio(how.timed)} over the given model; inlay tune searches on, and confirms."
+    elif how.in_float is not None:
+        low_too = "" if how.rejected is None else f", {ratio(how.rejected)} in low precision at best"
+        in_float = f"{ratio(how.in_float)} over the given model in float"
+        yield f"  Timed for a moment: {in_float}{low_too}; inlay tune searches on."
+    elif done.ports:
         yield f"  Predicted, not measured: {how.speedup:.2f}x over float; inlay bench or inlay tune measures it."
     source = f"Cost table: {how.source}" if how.priced else f"{how.source[0].upper()}{how.source[1:]}"
     yield f"  {how.models} {'model was' if how.models == 1 else 'models were'} built. {source}."

@@ -1,8 +1,9 @@
 """Quantize in seconds: the processor's cost table proposes, three models are built, and the fastest is delivered.
 
 The table is off by a third for single kernels, so its word alone would at times make a model slower. What is built for
-its accuracy is therefore timed too, for a moment, beside the float model; their profiles correct the table, and if
-another placement is expected to be faster then, that one is built and timed as well.
+its accuracy is therefore timed too, for a moment, beside the float model and the given one; their profiles correct the
+table, and if another placement is expected to be faster then, that one is built and timed as well. Where nothing is
+faster than the given model, that is delivered as it is.
 """
 
 from __future__ import annotations
@@ -69,8 +70,11 @@ class ByCosts:
     Attributes:
         source: of the cost table, for people; or why there is none.
         speedup: expected, over the model without Q/DQ nodes; None where the usual recipe was taken.
-        timed: the same as timed for a moment; None where nothing was timed, or the file is the float model.
-        rejected: the same of the fastest placement in low precision, where the float model is faster.
+        in_float: of the model without Q/DQ nodes, rewritten for the target, over the given model, as timed for a
+            moment; None where nothing was timed.
+        timed: the same of the placement that is delivered; None where it has nothing in low precision.
+        rejected: the same of the fastest in low precision, where nothing in it is delivered.
+        unchanged: nothing was faster than the given model, which is delivered as it is.
         bound_db: least SQNR that was asked for; None where no samples could tell.
         tries: placements in low precision that were built; 0 where the usual recipe was taken.
         models: that the target built altogether; that some were built again for their profiles is not counted.
@@ -82,8 +86,10 @@ class ByCosts:
 
     source: str
     speedup: float | None = None
+    in_float: Interval | None = None
     timed: Interval | None = None
     rejected: Interval | None = None
+    unchanged: bool = False
     bound_db: float | None = None
     tries: int = 0
     models: int = 0
@@ -119,6 +125,8 @@ def choose_by_costs(
     bound_db: float | None,
     every: Placement,
     deadline: Deadline,
+    given: Artifact,
+    changed: bool = False,
 ) -> tuple[Chosen, ByCosts]:
     """The fastest placement that keeps the bound on the target, among those that there is time to build.
 
@@ -129,6 +137,8 @@ def choose_by_costs(
         bound_db: least SQNR of the worst output; only with real samples.
         every: all that may be quantized, for which ranges are chosen.
         deadline: when the answer is due.
+        given: the given model.
+        changed: something was asked for that it has not, so that it is no answer.
 
     Raises:
         InlayError: the model cannot be calibrated.
@@ -155,7 +165,7 @@ def choose_by_costs(
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
     instant = Instant(prepared, costs, table, every, samples.feeds if one_shot.real else (), bound_db, until)
-    race = _Race(one_shot, writer, instant, bound_db, deadline)
+    race = _Race(one_shot, writer, instant, bound_db, deadline, given, changed)
     winner, how = race.run()
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)}
     accuracy, varied = winner.accuracy, None
@@ -179,13 +189,22 @@ class _Race:
         instant: proposes placements.
         bound_db: least SQNR; None for no bound.
         deadline: when the answer is due.
+        given: the given model.
+        changed: it is no answer.
     """
 
     def __init__(
-        self, one_shot: OneShot, writer: CandidateWriter, instant: Instant, bound_db: float | None, deadline: Deadline
+        self,
+        one_shot: OneShot,
+        writer: CandidateWriter,
+        instant: Instant,
+        bound_db: float | None,
+        deadline: Deadline,
+        given: Artifact,
+        changed: bool,
     ) -> None:
         self._one_shot, self._writer, self._instant = one_shot, writer, instant
-        self._bound_db, self._deadline = bound_db, deadline
+        self._bound_db, self._deadline, self._given, self._changed = bound_db, deadline, given, changed
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
         bound = Bound(bound_db)
@@ -200,20 +219,13 @@ class _Race:
         while len(low) < _MODELS and (choice := self._proposal(low)) is not None:
             low.append(self._build(choice, last=len(low) + 1 == _MODELS))
         kept = [b for b in low if b.kept]
-        ratios = self._ratios([in_float, *kept])
-        winner, timed, rejected = in_float, None, None
-        if not ratios:
-            winner = min(kept, key=lambda b: b.choice.ns, default=in_float)
-        elif kept:
-            best = max(range(len(kept)), key=lambda i: ratios[i].value)
-            if _gains(ratios[best]):
-                winner, timed = kept[best], ratios[best]
-            else:
-                rejected = ratios[best]
+        winner, how = self._fastest(in_float, kept)
+        if how.unchanged:
+            winner = replace(winner, artifact=self._given)
         if not winner.choice.low:
             winner = replace(winner, accuracy=self._accuracy_in_float(winner))
         expected = [self._instant.expected(b.choice.labels) for b in (in_float, winner)]
-        how = ByCosts("", expected[0] / expected[1], timed, rejected, self._bound_db, len(low), 1 + len(low))
+        how = replace(how, speedup=expected[0] / expected[1], tries=len(low), models=1 + len(low))
         failed = low[0].failed if low and all(b.failed for b in low) else ""
         margins_db = [b.accuracy.margin_db for b in low if b.accuracy is not None]
         last_db = margins_db[-1] if margins_db else 0.0
@@ -276,17 +288,37 @@ class _Race:
             return
         self._instant.learn(built.choice.labels, kernels, ns)
 
-    def _ratios(self, built: Sequence[_Built]) -> list[Interval]:
-        """Speed-up of each but the first over it, from interleaved blocks; empty where they cannot be timed."""
-        if len(built) < 2 or not self._timing:
-            return []
-        artifacts, feed, seed = [b.artifact for b in built], self._one_shot.feeds[0], self._one_shot.seed
+    def _fastest(self, in_float: _Built, kept: Sequence[_Built]) -> tuple[_Built, ByCosts]:
+        """The fastest of what was built, and what it gains; the float model too where the given one is no slower."""
+        how = ByCosts("", bound_db=self._bound_db)
+        over_given, over_float = self._ratios([in_float, *kept])
+        if not over_float:
+            return min(kept, key=lambda b: b.choice.ns, default=in_float), how
+        how = replace(how, in_float=over_given[0])
+        if kept:
+            best = max(range(1, 1 + len(kept)), key=lambda i: over_float[i].value)
+            if _gains(over_float[best]) and (self._changed or _gains(over_given[best])):
+                return kept[best - 1], replace(how, timed=over_given[best])
+            how = replace(how, rejected=over_given[best])
+        return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._changed)
+
+    def _ratios(self, built: Sequence[_Built]) -> tuple[list[Interval], list[Interval]]:
+        """Speed-up of each over the given model and over the first, from interleaved blocks; empty where untimed."""
+        if not self._timing:
+            return [], []
+        artifacts, feed = [self._given, *(b.artifact for b in built)], self._one_shot.feeds[0]
         until = max(self._deadline.at, self._deadline.clock() + _RACE_S)
         try:
             timing = self._worker.time(
-                artifacts, feed, _BLOCKS, _SLOT_NS, seed, lambda: replace(self._deadline, at=until).left
+                artifacts, feed, _BLOCKS, _SLOT_NS, self._one_shot.seed, lambda: replace(self._deadline, at=until).left
             )
         except TargetError:
-            return []
-        ns, taken = timing.ns, timing.taken
-        return [speedup(ns[:, 0], ns[:, i], LEVEL, taken[:, 0], taken[:, i]) for i in range(1, len(built))]
+            return [], []
+
+        def over(first: int) -> list[Interval]:
+            ns, taken = timing.ns, timing.taken
+            return [
+                speedup(ns[:, first], ns[:, i], LEVEL, taken[:, first], taken[:, i]) for i in range(1, len(artifacts))
+            ]
+
+        return over(0), over(1)

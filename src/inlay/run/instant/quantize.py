@@ -27,7 +27,7 @@ from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
 from inlay.run.machine_costs import read_costs
-from inlay.run.outputs import publish
+from inlay.run.outputs import install, publish
 from inlay.run.robustness import Robustness, variations_of
 from inlay.run.tuned_for import elsewhere
 from inlay.search.baselines import FULL_INT8
@@ -53,7 +53,8 @@ class Quantized:
         ranges: the method of calibration, or how many domains each method serves and what that gained, for people.
         accuracy: against float on the given samples, or some of them; None for random inputs.
         refusals: how many operators stay float, by reason.
-        decisions: precision, deciding rule and reason of every node.
+        decisions: precision, deciding rule and reason of every node; none of a quantized file that is delivered as it
+            was given.
         leftovers: quantized operators of the given model that could not be taken apart.
         by_costs: how the placement was chosen, where no recipe said it.
         warning: the recipe is tuned for another target or machine, or what is wrong with the processor's cost table.
@@ -145,7 +146,10 @@ def quantize(
         how: ByCosts | None = None
         if known is not None and quick:
             every = resolved.placement
-            chosen, how = choose_by_costs(one_shot, known.table, known.source, bound_db, every, deadline)
+            changed = bool(sizes) or max_opset is not None
+            chosen, how = choose_by_costs(
+                one_shot, known.table, known.source, bound_db, every, deadline, given, changed
+            )
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
@@ -154,13 +158,17 @@ def quantize(
             if known is not None:
                 how = ByCosts(known.source, models=worker.builds)
         writer = CandidateWriter(prepared, chosen.table, chosen.calibration_digest, worker.fingerprint.digest)
-        delivered = writer.deliver(chosen.placement, work / out.name)
+        unchanged = how is not None and how.unchanged
+        delivered = given if unchanged else writer.deliver(chosen.placement, work / out.name)
         accuracy, loss = chosen.accuracy, None
         if one_shot.real and accuracy is None:
             accuracy = _on_all(worker, given, delivered, samples, work)
         if accuracy is not None and chosen.varied is not None:
             loss = one_shot.test.robustness(chosen.varied, accuracy.sqnr_db)
-        publish(delivered.path, out)
+        if unchanged:
+            install(given.path, out)
+        else:
+            publish(delivered.path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
     return Quantized(
         out,
@@ -170,7 +178,7 @@ def quantize(
         str(chosen.calibration).removeprefix("ranges by "),
         accuracy,
         rejection_counts(prepared.units),
-        tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions),
+        tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions if not (unchanged and prepared.extraction)),
         () if prepared.extraction is None else prepared.extraction.leftovers,
         how,
         elsewhere(rules, lambda: worker.fingerprint) or ("" if known is None else known.warning),
