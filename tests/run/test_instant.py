@@ -20,6 +20,8 @@ from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
 from inlay.measure.timing import Timing
 from inlay.run.instant import calibrate_machine as calibration
+from inlay.run.instant import quantize as quantizing
+from inlay.run.instant.proposal import Instant
 from inlay.run.instant.quantize import Quantized
 from inlay.run.machine_costs import read_costs, write_costs
 from inlay.search import policy
@@ -186,6 +188,32 @@ def test_what_is_delivered_is_never_slower_than_the_given_model(
     assert how.in_float is not None
     assert how.in_float.value == pytest.approx(1.0 / rewritten)
     assert (how.timed is not None) == (how.rejected is None) == (delivered == "low")
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(("seconds", "per_node", "probed"), [(60.0, -1e-4, 1), (0.0, -1e-4, 0), (0.0, -0.02, 1)])
+def test_when_the_time_is_over_noise_is_probed_for_much_speed_only(
+    seconds: float, per_node: float, probed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch, per_node)
+    monkeypatch.setattr(quantizing, "INSTANT_S", seconds)
+    missed = []
+    monkeypatch.setattr(Instant, "missed", lambda self, labels, sqnr_db: missed.append(sqnr_db))
+    done, _ = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=90.0)
+    assert len(missed) == probed
+    assert done.by_costs is not None
+    assert not done.by_costs.kept
+    assert done.by_costs.tries == 1 + probed
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_variations_take_a_part_of_the_time(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, -0.005)
+    monkeypatch.setattr(quantizing, "INSTANT_S", seconds)
+    done, _ = _quantize(tmp_path, _priced(1.0, 0.25))
+    assert done.robustness is not None
+    assert len(done.robustness.varied_db) == 2 if not seconds else len(done.robustness.varied_db) > 2
 
 
 @pytest.mark.usefixtures("cache")

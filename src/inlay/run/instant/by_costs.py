@@ -9,6 +9,7 @@ faster than the given model, that is delivered as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,15 +28,12 @@ from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.instant.proposal import Choice, Instant
 from inlay.search import policy
 from inlay.search.cost_table import CostTable
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Interval
 from inlay.types import Placement
 
 INSTANT_S = 8.5
 """Seconds that an answer is planned to take once the target runs; with the start of it and of the program it is ten."""
-PREPARING_S = 15.0
-"""Seconds from the start by which outliers must be evened out. It takes 3 on a BERT of 45 MB, which are left out of
-no plan: 7 dB depend on them, and must not depend on what else the machine does."""
 _MODELS = 2
 """In low precision that are built: with the float one three."""
 _METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
@@ -58,6 +56,9 @@ _RACE_S = 1.0
 """Seconds that the comparison has at least, whatever the time."""
 _PROFILED, _PROFILE_NS = (3, 10), 200_000_000
 """Inferences of a profile, at least and at most, and nanoseconds that they should take together."""
+_LATE_GAIN = 1.2
+"""Over float, of a try that missed the bound, from which on a second one is worth more time than was planned: noise is
+probed for it, which takes as long as all that was done before where a processor is slow or an inference long."""
 _DRAWN, _CLEAR = 1.01, 1.1
 """Faster by less than the first is not faster. A gain up to the second must be shown by its interval: it costs
 accuracy, and with less a few blocks on a shared machine delivered what was slower than float."""
@@ -207,6 +208,7 @@ class _Race:
         self._bound_db, self._deadline, self._given, self._changed = bound_db, deadline, given, changed
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
+        self._glances: dict[str, float] = {}
         bound = Bound(bound_db)
         self._judge = Judge(
             one_shot.reference, one_shot.scored, bound, confidence=None if bound_db is None else UNCHECKED
@@ -215,9 +217,13 @@ class _Race:
     def run(self) -> tuple[_Built, ByCosts]:
         """The fastest model that keeps the bound, and how it was found."""
         in_float = self._build(self._instant.in_float())
+        self._learn(in_float)
         low: list[_Built] = []
-        while len(low) < _MODELS and (choice := self._proposal(low)) is not None:
-            low.append(self._build(choice, last=len(low) + 1 == _MODELS))
+        while (choice := self._proposal(low)) is not None:
+            low.append(self._build(choice))
+            if len(low) == _MODELS or not self._may_try_again(in_float, low[-1]):
+                break
+            self._learn(low[-1])
         kept = [b for b in low if b.kept]
         winner, how = self._fastest(in_float, kept)
         if how.unchanged:
@@ -242,8 +248,15 @@ class _Race:
         known = any(b.choice.placement == choice.placement for b in low)
         return choice if choice.low and not known else None
 
-    def _build(self, choice: Choice, last: bool = False) -> _Built:
-        """Build a model, judge it, and let the next choice know, unless it is the last one.
+    def _may_try_again(self, in_float: _Built, low: _Built) -> bool:
+        """Whether there is time for another try; for one that gains much over float there is more."""
+        if self._deadline.left > 0.0:
+            return True
+        times = [self._glance(b.artifact) for b in (in_float, low)]
+        return not low.kept and not low.failed and times[0] > _LATE_GAIN * times[1]
+
+    def _build(self, choice: Choice) -> _Built:
+        """Build a model and judge it.
 
         The float model is judged only where it is delivered: it takes as long as another, and differs by rounding.
         """
@@ -254,14 +267,7 @@ class _Race:
         except TargetError as error:
             return _Built(choice, artifact, None, False, str(error) or type(error).__name__)
         kept = accuracy is None or accuracy.feasible
-        built = _Built(choice, artifact, accuracy, kept)
-        if last:
-            return built
-        if self._timing:
-            self._learn(built)
-        if accuracy is not None and not kept:
-            self._instant.missed(choice.labels, accuracy.sqnr_db - accuracy.margin_db - _MARGIN_DB)
-        return built
+        return _Built(choice, artifact, accuracy, kept)
 
     def _accuracy(self, artifact: Artifact) -> Accuracy | None:
         """On the scoring samples; None without samples. Raises TargetError where the model does not run."""
@@ -276,17 +282,28 @@ class _Race:
             raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
 
     def _learn(self, built: _Built) -> None:
-        """Time a model and its kernels, and correct the table by them. What fails is left out."""
-        feed = self._one_shot.feeds[0]
-        try:
-            timing = self._worker.time([built.artifact], feed, _GLANCES, _SLOT_NS, self._one_shot.seed)
-            ns = float(np.median(timing.own_ns))
+        """Let the next choice know what a model takes, and how it missed the bound. What fails is left out."""
+        ns, kernels = self._glance(built.artifact), list[KernelTime]()
+        if not built.failed and np.isfinite(ns):
             inferences = int(np.clip(_PROFILE_NS / ns, *_PROFILED))
-            profiled = "profile" not in self._worker.lacks
-            kernels = self._worker.profile(built.artifact, feed, inferences) if profiled else []
-        except TargetError:
-            return
-        self._instant.learn(built.choice.labels, kernels, ns)
+            if "profile" not in self._worker.lacks:
+                with suppress(TargetError):
+                    kernels = self._worker.profile(built.artifact, self._one_shot.feeds[0], inferences)
+            self._instant.learn(built.choice.labels, kernels, ns)
+        if built.accuracy is not None and not built.kept:
+            missed_db = built.accuracy.sqnr_db - built.accuracy.margin_db - _MARGIN_DB
+            self._instant.missed(built.choice.labels, missed_db)
+
+    def _glance(self, artifact: Artifact) -> float:
+        """Nanoseconds of an inference, from a few; not a number where they cannot be timed."""
+        if artifact.digest not in self._glances:
+            self._glances[artifact.digest] = np.nan
+            with suppress(TargetError):
+                if self._timing:
+                    feed, seed = self._one_shot.feeds[0], self._one_shot.seed
+                    timing = self._worker.time([artifact], feed, _GLANCES, _SLOT_NS, seed)
+                    self._glances[artifact.digest] = float(np.median(timing.own_ns))
+        return self._glances[artifact.digest]
 
     def _fastest(self, in_float: _Built, kept: Sequence[_Built]) -> tuple[_Built, ByCosts]:
         """The fastest of what was built, and what it gains; the float model too where the given one is no slower."""

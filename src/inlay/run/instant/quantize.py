@@ -24,7 +24,7 @@ from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
-from inlay.run.instant.by_costs import INSTANT_S, PREPARING_S, ByCosts, choose_by_costs
+from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
@@ -137,9 +137,9 @@ def quantize(
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}
         given = Artifact(file.path.resolve(), file.sha256)
-        until = deadline.within(PREPARING_S) if quick else NEVER
         run = in_reference(file) if quick else partial(worker.run, given)
-        one_shot = OneShot.open(file, target, worker, work, samples, specs, augment, seed, sizes, run, until)
+        due = deadline if quick else NEVER
+        one_shot = OneShot.open(file, target, worker, work, samples, specs, augment, seed, sizes, run, due)
         prepared = one_shot.prepared
         resolved = resolve(rules or find_recipe(FULL_INT8), prepared.graph, prepared.units, prepared.rules)
         one_shot = replace(one_shot, prepared=(prepared := replace(prepared, resolved=resolved)))
