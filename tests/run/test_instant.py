@@ -236,10 +236,14 @@ def test_where_shapes_were_to_be_fixed_the_given_model_is_no_answer(
 @pytest.mark.usefixtures("cache")
 def test_what_is_hardly_slower_by_the_table_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, -0.005)
+    monkeypatch.setattr(quantizing, "INSTANT_S", 3.0)
     assert _quantize(tmp_path, _priced(1.0, 1.1))[1] > 0
     machine = _machine(monkeypatch, -0.005)
     assert _quantize(tmp_path, _priced(1.0, 1.5 * policy.CHALLENGE))[1] == 0
     assert max(machine.timed) == 0, "what is expected to be much slower is not even built"
+    monkeypatch.setattr(quantizing, "INSTANT_S", 60.0)
+    _quantize(tmp_path, _priced(1.0, 1.5 * policy.CHALLENGE))
+    assert max(machine.timed) > 0, "with time enough it is"
 
 
 @pytest.mark.usefixtures("cache", "as_priced")

@@ -10,6 +10,7 @@ in uniform ones, and no table says where.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -140,10 +141,13 @@ class Instant:
         uniform = self._anchor_within(policy.UNIFORM_CREDIT * self.expected(labels))
         return self._choice(labels if uniform is None else uniform)
 
-    def challenge(self) -> Choice:
+    def challenge(self, anyway: bool = False) -> Choice:
         """The anchor that keeps the bound and may gain most over float if the table is wrong; float where none may.
 
         Without a table nothing is known of low precision: then it is all that the usual recipe quantizes.
+
+        Args:
+            anyway: also where the table would have to be wrong by more than :data:`~inlay.search.policy.CHALLENGE`.
         """
         if not self._priced:
             return replace(self._choice(self._anchors[FULL_INT8]), placement=self._usual)
@@ -152,7 +156,7 @@ class Instant:
         def at_best(labels: np.ndarray) -> float:
             return self.expected(labels) - (1.0 - 1.0 / policy.CHALLENGE) * float(in_float_ns[labels != 0].sum())
 
-        anchor = self._anchor_within(float_ns / policy.QUICK_GAIN, at_best)
+        anchor = self._anchor_within(math.inf if anyway else float_ns / policy.QUICK_GAIN, at_best)
         return self.in_float() if anchor is None else self._choice(anchor)
 
     def runner_up(self, ns: float) -> Choice:
