@@ -41,3 +41,31 @@ def test_the_mean_of_all_pixels_is_a_pool(
         ["ReduceMean"] if not rewrites else ["GlobalAveragePool"] if keepdims else ["GlobalAveragePool", "Flatten"]
     )
     done.assert_close(rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("square", ["Pow", "Mul"])
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_normalization_that_was_written_out_stays_one_kernel(
+    square: str, centred: bool, rewritten: RewriteModel
+) -> None:
+    """Of three-dimensional values, its means are those of all but the first two axes."""
+    b = Builder(opset=14)
+    x = data = b.input("x", (2, 5, 16))
+    if centred:
+        data = b.node("centred", "Sub", [x, b.node("mean", "ReduceMean", [x], axes=[-1], keepdims=1)])
+    factors = [data, b.constant("two", np.float32(2.0))] if square == "Pow" else [data, data]
+    power = b.node("power", "ReduceMean", [b.node("squares", square, factors)], axes=[-1], keepdims=1)
+    spread = b.node("spread", "Sqrt", [b.node("plus", "Add", [power, b.constant("e", np.float32(1e-5))])])
+    b.output(b.node("y", "Div", [data, spread]))
+    feed = {"x": np.random.default_rng(0).normal(0, 3, (2, 5, 16)).astype(np.float32)}
+    assert "GlobalAveragePool" not in rewritten(b.model(), mean_to_pool, feed).operators
+
+
+def test_the_mean_behind_a_gate_is_a_pool(rewritten: RewriteModel) -> None:
+    """A product of two values is no square."""
+    b = Builder(opset=14)
+    x = b.input("x", (2, 5, 16))
+    gated = b.node("gated", "Mul", [x, b.node("gate", "Sigmoid", [x])])
+    b.output(b.node("mean", "ReduceMean", [gated], axes=[-1], keepdims=1))
+    feed = {"x": np.random.default_rng(0).normal(0, 3, (2, 5, 16)).astype(np.float32)}
+    assert "GlobalAveragePool" in rewritten(b.model(), mean_to_pool, feed).operators
