@@ -20,6 +20,7 @@ from inlay.targets.onnxruntime.passes.spatial_mean import mean_to_pool
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
+from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 
 FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
     FloatRewrite(
@@ -46,6 +47,13 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         averagepool_to_conv,
         "the 8-bit AveragePool is slow",
         "26 against 411 us for 2x2 over 1x128x56x56",
+    ),
+    FloatRewrite(
+        "gather LayerNormalization",
+        gather_layer_normalization,
+        "what evens out channels costs nothing in the scale of that operator; its parts are one kernel in float anyway",
+        "optimized graphs",
+        opset=LAYER_NORMALIZATION_OPSET,
     ),
     FloatRewrite(
         "turn ReduceMean into GlobalAveragePool",

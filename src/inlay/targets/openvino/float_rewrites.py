@@ -11,6 +11,7 @@ from inlay.targets.openvino.passes.short_softmax import spread_short_softmax
 from inlay.targets.openvino.passes.stacked import join_stacked
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.image_patches import fold_focus
+from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
 
 FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
     FloatRewrite(
@@ -18,6 +19,13 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         widen_halves,
         "the runtime does so itself where the processor has no half precision, and Q/DQ is on float32",
         "executed graphs",
+    ),
+    FloatRewrite(
+        "gather LayerNormalization",
+        gather_layer_normalization,
+        "what evens out channels costs nothing in the scale of that operator; its parts are one kernel in float anyway",
+        "executed graphs",
+        opset=LAYER_NORMALIZATION_OPSET,
     ),
     FloatRewrite(
         "fold the patches of an image into Conv",
