@@ -29,7 +29,7 @@ from inlay.trial import Failed
 TARGET = TargetSpec("qnn-htp")
 MOST_BUILDS = 14  # of the main search; a second one for more accuracy has a few of its own
 EVALUATION = 4  # samples: the emulator takes seconds for each
-FOR_ACCURACY = "the table allows it: the search left it in float, for accuracy"
+FOR_ACCURACY = "the table allows it: within its builds, the search left it in float for accuracy"
 NOT_BUILT = (
     "the table allows it: the emulator cannot build any model with Q/DQ nodes that the search tried within the bound"
 )
