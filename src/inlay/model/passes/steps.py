@@ -27,6 +27,19 @@ def ints(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
     return list(node.attributes.get_ints(name, default))
 
 
+def axes_of(node: ir.Node) -> list[int]:
+    """The axes of a reduction, by attribute or by a constant; none where they are computed, or there are none."""
+    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    return ints(node, "axes", []) if given is None else [int(a) for a in given.reshape(-1)]
+
+
+def is_over_last_axis(node: ir.Node) -> bool:
+    """Whether a reduction is over the last axis alone."""
+    axes, x = axes_of(node), node.inputs[0]
+    rank = None if x is None or x.shape is None else len(x.shape)
+    return axes == [-1] or (rank is not None and axes == [rank - 1])
+
+
 def sole_use(value: ir.Value | None) -> tuple[ir.Node, int] | None:
     """The only node that reads ``value``, and at which slot; None where there are more, or it is an output."""
     uses = () if value is None or value.is_graph_output() else tuple(value.uses())

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.opset import raise_opset
-from inlay.model.passes.steps import add_constant, constant_of, ints, is_standard, sole_use
+from inlay.model.passes.steps import add_constant, constant_of, is_over_last_axis, is_standard, sole_use
 
 LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8
 """The first opset with the operator, and its IR version."""
@@ -148,11 +148,7 @@ def _squared(node: ir.Node) -> ir.Value | None:
 
 def _is_of_rows(node: ir.Node) -> bool:
     """Whether a mean is over the last axis alone, which it keeps."""
-    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = ints(node, "axes", ()) if given is None else [int(a) for a in given.reshape(-1)]
-    x = node.inputs[0]
-    rank = None if x is None or x.shape is None else len(x.shape)
-    return bool(node.attributes.get_int("keepdims", 1)) and (axes == [-1] or (rank is not None and axes == [rank - 1]))
+    return bool(node.attributes.get_int("keepdims", 1)) and is_over_last_axis(node)
 
 
 def _with_number(node: ir.Node) -> tuple[ir.Value, float] | None:

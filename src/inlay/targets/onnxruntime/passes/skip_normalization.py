@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from inlay.model.passes.steps import constant_of, ints, is_standard
+from inlay.model.passes.steps import constant_of, is_over_last_axis, is_standard
 
 
 def keep_additions_apart(model: ir.Model) -> tuple[ir.Model, int]:
@@ -38,14 +38,6 @@ def _is_normalized(value: ir.Value) -> bool:
     if len(readers) == 1:
         return is_standard(readers[0], "LayerNormalization")
     mean = next((n for n in readers if is_standard(n, "ReduceMean")), None)
-    if mean is None or not _is_of_rows(mean):
+    if mean is None or not is_over_last_axis(mean):
         return False
     return all(n is mean or (is_standard(n, "Sub") and n.inputs[1] is mean.outputs[0]) for n in readers)
-
-
-def _is_of_rows(node: ir.Node) -> bool:
-    """Whether a reduction is over the last axis alone."""
-    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = ints(node, "axes", ()) if given is None else [int(a) for a in given.reshape(-1)]
-    rank = None if node.inputs[0] is None or node.inputs[0].shape is None else len(node.inputs[0].shape)
-    return axes == [-1] or (rank is not None and axes == [rank - 1])

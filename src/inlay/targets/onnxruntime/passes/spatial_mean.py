@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
+from inlay.model.passes.steps import Steps, axes_of, constant_of, replace_each
 
 
 def mean_to_pool(model: ir.Model) -> tuple[ir.Model, int]:
@@ -22,13 +22,13 @@ def mean_to_pool(model: ir.Model) -> tuple[ir.Model, int]:
 
 def _may(node: ir.Node) -> bool:
     """Whether it names at least one axis; its data is not looked at."""
-    return bool(_axes(node))
+    return bool(axes_of(node))
 
 
 def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     assert x.shape is not None
     rank, kept = len(x.shape), bool(node.attributes.get_int("keepdims", 1))
-    if {a % rank for a in _axes(node)} != set(range(2, rank)) or _normalizes(node, x):
+    if {a % rank for a in axes_of(node)} != set(range(2, rank)) or _normalizes(node, x):
         return False
     pooled = steps.add("GlobalAveragePool", [x], "" if kept else "pool")
     pooled.shape = ir.Shape([*list(x.shape)[:2], *[1] * (rank - 2)])
@@ -54,9 +54,3 @@ def _normalizes(node: ir.Node, x: ir.Value) -> bool:
 def _is_two(value: ir.Value | None) -> bool:
     exponent = None if value is None else constant_of(value)
     return exponent is not None and bool((exponent == 2.0).all())
-
-
-def _axes(node: ir.Node) -> list[int]:
-    """Axes by attribute or by a constant; none where they are computed, or there are none."""
-    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
-    return ints(node, "axes", []) if given is None else [int(a) for a in given.reshape(-1)]
