@@ -14,7 +14,7 @@ import pytest
 
 from inlay import api
 from inlay.cli.render import quantized
-from inlay.errors import Crashed, UsageError
+from inlay.errors import Crashed, ModelError, UsageError
 from inlay.farm import lab
 from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
@@ -152,6 +152,29 @@ def test_where_nothing_in_low_precision_runs_float_is_delivered_and_the_reason_t
     assert not done.by_costs.kept
     assert pairs == 0
     assert "nothing in low precision ran" in "\n".join(quantized(done))
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("given_runs", [True, False])
+def test_where_only_the_given_model_runs_it_is_delivered(
+    given_runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Worker.run
+
+    def refuse(self: Worker, artifact: Artifact, *args: Any, **kwargs: Any) -> Any:
+        if artifact.path.name != GIVEN or not given_runs:
+            raise Crashed("it died")
+        return real(self, artifact, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "run", refuse)
+    if not given_runs:
+        with pytest.raises(ModelError, match="does not run on ort-cpu: it died"):
+            _quantize(tmp_path, _priced(1.0, 0.25))
+        return
+    done, _ = _quantize(tmp_path, _priced(1.0, 0.25))
+    assert done.by_costs is not None
+    assert done.by_costs.unchanged
+    assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / GIVEN).read_bytes()
 
 
 @pytest.mark.usefixtures("cache")

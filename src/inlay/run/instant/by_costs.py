@@ -231,10 +231,8 @@ class _Race:
             self._learn(low[-1])
         kept = [b for b in low if b.kept]
         winner, how = self._fastest(in_float, kept)
-        if how.unchanged:
-            winner = replace(winner, artifact=self._given)
         if not winner.choice.low:
-            winner = replace(winner, accuracy=self._accuracy_in_float(winner))
+            winner, how = self._in_float(winner, how)
         expected = [self._instant.expected(b.choice.labels) for b in (in_float, winner)]
         how = replace(how, speedup=expected[0] / expected[1], tries=len(low), models=1 + len(low))
         failed = low[0].failed if low and all(b.failed for b in low) else ""
@@ -279,12 +277,20 @@ class _Race:
         outputs = self._worker.run(artifact, self._one_shot.feeds)
         return self._judge.judge(outputs) if self._one_shot.real else None
 
-    def _accuracy_in_float(self, built: _Built) -> Accuracy | None:
-        """The same of the float model, without which there is nothing to deliver. Raises ModelError."""
+    def _in_float(self, built: _Built, how: ByCosts) -> tuple[_Built, ByCosts]:
+        """The float model with its accuracy, or the given one where that is no slower, or alone runs.
+
+        Raises:
+            ModelError: neither runs.
+        """
+        artifact = self._given if how.unchanged else built.artifact
         try:
-            return self._accuracy(built.artifact)
+            accuracy = self._accuracy(artifact)
         except TargetError as error:
-            raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
+            if how.unchanged or self._changed:
+                raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
+            return self._in_float(built, replace(how, unchanged=True))
+        return replace(built, artifact=artifact, accuracy=accuracy), how
 
     def _learn(self, built: _Built) -> None:
         """Let the next choice know what a model takes, and how it missed the bound. What fails is left out."""
