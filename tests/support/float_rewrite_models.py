@@ -22,6 +22,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "batch norm": _batch_norm(),
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
         "mean of all pixels": _one_node("ReduceMean", (1, 5, 8, 8), axes=[2, 3]),
+        "normalization of rows": _normalization(),
         "hard swish": hard_swish(),
         "hard swish as an operator": _one_node("HardSwish", (2, 3, 5)),
         "attention": attention(),
@@ -59,6 +60,23 @@ def halves(kept: bool = False, dtype: int = TensorProto.FLOAT16) -> onnx.ModelPr
 def _one_node(op_type: str, shape: tuple[int, ...], **attributes: Any) -> onnx.ModelProto:
     b = Builder()
     b.output(b.node("node", op_type, [b.input("x", shape)], **attributes))
+    return b.model()
+
+
+def normalization(b: Builder, x: str, channels: int = 16) -> str:
+    """A layer normalization as exporters write it below opset 17."""
+    centred = b.node("centred", "Sub", [x, b.node("average", "ReduceMean", [x], axes=[-1])])
+    squares = b.node("squares", "Pow", [centred, b.constant("two", np.float32(2.0))])
+    variance = b.node("variance", "ReduceMean", [squares], axes=[-1])
+    spread = b.node("spread", "Sqrt", [b.node("more", "Add", [variance, b.constant("e", np.float32(1e-5))])])
+    rows = [b.constant(name, b.rng.uniform(0.5, 2.0, channels)) for name in ("gain", "offset")]
+    scaled = b.node("scaled", "Mul", [b.node("even", "Div", [centred, spread]), rows[0]])
+    return b.node("shifted", "Add", [scaled, rows[1]])
+
+
+def _normalization() -> onnx.ModelProto:
+    b = Builder()
+    b.output(normalization(b, b.input("x", (2, 5, 16))))
     return b.model()
 
 

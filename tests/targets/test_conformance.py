@@ -74,7 +74,14 @@ class TestOpenVinoCpu(TargetTestCase):
         models = float_rewrite_models()
         return {
             name: models[name]
-            for name in ("halves", "patches", "few outputs", "stacked values", "short rows of scores")
+            for name in (
+                "halves",
+                "normalization of rows",
+                "patches",
+                "few outputs",
+                "stacked values",
+                "short rows of scores",
+            )
         }
 
 

@@ -10,7 +10,7 @@ import onnx
 from inlay.testing import Builder
 from inlay.testing.models import large_image_model, recurrent_model, small_model, upsampling_model
 from tests.support.attention import attention
-from tests.support.float_rewrite_models import halves, patches
+from tests.support.float_rewrite_models import halves, normalization, patches
 
 Inside = Callable[[Builder, str], str]
 """Adds what a pass looks for behind a value, and gives its result."""
@@ -133,6 +133,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "turn BatchNormalization into Conv": between_convs(_batch_norm),
         "turn AveragePool into Conv": between_convs(_average_pool),
         "turn ReduceMean into GlobalAveragePool": between_convs(_spatial_mean),
+        "gather LayerNormalization": between_products(normalization),
         "gather HardSigmoid": between_convs(_hard_swish),
         "spell HardSwish out": between_convs(_hard_swish_operator),
         "gather HardSwish": between_convs(_hard_swish),
