@@ -25,7 +25,6 @@ def normalization(
     twice: bool = False,
     factors: int = 2,
     axis: int = -1,
-    keepdims: int = 1,
     scale: np.ndarray | None = None,
     read: str = "",
     swapped: bool = False,
@@ -33,7 +32,7 @@ def normalization(
     """The chain; something else reads the value within that ``read`` names."""
     b = Builder(opset=opset)
     x = b.input("x", SHAPE)
-    axes: dict[str, Any] = {"axes": [axis], "keepdims": keepdims}
+    axes: dict[str, Any] = {"axes": [axis], "keepdims": 1}
     mean = b.node("mean", "ReduceMean", [x], **axes)
     centred = b.node("centred", "Sub", [x, mean])
     again = b.node("again", "Sub", [x, mean]) if twice else centred
@@ -70,8 +69,9 @@ def test_a_chain_is_one_operator(
 
 
 @pytest.mark.parametrize("opset", [11, 13, 17])
-def test_older_models_are_raised(opset: int, rewritten: RewriteModel) -> None:
-    done = rewritten(normalization(opset).model(), gather_layer_normalization, feed())
+@pytest.mark.parametrize("factors", [0, 2])
+def test_older_models_are_raised(opset: int, factors: int, rewritten: RewriteModel) -> None:
+    done = rewritten(normalization(opset, factors=factors).model(), gather_layer_normalization, feed())
     assert done.operators == ["LayerNormalization"]
     done.assert_close(rtol=1e-5, atol=1e-5)
 
@@ -87,7 +87,7 @@ def test_means_over_other_axes_stay(rewritten: RewriteModel) -> None:
     assert "LayerNormalization" not in done.operators
 
 
-@pytest.mark.parametrize("shape", [(5, 1), (5, 16), (1,)])
+@pytest.mark.parametrize("shape", [(5, 1), (5, 16), (1,), (1, 1, 1, 16)])
 def test_factors_that_are_no_row_stay_behind_it(shape: tuple[int, ...], rewritten: RewriteModel) -> None:
     scale = rows(1, int(np.prod(shape))).reshape(shape)
     done = rewritten(normalization(factors=1, scale=scale).model(), gather_layer_normalization, feed())

@@ -40,6 +40,32 @@ def is_over_last_axis(node: ir.Node) -> bool:
     return axes == [-1] or (rank is not None and axes == [rank - 1])
 
 
+def with_number(node: ir.Node) -> tuple[ir.Value, float] | None:
+    """The two inputs of an Add, Mul or Div one of which is one constant number: the other one, and the number."""
+    if node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
+        return None
+    for slot in (0, 1):
+        value, number = node.inputs[slot], number_of(node.inputs[1 - slot])
+        if value is not None and number is not None:
+            return value, number
+    return None
+
+
+def number_of(value: ir.Value | None) -> float | None:
+    """A floating constant of one element that widens nothing."""
+    array = constant_of(value)
+    if array is None or array.size != 1 or array.ndim > 1 or not np.issubdtype(array.dtype, np.floating):
+        return None
+    return float(array.ravel()[0])
+
+
+def squared_by(node: ir.Node) -> ir.Value | None:
+    """What ``node`` is the square of, as a product or as a power; None where it is none."""
+    if is_standard(node, "Mul"):
+        return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
+    return node.inputs[0] if is_standard(node, "Pow") and number_of(node.inputs[1]) == 2.0 else None
+
+
 def sole_use(value: ir.Value | None) -> tuple[ir.Node, int] | None:
     """The only node that reads ``value``, and at which slot; None where there are more, or it is an output."""
     uses = () if value is None or value.is_graph_output() else tuple(value.uses())

@@ -50,8 +50,7 @@ _MARGIN_DB = 1.5
 """By how much less a probe is believed than the target showed of the first try: with a third of it, 2 in 10 second
 tries missed a bound on a segmentation network, by 0.2 dB: samples differ more with some placements than with others."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
-"""Blocks of a model alone, interleaved blocks of a comparison (six are the fewest with an interval), and nanoseconds
-of one reading."""
+"""Blocks of a model alone, interleaved blocks of a comparison, and nanoseconds of one reading."""
 _RACE_S = 1.0, 3.0
 """Seconds that the comparison has at least, whatever the time; up to the second where it takes them for an interval."""
 _INTERVAL_BLOCKS = 6

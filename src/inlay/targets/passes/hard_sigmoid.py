@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import constant_of, is_standard, sole_use
+from inlay.model.passes.steps import is_standard, number_of, sole_use, with_number
 
 _HARDSWISH_OPSET = 14
 
@@ -49,10 +48,10 @@ def _join(graph: ir.Graph, gate: ir.Node) -> bool:
 
 def _gather(graph: ir.Graph, clip: ir.Node) -> bool:
     shifted, reader = _only_producer(clip.inputs[0]), _only_reader(clip.outputs[0])
-    low, high = (_number(v) for v in (*clip.inputs[1:3], None, None)[:2])
+    low, high = (number_of(v) for v in (*clip.inputs[1:3], None, None)[:2])
     if shifted is None or shifted.op_type != "Add" or reader is None or low != 0.0 or high is None or not high > 0.0:
         return False
-    found = _with_number(shifted)
+    found = with_number(shifted)
     if found is None or found[0].dtype not in (None, ir.DataType.FLOAT):
         return False
     x, shift = found
@@ -62,7 +61,7 @@ def _gather(graph: ir.Graph, clip: ir.Node) -> bool:
         if not is_standard(reader, "Mul") or factor is None:
             return False
         behind, before = _only_reader(reader.outputs[0]), _only_producer(factor)
-        inner = None if before is None else _with_number(before)
+        inner = None if before is None else with_number(before)
         if behind is not None and _divides(behind, reader.outputs[0], high):  # factor * Clip(...) / h
             chain.append(behind)
         elif before is not None and inner is not None and _divides(before, inner[0], high):  # factor / h * ...
@@ -96,7 +95,7 @@ def _replace(
 
 def _divides(node: ir.Node, value: ir.Value, high: float) -> bool:
     """Whether ``node`` is ``value`` over ``high``."""
-    found = _with_number(node)
+    found = with_number(node)
     if found is None or found[0] is not value:
         return False
     divided = node.op_type == "Div" and node.inputs[0] is value and math.isclose(found[1], high, rel_tol=1e-4)
@@ -112,22 +111,3 @@ def _only_producer(value: ir.Value | None) -> ir.Node | None:
 def _only_reader(value: ir.Value) -> ir.Node | None:
     use = sole_use(value)
     return None if use is None else use[0]
-
-
-def _with_number(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """The two inputs of an Add, Mul or Div one of which is one constant number: the other one, and the number."""
-    if node.domain not in ("", "ai.onnx") or len(node.inputs) != 2:
-        return None
-    for slot in (0, 1):
-        value, number = node.inputs[slot], _number(node.inputs[1 - slot])
-        if value is not None and number is not None:
-            return value, number
-    return None
-
-
-def _number(value: ir.Value | None) -> float | None:
-    """A constant of one element that widens nothing."""
-    array = constant_of(value)
-    if array is None or array.size != 1 or array.ndim > 1 or not np.issubdtype(array.dtype, np.floating):
-        return None
-    return float(array.ravel()[0])

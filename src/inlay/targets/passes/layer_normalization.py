@@ -14,7 +14,15 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.passes.opset import raise_opset
-from inlay.model.passes.steps import add_constant, constant_of, is_over_last_axis, is_standard, sole_use
+from inlay.model.passes.steps import (
+    add_constant,
+    constant_of,
+    is_over_last_axis,
+    is_standard,
+    sole_use,
+    squared_by,
+    with_number,
+)
 
 LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8
 """The first opset with the operator, and its IR version."""
@@ -28,14 +36,14 @@ class _Chain:
         x: what is normalized.
         nodes: all of them; the last one computes the result.
         epsilon: what is added to the variance.
-        scale: one number a channel; None for ones.
+        scale: one number a channel.
         bias: the same; None for none.
     """
 
     x: ir.Value
     nodes: tuple[ir.Node, ...]
     epsilon: float
-    scale: np.ndarray | None = None
+    scale: np.ndarray
     bias: np.ndarray | None = None
 
 
@@ -45,18 +53,24 @@ def gather_layer_normalization(model: ir.Model) -> tuple[ir.Model, int]:
     Args:
         model: is changed, and raised to ``LAYER_NORMALIZATION_OPSET`` where there is something to replace.
     """
-    if not any(_chain(n) for n in model.graph if is_standard(n, "Sqrt")):
+    if not _chains(model.graph):
         return model, 0
     model, _ = raise_opset(model, LAYER_NORMALIZATION_OPSET)
     model.ir_version = max(model.ir_version, LAYER_NORMALIZATION_IR)
-    chains = [c for c in map(_chain, [n for n in model.graph if is_standard(n, "Sqrt")]) if c is not None]
-    return model, sum(_replace(model.graph, chain) for chain in chains)
+    chains = _chains(model.graph)
+    for chain in chains:
+        _replace(model.graph, chain)
+    return model, len(chains)
+
+
+def _chains(graph: ir.Graph) -> list[_Chain]:
+    return [chain for node in graph if is_standard(node, "Sqrt") and (chain := _chain(node)) is not None]
 
 
 def _chain(root: ir.Node) -> _Chain | None:
     """The normalization that ``root`` belongs to, which is the square root of its variance."""
     add = _producer(root.inputs[0], "Add")
-    found = None if add is None else _with_number(add)
+    found = None if add is None else with_number(add)
     if add is None or found is None:
         return None
     variance, epsilon = found
@@ -64,7 +78,7 @@ def _chain(root: ir.Node) -> _Chain | None:
     if mean_of_squares is None or not _is_of_rows(mean_of_squares):
         return None
     square = _producer(mean_of_squares.inputs[0], "Pow", "Mul")
-    centred = None if square is None else _squared(square)
+    centred = None if square is None else squared_by(square)
     taken = None if centred is None else centred.producer()
     quotient = _reader(root.outputs[0], "Div", slot=1)
     if square is None or taken is None or quotient is None or not is_standard(taken, "Sub"):
@@ -83,39 +97,43 @@ def _chain(root: ir.Node) -> _Chain | None:
         return None
     if any(use.node not in inside for n in inside[:-1] for use in n.outputs[0].uses()):
         return None
-    return _with_factors(_Chain(x, inside, epsilon))
+    return _with_factors(x, inside, epsilon)
 
 
-def _with_factors(chain: _Chain) -> _Chain:
-    """The same with the product and the sum behind it, where their other operands are rows of constants."""
-    scaled, scale = _next(chain.nodes[-1], "Mul", None)
+def _with_factors(x: ir.Value, nodes: tuple[ir.Node, ...], epsilon: float) -> _Chain | None:
+    """The chain with the product and the sum behind it, where their other operands are rows of constants.
+
+    None where neither these nor the shape of ``x`` tell how many channels there are.
+    """
+    last = None if x.shape is None or not len(x.shape) else x.shape[-1]
+    channels = last if isinstance(last, int) else None
+    rank = 1 if x.shape is None else len(x.shape)
+    scaled, scale = _next(nodes[-1], "Mul", channels, rank)
     if scaled is None or scale is None:
-        return chain
-    shifted, bias = _next(scaled, "Add", scale.size)
-    if shifted is None or bias is None:
-        return _Chain(chain.x, (*chain.nodes, scaled), chain.epsilon, scale)
-    return _Chain(chain.x, (*chain.nodes, scaled, shifted), chain.epsilon, scale, bias)
+        return None if channels is None else _Chain(x, nodes, epsilon, np.ones(channels, np.float32))
+    shifted, bias = _next(scaled, "Add", scale.size, rank)
+    behind = (scaled,) if shifted is None else (scaled, shifted)
+    return _Chain(x, (*nodes, *behind), epsilon, scale, bias)
 
 
-def _next(node: ir.Node, op_type: str, size: int | None) -> tuple[ir.Node | None, np.ndarray | None]:
-    """The only reader of ``node`` where it is of this type, and its constant row of several, as many as ``size``."""
+def _next(node: ir.Node, op_type: str, size: int | None, rank: int) -> tuple[ir.Node | None, np.ndarray | None]:
+    """The only reader of ``node`` where it is of this type, and its constant row of ``size`` numbers, or of several.
+
+    One of more dimensions than ``rank`` would give the result more, too.
+    """
     use = sole_use(node.outputs[0])
     if use is None or not is_standard(use[0], op_type):
         return None, None
     array = constant_of(use[0].inputs[1 - use[1]])
-    if array is None or array.dtype != np.float32 or array.ndim < 1 or array.size != array.shape[-1]:
+    if array is None or array.dtype != np.float32 or not 1 <= array.ndim <= rank or array.size != array.shape[-1]:
         return None, None
     return (use[0], array.reshape(-1)) if array.size > 1 and size in (None, array.size) else (None, None)
 
 
-def _replace(graph: ir.Graph, chain: _Chain) -> bool:
-    """Put the operator in place of ``chain``, unless it is not known how many channels there are."""
+def _replace(graph: ir.Graph, chain: _Chain) -> None:
+    """Put the operator in place of ``chain``."""
     last = chain.nodes[-1]
-    channels = _channels(chain)
-    if channels is None:
-        return False
-    scale = np.ones(channels, np.float32) if chain.scale is None else chain.scale
-    arrays = [("scale", scale), *([] if chain.bias is None else [("bias", chain.bias)])]
+    arrays = [("scale", chain.scale), *([] if chain.bias is None else [("bias", chain.bias)])]
     constants = [add_constant(graph, f"{last.name}_{what}", np.array(a, np.float32)) for what, a in arrays]
     output = last.outputs[0]
     result = ir.Value(name=output.name, type=output.type, shape=output.shape)
@@ -124,40 +142,11 @@ def _replace(graph: ir.Graph, chain: _Chain) -> bool:
     graph.insert_before(last, made)
     output.replace_all_uses_with(result, replace_graph_outputs=True)
     graph.remove(chain.nodes, safe=True)
-    return True
-
-
-def _channels(chain: _Chain) -> int | None:
-    """How many numbers are normalized together; None where that is not known, or the scale is of another size."""
-    last = None if chain.x.shape is None or not len(chain.x.shape) else chain.x.shape[-1]
-    known = last if isinstance(last, int) else None
-    if chain.scale is None:
-        return known
-    return chain.scale.size if known in (None, chain.scale.size) else None
-
-
-def _squared(node: ir.Node) -> ir.Value | None:
-    """What ``node`` is the square of."""
-    if node.op_type == "Mul":
-        return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
-    exponent = constant_of(node.inputs[1])
-    return (
-        node.inputs[0] if exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2 else None
-    )
 
 
 def _is_of_rows(node: ir.Node) -> bool:
     """Whether a mean is over the last axis alone, which it keeps."""
     return bool(node.attributes.get_int("keepdims", 1)) and is_over_last_axis(node)
-
-
-def _with_number(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """The operand of a sum that is not a constant number, and that number."""
-    for slot in (0, 1):
-        value, array = node.inputs[slot], constant_of(node.inputs[1 - slot])
-        if value is not None and array is not None and array.size == 1:
-            return value, float(array.reshape(-1)[0])
-    return None
 
 
 def _producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, axes_of, constant_of, replace_each
+from inlay.model.passes.steps import Steps, axes_of, is_standard, replace_each, squared_by
 
 
 def mean_to_pool(model: ir.Model) -> tuple[ir.Model, int]:
@@ -42,15 +42,7 @@ def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
 
 def _normalizes(node: ir.Node, x: ir.Value) -> bool:
     """Whether it is the mean that is taken off ``x``, or one of squares."""
-    readers = [u for u, _ in node.outputs[0].uses()]
     before = x.producer()
-    squares = before is not None and (
-        (before.op_type == "Mul" and before.inputs[0] is before.inputs[1])
-        or (before.op_type == "Pow" and _is_two(before.inputs[1]))
-    )
-    return squares or any(r.op_type == "Sub" and r.inputs[0] is x for r in readers)
-
-
-def _is_two(value: ir.Value | None) -> bool:
-    exponent = None if value is None else constant_of(value)
-    return exponent is not None and bool((exponent == 2.0).all())
+    if before is not None and squared_by(before) is not None:
+        return True
+    return any(is_standard(use.node, "Sub") and use.node.inputs[0] is x for use in node.outputs[0].uses())
