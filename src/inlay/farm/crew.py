@@ -9,6 +9,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any, TypeVar
 
 from inlay.errors import InlayError
@@ -30,15 +31,35 @@ class Crew:
 
     Args:
         ray: the connected module.
-        actors: of :class:`~inlay.farm.helper.Helper`.
+        actors: of :class:`~inlay.farm.helper.Helper`, perhaps still starting: they are waited for when help is needed.
+        tell: hears how many help.
     """
 
-    def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
-        self._ray, self._actors, self.width = ray, actors, len(actors)
+    def __init__(self, ray: Any, actors: Sequence[Any], tell: Tell) -> None:
+        self._ray, self._tell = ray, tell
+        self._hellos = {actor.hello.remote(): actor for actor in actors}
         self._asked, self._lock = [0] * len(actors), threading.Lock()  # answers come in another thread
         self._turn, self._away = 0, set[int]()
         self._weights: dict[tuple[str, int, int], Piece] = {}  # external data: models share it
         self._models: OrderedDict[Stored | Artifact, Sent] = OrderedDict()
+
+    @cached_property
+    def _actors(self) -> Sequence[Any]:
+        """Those that are there soon, with the same versions as here."""
+        there, _ = self._ray.wait([*self._hellos], num_returns=len(self._hellos), timeout=policy.HELPER_WAIT_S)
+        found = []
+        for hello in there:
+            with contextlib.suppress(Exception):  # of any kind: it could not start on its node
+                if tuple(self._ray.get(hello)) == VERSIONS:
+                    found.append(self._hellos[hello])
+        if len(found) > 1:  # one alone is asked nothing
+            self._tell(f"{len(found)} helpers of the cluster prepare the model")
+        return found
+
+    @property
+    def width(self) -> int:
+        """How many there are."""
+        return len(self._actors)
 
     def submit(self, seconds: float, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """As of :class:`~inlay.model.hands.Hands`; an :class:`~inlay.targets.base.Artifact` is sent as its file."""
@@ -135,9 +156,7 @@ def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
         options = {"num_cpus": 1, "max_restarts": policy.HELPER_LOSSES}
         kind = ray.remote(Helper).options(**options)
         actors += [kind.remote(root) for _ in range(free)]
-        ready = _answering(ray, actors)
-        tell(f"{len(ready)} helpers of the cluster prepare the model")
-        yield Crew(ray, ready) if ready else None
+        yield Crew(ray, actors, tell)
     finally:
         for actor in actors:
             with contextlib.suppress(Exception):
@@ -147,15 +166,3 @@ def crew(ray: Any, root: str | None, tell: Tell) -> Iterator[Hands | None]:
         for actor in actors:
             with contextlib.suppress(Exception):
                 ray.kill(actor)
-
-
-def _answering(ray: Any, actors: Sequence[Any]) -> list[Any]:
-    """Those that are there soon, with the same versions as here."""
-    hellos = {actor.hello.remote(): actor for actor in actors}
-    there, _ = ray.wait([*hellos], num_returns=len(hellos), timeout=policy.HELPER_WAIT_S)
-    found = []
-    for hello in there:
-        with contextlib.suppress(Exception):  # of any kind: it could not start on its node
-            if tuple(ray.get(hello)) == VERSIONS:
-                found.append(hellos[hello])
-    return found

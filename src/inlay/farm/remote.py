@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from inlay.errors import NoDevice, RunFailed, TargetError, TimedOut
 from inlay.farm import policy
@@ -208,6 +212,8 @@ class RemoteWorker(Worker):
         self._key = uuid.uuid4().hex
         self._started_at = -1  # generation of the device's actor that the process runs on
         self._asked_for = ""  # key of the model that the last message was about; none where it was about several
+        self._turn = threading.RLock()  # one message at a time
+        self._closed = False
         super().__init__(spec, folder, limit)
 
     @property
@@ -218,7 +224,8 @@ class RemoteWorker(Worker):
         how = ""
         for _ in range(policy.LOSSES_OF_A_CALL):
             try:
-                return super()._insist(call)
+                with self._turn:
+                    return super()._insist(call)
             except DeviceLost as error:
                 how = str(error)
                 self._device.lost()
@@ -228,10 +235,23 @@ class RemoteWorker(Worker):
         failed.culprit = self._asked_for
         raise failed
 
+    def running(self, artifact: Artifact, feeds: Sequence[Path]) -> Future[list[dict[str, np.ndarray]]]:
+        """As of any worker, in a thread, for which whatever else is asked meanwhile waits."""
+        pool = ThreadPoolExecutor(1, "running")
+        outputs = pool.submit(self.run, artifact, feeds)
+        pool.shutdown(wait=False)
+        return outputs
+
+    def close(self) -> None:
+        """End the process; what is asked of it meanwhile fails."""
+        self._closed = True
+        super().close()
+
     def drop(self, artifact: Artifact) -> None:
         """Free a model; a device that is lost meanwhile has none, and the loss counts."""
         try:
-            super().drop(artifact)
+            with self._turn:
+                super().drop(artifact)
         except DeviceLost:
             with contextlib.suppress(NoDevice):  # the next call says so
                 self._device.lost()
@@ -241,6 +261,8 @@ class RemoteWorker(Worker):
         return self._insist(lambda: super(RemoteWorker, self).memory(artifact, feed))
 
     def _start(self) -> None:
+        if self._closed:
+            raise NoDevice(f"device {self._device.resource} was let go")
         self._resident.clear()
         limit_s = self._limit()
         answer = self._call("start", self.spec.name, dict(self.spec.options), limit_s, limit_s=limit_s)

@@ -44,13 +44,12 @@ class HandLost(Exception):
 
 
 class Hands(Protocol):
-    """Processes elsewhere that answer calls.
+    """Processes elsewhere that answer calls."""
 
-    Attributes:
-        width: how many calls they answer at a time.
-    """
-
-    width: int
+    @property
+    def width(self) -> int:
+        """How many calls they answer at a time; whoever asks waits until that is known."""
+        ...
 
     def submit(self, seconds: float, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """What ``function`` returns, some time.
@@ -99,9 +98,11 @@ def helped(recruit: Recruit | None, seconds: float = 0.0) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        token = _recruited.set(_Recruited(recruit, stack))
+        recruited = _Recruited(recruit, stack)
+        token = _recruited.set(recruited)
         try:
-            find_hands(seconds)
+            if seconds >= policy.HELPED_FROM_S:
+                recruited.look()  # they get ready meanwhile
             yield
         finally:
             _recruited.reset(token)
@@ -122,7 +123,8 @@ def width() -> int:
 def find_hands(seconds: float) -> Hands | None:
     """Whoever helps with work that takes so many seconds; None where nobody does, or it is not worth asking."""
     recruited = _recruited.get()
-    return None if recruited is None or seconds < policy.HELPED_FROM_S else recruited.look()
+    found = None if recruited is None or seconds < policy.HELPED_FROM_S else recruited.look()
+    return found if found is not None and found.width else None
 
 
 def each(

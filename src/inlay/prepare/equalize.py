@@ -12,9 +12,10 @@ which costs time and so must gain more, each in its products and all of them tog
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from inlay.model.guard import limited
 from inlay.model.hands import Stored
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
-from inlay.model.pieces import PiecewiseSession
+from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.model.reference import outputs_of
 from inlay.prepare.channel_scales import best_scales
 from inlay.prepare.model import PreparedModel, index
@@ -92,10 +93,12 @@ class Evened:
     Attributes:
         scales: of these.
         in_time: the time sufficed to know all of them.
+        model: the prepared model with these in it; None where there are none.
     """
 
     scales: Scales = field(default_factory=dict)
     in_time: bool = True
+    model: PreparedModel | None = None
 
 
 def find_scales(
@@ -104,6 +107,8 @@ def find_scales(
     feeds: Sequence[Feed],
     deadline: Deadline = NEVER,
     mask: str = AUTO_MASK,
+    nodes: Sequence[str] = (),
+    recipe: Recipe | None = None,
 ) -> Evened:
     """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
 
@@ -117,6 +122,8 @@ def find_scales(
         deadline: when they must be known. Inputs that there is no time for keep their scales, and so do those for which
             the error cannot be judged by then.
         mask: the input that says which positions are padding and do not count, as of ``Samples``.
+        nodes: that it is prepared for,
+        recipe: and its recipe.
     """
     sought = _is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
     inputs = _inputs(prepared.graph) if sought else []
@@ -132,13 +139,17 @@ def find_scales(
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             for feed in chosen_on:
                 found = session.run(feed)
-                for each in inputs:
-                    arrays[each.value].append(positions.only(feed, each.value, found[each.value]))
+                for one in inputs:
+                    arrays[one.value].append(positions.only(feed, one.value, found[one.value]))
             best = ((i.value, _scales(graph, i, arrays[i.value])) for i in inputs if searching.left)
             scales = {value: scale for value, scale in best if scale is not None}
             if not scales:
                 return Evened(in_time=bool(searching.left))
-            return _that_help(prepared, scales, target, inputs, arrays, judged_on, mask)
+
+            def evened(used: Scales) -> PreparedModel:
+                return equalized(prepared, used, target, feeds[0], nodes, recipe)
+
+            return _that_help(prepared, scales, evened, inputs, arrays, judged_on, mask)
     except TargetError:
         return Evened(in_time=bool(deadline.left))
 
@@ -160,10 +171,9 @@ def equalized(
     for value, numbers in scales.items():
         if value in known:
             _apply(model.graph, by_name, known[value], np.array(numbers, np.float32))
-    folder = prepared.store.path.parent / "equalized"
-    folder.mkdir(exist_ok=True)
     normalized = replace(prepared.normalized, model=model)
-    return index(prepared.file, normalized, prepared.extraction, target, feed, folder, nodes, recipe)
+    seen = run_visibly(model, prepared.store, feed)  # weights that stay are stored already
+    return index(prepared.file, normalized, prepared.extraction, target, feed, seen, nodes, recipe)
 
 
 def _inputs(graph: Graph) -> list[_Input]:
@@ -223,7 +233,7 @@ def _scales(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[
 def _that_help(
     prepared: PreparedModel,
     scales: Scales,
-    target: Capabilities,
+    evened: Callable[[Scales], PreparedModel],
     inputs: Sequence[_Input],
     arrays: Mapping[str, Sequence[np.ndarray]],
     feeds: Sequence[Feed],
@@ -239,7 +249,7 @@ def _that_help(
     Args:
         prepared: the model.
         scales: of its activations.
-        target: that it is prepared for.
+        evened: the model with some of these.
         inputs: its activations that scales were looked for.
         arrays: samples of these.
         feeds: other samples, which judge.
@@ -260,14 +270,14 @@ def _that_help(
         """
         ranges = {}
         for one in inputs:
-            evened = np.array(used.get(one.value, (1.0,)), np.float32)
-            ranges.update(dict.fromkeys(one.read_by(changed.graph), _range([a / evened for a in arrays[one.value]])))
+            divisors = np.array(used.get(one.value, (1.0,)), np.float32)
+            ranges.update(dict.fromkeys(one.read_by(changed.graph), _range([a / divisors for a in arrays[one.value]])))
         rules = prepared.rules
         forms = [(rules.activation, rules.weight), (rules.activation, None)]
         forms += [(QType.DYNAMIC, rules.weight)] if _is_dynamic(prepared) else []
         placements = [_products(inputs, *form) for form in forms]
         selectable = {unit.name for unit in changed.selectable}
-        low = [each for each in inputs if each.multiplier in selectable]
+        low = [one for one in inputs if one.multiplier in selectable]
         for one in low:
             factors = np.array([0.0, *(1.0 / np.array(used[one.value]))], np.float32)
             given, constant = (changed.graph.value_of(port) for port in one.multiplied)
@@ -277,21 +287,21 @@ def _that_help(
         found = [db(_emitted(changed, placement, ranges)) for placement in placements]
         return np.array(found if low else [*found, found[0]])
 
-    found: dict[str, tuple[float, ...]] = {}
+    best = Evened()
     found_db = of_forms(prepared, {})
     free = {i.value: scales[i.value] for i in inputs if i.normalization and i.value in scales}
     for tried in (free, scales) if len(free) < len(scales) else (scales,):
         if not tried:
             continue
         try:
-            changed = equalized(prepared, tried, target, feeds[0])
+            changed = evened(tried)
             after_db = of_forms(changed, tried)
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
             if _gains(after_db - found_db, least_db) and db(_emitted(changed, Placement())) >= _EXACT_DB:
-                found, found_db = dict(tried), after_db
+                best, found_db = Evened(dict(tried), model=changed), after_db
         except Late:
-            return Evened(found, in_time=False)
-    return Evened(found)
+            return replace(best, in_time=False)
+    return best
 
 
 def _gains(gains_db: np.ndarray, least_db: float) -> bool:
@@ -336,6 +346,7 @@ def _worst_db(names: Sequence[str], want: Sequence[Outputs], got: Sequence[Outpu
 
 
 def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales: np.ndarray) -> None:
+    suffix = f"equalized_{hashlib.sha256(scales.tobytes()).hexdigest()[:8]}"  # weights are stored by their names
     for name in given.products:
         node = nodes[name]
         turned = node.attributes.get_int("transB", 0)
@@ -343,18 +354,18 @@ def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales:
         assert weight is not None
         assert weight.const_value is not None
         array = weight.const_value.numpy() * (scales if turned else scales[:, None])
-        _replace(graph, node, 1, weight, array)
+        _replace(graph, node, 1, weight, array, suffix)
     if given.normalization:
         node = nodes[given.normalization]
         for slot in range(1, len(node.inputs)):
             value = node.inputs[slot]
             if value is not None and value.const_value is not None:
-                _replace(graph, node, slot, value, value.const_value.numpy() / scales)
+                _replace(graph, node, slot, value, value.const_value.numpy() / scales, suffix)
         return
     first = given.readers[0]
     value = nodes[first.node].inputs[first.slot]
     assert value is not None
-    factors = add_constant(graph, f"{given.value}_factors", 1.0 / scales)
+    factors = add_constant(graph, f"{given.value}_{suffix}", 1.0 / scales)
     mul = ir.node("Mul", [value, factors], name=given.multiplier)
     mul.outputs[0].name, mul.outputs[0].type, mul.outputs[0].shape = f"{given.value}_equalized", value.type, value.shape
     producer = value.producer()
@@ -366,8 +377,8 @@ def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales:
         nodes[port.node].replace_input_with(port.slot, mul.outputs[0])
 
 
-def _replace(graph: ir.Graph, node: ir.Node, slot: int, value: ir.Value, array: np.ndarray) -> None:
+def _replace(graph: ir.Graph, node: ir.Node, slot: int, value: ir.Value, array: np.ndarray, suffix: str) -> None:
     """Let ``node`` read ``array`` in place of the constant ``value``, which goes where nothing else needs it."""
-    node.replace_input_with(slot, add_constant(graph, f"{value.name}_equalized", array.astype(np.float32)))
+    node.replace_input_with(slot, add_constant(graph, f"{value.name}_{suffix}", array.astype(np.float32)))
     if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
         del graph.initializers[str(value.name)]

@@ -151,9 +151,9 @@ def prepare(
         raise ModelError(f"{file.path} does not run: {error}") from error
     seen = runs.last if runs.shown is normalized.model else None
     seen = seen or run_visibly(normalized.model, WeightStore(folder), feed)
-    if correct_shapes(normalized.model, seen.shapes):
-        seen = None  # it holds the model with what was false
-    return index(file, normalized, extraction, target, feed, folder, nodes, recipe, seen)
+    if correct_shapes(normalized.model, seen.shapes):  # it holds the model with what was false
+        seen = run_visibly(normalized.model, WeightStore(folder), feed)
+    return index(file, normalized, extraction, target, feed, seen, nodes, recipe)
 
 
 class _Runs:
@@ -186,17 +186,15 @@ def index(
     extraction: Extraction | None,
     target: Capabilities,
     feed: Mapping[str, np.ndarray],
-    folder: Path,
+    seen: Inference,
     nodes: Sequence[str] = (),
     recipe: Recipe | None = None,
-    seen: Inference | None = None,
 ) -> PreparedModel:
     """The analysis of a model that is normalized already; other arguments and errors as of :func:`prepare`.
 
-    ``seen`` is what an inference on ``feed`` showed of the normalized model, where there was one.
+    ``seen`` is what an inference on ``feed`` showed of the normalized model.
     """
     fixed = build_graph(normalized.model)  # rewrites decide by the sizes that the model fixes, not those of the samples
-    seen = seen or run_visibly(normalized.model, WeightStore(folder), feed)
     store = seen.store
     graph = _with_shapes(fixed, seen, feed)
     emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, seen.proto)

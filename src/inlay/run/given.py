@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -31,18 +31,33 @@ from inlay.types import Placement
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The model as it was given: its file, and what compares others with it on ``feeds``.
+    """The model as it was given.
 
-    These are the samples of :attr:`~inlay.run.inputs.RunInputs.judging`, those of the selection first.
+    Attributes:
+        file: of it.
+        feeds: the samples of :attr:`~inlay.run.inputs.RunInputs.judging`, those of the selection first.
+        compared: what compares others with it on these, once its outputs are known.
     """
 
     file: Artifact
     feeds: Sequence[Path]
-    judge: Judge
+    compared: Callable[[], Judge]
+
+    @cached_property
+    def judge(self) -> Judge:
+        """What compares others with it on ``feeds``.
+
+        Raises:
+            ModelError: it does not run on one of them.
+            UsageError: the bound is none.
+        """
+        return self.compared()
 
 
 def run_given(session: Session) -> Given:
     """Run the given model, and find out what its steps take.
+
+    Where it runs on another machine, its outputs are waited for when somebody needs them.
 
     Raises:
         ModelError: it does not run.
@@ -56,13 +71,23 @@ def run_given(session: Session) -> Given:
         session.run_given(file, first)
         session.limit_samples()
         feeds = session.save_feeds("selection", session.inputs.judging)
-        reference = worker.run(file, feeds)
     _refuse_shapes(session, file)
     inputs, apart = session.inputs, len(session.inputs.parts.selection)
     confidence = CHECKED_LATER if inputs.parts.verified else UNCHECKED
-    judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart)
-    judge.refuse_idle_bound()
-    return Given(file, feeds, judge)
+    with session.given_model_runs():
+        outputs = worker.running(file, feeds)
+
+    def compared() -> Judge:
+        with session.given_model_runs():
+            reference = outputs.result()
+        judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart)
+        judge.refuse_idle_bound()
+        return judge
+
+    given = Given(file, feeds, compared)
+    if outputs.done():
+        _ = given.judge  # which refuses what it can before the work
+    return given
 
 
 def _refuse_shapes(session: Session, file: Artifact) -> None:

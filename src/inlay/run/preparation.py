@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inlay.data import evenly_spaced
-from inlay.prepare.equalize import Scales, equalized, find_scales
+from inlay.prepare.equalize import Evened, Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OUTLIERS_LEFT, SATURATIONS
@@ -40,7 +40,10 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
     inputs, config = session.inputs, session.inputs.config
     samples = inputs.parts.calibration
 
+    evened = Evened()
+
     def scales() -> Scales:
+        nonlocal evened
         kept = inputs.qdq_baseline is not None and config.keep_qparams
         barred = prepared.extraction is not None or kept or samples.kind == "random"
         count = session.plan.samples(len(samples), session.costs)
@@ -48,10 +51,10 @@ def without_outliers(session: Session, target: Capabilities, prepared: PreparedM
         if barred:
             return {}
         deadline = session.plan.equalization(session.costs, config)
-        found = find_scales(prepared, target, some.feeds, deadline, samples.mask)
-        if not found.in_time:
+        evened = find_scales(prepared, target, some.feeds, deadline, samples.mask, config.nodes, config.recipe)
+        if not evened.in_time:
             session.journal.record_fact(OUTLIERS_LEFT, True)
-        return found.scales
+        return evened.scales
 
     found = session.journal.once(EQUALIZATION, scales)
-    return equalized(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)
+    return evened.model or equalized(prepared, found, target, samples.feeds[0], config.nodes, config.recipe)

@@ -18,7 +18,7 @@ from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
 from inlay.model.reference import Session
-from inlay.prepare.equalize import equalized, find_scales
+from inlay.prepare.equalize import find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge, Outputs
@@ -126,8 +126,7 @@ class OneShot:
         extraction = take_apart(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
-            found = find_scales(prepared, target, samples.feeds, until, samples.mask)
-            prepared = equalized(prepared, found.scales, target, samples.feeds[0])
+            prepared = find_scales(prepared, target, samples.feeds, until, samples.mask).model or prepared
         return cls(worker, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared)
 
     @property
