@@ -152,6 +152,19 @@ def test_repeats_fill_a_slot() -> None:
     assert repeats(10.0) == policy.MAX_REPEATS
 
 
+@pytest.mark.parametrize("slots", [1.0, 1.5 * policy.LONG_WHEN_COLD * policy.LONG_INFERENCE_SLOTS])
+def test_a_long_inference_is_not_repeated_to_know_that_it_is_long(slots: float) -> None:
+    asked: list[int] = []
+
+    class Counted(Slowing):
+        def time(self, feed: Feed, repeats: int) -> np.ndarray:
+            asked.append(repeats)
+            return super().time(feed, repeats)
+
+    slot_repeats(Counted(slots * 4e6, [0], 0.0), {}, 4_000_000)
+    assert (sum(asked) == 1) is (slots > 1.0)
+
+
 def _spin(ns: float) -> None:
     used = time.thread_time_ns()
     while time.thread_time_ns() - used < ns:

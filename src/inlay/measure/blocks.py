@@ -52,9 +52,14 @@ class Clocked(Executable, Protocol):
 
 
 def slot_repeats(executable: Clocked, feed: Feed, slot_ns: int) -> int:
-    """How many inferences fill a slot of ``slot_ns``, at least one; it also warms the model up."""
+    """How many inferences fill a slot of ``slot_ns``, at least one; it also warms the model up.
+
+    One that fills many slots, however cold the model is, is not repeated to know that.
+    """
     if not executable.warms_up:
-        executable.time(feed, 2)
+        if float(executable.time(feed, 1)[0]) > policy.LONG_WHEN_COLD * policy.LONG_INFERENCE_SLOTS * slot_ns:
+            return 1
+        executable.time(feed, 1)
     once = float(executable.time(feed, 3).min())
     least = 1 if once > policy.LONG_INFERENCE_SLOTS * slot_ns else 2
     return int(np.clip(round(slot_ns / once), least, policy.MAX_REPEATS))

@@ -8,6 +8,7 @@ import time
 
 CLOCK_NS = time.get_clock_info("perf_counter").resolution * 1e9  # a reading must exceed what the clock can tell from 0
 MAX_REPEATS = 2000  # inferences per slot: models of microseconds are measured well enough by then
+LONG_WHEN_COLD = 5  # times as many, that the very first inference fills of a model that is long for certain
 LONG_INFERENCE_SLOTS = 4  # slots that one inference fills; then one repeat is enough, and caches do not matter
 
 # --- races ------------------------------------------------------------------------------------------------------------

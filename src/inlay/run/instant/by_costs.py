@@ -51,11 +51,13 @@ _MARGIN_DB = 1.5
 tries missed a bound on a segmentation network, by 0.2 dB: samples differ more with some placements than with others."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 """Blocks of a model alone, interleaved blocks of a comparison, and nanoseconds of one reading."""
+_GLANCE_S = 1.0
+"""Seconds in which a model alone is timed: a long inference once."""
 _RACE_S = 1.0, 3.0
 """Seconds that the comparison has at least, whatever the time; up to the second where it takes them for an interval."""
 _INTERVAL_BLOCKS = 6
 """The fewest with an interval. From two or three readings on a busy machine, equal models have differed by 1.6x."""
-_PROFILED, _PROFILE_NS = (3, 10), 200_000_000
+_PROFILED, _PROFILE_NS = (1, 10), 200_000_000
 """Inferences of a profile, at least and at most, and nanoseconds that they should take together."""
 _AMPLE_S = 0.4 * INSTANT_S
 """Seconds that are left where something in low precision is tried whatever the table says: a tiny voice detector gained
@@ -311,7 +313,9 @@ class _Race:
             with suppress(TargetError):
                 if self._timing:
                     feed, seed = self._one_shot.feeds[0], self._one_shot.seed
-                    timing = self._worker.time([artifact], feed, _GLANCES, _SLOT_NS, seed)
+                    self._worker.load(artifact)  # outside of the time for readings
+                    until = replace(self._deadline, at=self._deadline.clock() + _GLANCE_S)
+                    timing = self._worker.time([artifact], feed, _GLANCES, _SLOT_NS, seed, lambda: until.left)
                     self._glances[artifact.digest] = float(np.median(timing.own_ns))
         return self._glances[artifact.digest]
 

@@ -43,6 +43,9 @@ _PROBING_S = 2.0
 """Seconds for probing every source, at most: of the ten that an answer may take."""
 _PROBING_SHARE = 0.3
 """The same, of the time that is left: building the probe model and finding out its pace take as long again."""
+_PATIENCE_S = 20.0
+"""The most that asking the fewest questions may take, which leave out no source; where inferences are so long that it
+takes more, anchors alone are asked about, by one question each."""
 _TIMED = 0.01
 """Relative standard deviation of a latency from a few blocks."""
 _SOLVING_S = 1.0
@@ -117,6 +120,7 @@ class Instant:
         self._optimism_db: float | None = None
         self._built: set[bytes] = set()
         self._noises: dict[bytes, Powers] = {}
+        self._pace_s = 0.0  # of a question on one sample, once one was asked
         self._solver = Solver(
             self._graph,
             prepared.graph.float_outputs,
@@ -135,6 +139,9 @@ class Instant:
         maximum = self._maximum
         labels = self._graph.fixed_point(self._solver.solve_unconstrained(problem, anchors))
         if maximum is not None and labels.any() and not self._is_quiet(labels, maximum):
+            if self._is_slow:
+                anchor = self._anchor_within(math.inf)
+                return self.in_float() if anchor is None else self._choice(anchor)
             labels = self._graph.fixed_point(self._solver.solve(problem, maximum, known=anchors, exact=True))
         if not labels.any():
             return self._choice(labels)
@@ -245,6 +252,14 @@ class Instant:
             return None
         return probe, budget
 
+    @property
+    def _is_slow(self) -> bool:
+        """Whether there is no time to probe every source."""
+        if self._probe is None:
+            return False
+        _, budget = self._probe
+        return budget.questions * budget.source_samples * self._pace_s > _PATIENCE_S
+
     def _sensitivity(self) -> Sensitivity:
         """Noise of every source alone, asked for only where the fastest labeling of all is too noisy; else of none."""
         if self._probe is None:
@@ -263,6 +278,8 @@ class Instant:
         key = labels.tobytes()
         if key not in self._noises and self._probe is not None:
             probe, budget = self._probe
+            begun = self._deadline.clock()
             with suppress(TargetError):
                 self._noises[key] = probe.noise(self._placement(labels), budget.placement_samples)
+                self._pace_s = (self._deadline.clock() - begun) / budget.placement_samples
         return self._noises.get(key)
