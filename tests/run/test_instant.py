@@ -98,13 +98,15 @@ def as_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, -0.005)
 
 
-def _quantize(tmp_path: Path, table: CostTable | None, min_sqnr: float | None = 20.0) -> tuple[Quantized, int]:
+def _quantize(
+    tmp_path: Path, table: CostTable | None, min_sqnr: float | None = 20.0, samples: int = 6
+) -> tuple[Quantized, int]:
     """With samples where there is a bound."""
     if table is not None:
         write_costs(OrtCpuTarget().fingerprint(), table)
     model, out = tmp_path / GIVEN, tmp_path / "out.onnx"
     onnx.save(residual_model(), model)
-    feeds = [random_feed(model, seed) for seed in range(6)]
+    feeds = [random_feed(model, seed) for seed in range(samples)]
     done = api.quantize(model, out) if min_sqnr is None else api.quantize(model, out, data=feeds, min_sqnr=min_sqnr)
     return done, sum(n.op_type == "QuantizeLinear" for n in onnx.load(out).graph.node)
 
@@ -231,10 +233,14 @@ def test_when_the_time_is_over_noise_is_probed_for_much_speed_only(
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
-def test_variations_take_a_part_of_the_time(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_and_variations_take_a_part_of_the_time(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _machine(monkeypatch, -0.005)
     monkeypatch.setattr(quantizing, "INSTANT_S", seconds)
-    done, _ = _quantize(tmp_path, _priced(1.0, 0.25))
+    done, _ = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=0.0, samples=16)
+    assert done.accuracy is not None
+    assert done.accuracy.samples == (8 if seconds else 4), "of half of them: the others make the ranges"
     assert done.robustness is not None
     assert len(done.robustness.varied_db) == 2 if not seconds else len(done.robustness.varied_db) > 2
 

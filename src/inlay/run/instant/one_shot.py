@@ -116,15 +116,15 @@ class OneShot:
         specs = specs or input_specs(file.model)
         quick, most = not math.isinf(deadline.at), policy.SCORED_VARIATIONS
         until = NEVER.within(PREPARING_S) if quick else NEVER
-        begun = deadline.clock()
+        begun, known = deadline.clock(), list[Outputs]()
         try:
-            reference = run(feeds[:1])
-            each_s = max(deadline.clock() - begun, 1e-6)
             if quick:
+                known += run(feeds[:1])
+                each_s = max(deadline.clock() - begun, 1e-6)
                 count = int(np.clip(_SCORING * deadline.left / each_s, _LEAST_SCORED, len(feeds)))
-                scored, feeds = scored.part(range(min(count, len(feeds)))), feeds[:count]
+                scored, feeds = scored.part(range(count)), feeds[:count]
                 most = int(np.clip(_VARYING * deadline.left / (2.0 * each_s), _LEAST_VARIATIONS, most))
-            reference = [*reference, *run(feeds[1:])]
+            reference = [*known, *(run(feeds[len(known) :]) if len(known) < len(feeds) else ())]
             varied = variations_of(scored, specs, augment, seed, 1, most)
             test = StressTest.of(varied, scored, work / "varied", run)
         except (CompileFailed, RunFailed) as error:
