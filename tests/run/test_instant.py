@@ -295,13 +295,17 @@ def test_an_anchor_that_is_hardly_slower_is_preferred(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("cache")
-def test_what_is_slower_by_the_table_stays_float(tmp_path: Path) -> None:
+def test_what_is_slower_by_the_table_stays_float(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, 0.005)
     done, pairs = _quantize(tmp_path, _priced(1.0, 1.5))
     assert (done.ports, pairs) == (0, 0)
 
 
 @pytest.mark.usefixtures("cache")
-def test_conversions_that_cost_more_than_they_gain_are_not_made(tmp_path: Path) -> None:
+def test_conversions_that_cost_more_than_they_gain_are_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch, 0.005)
     done, pairs = _quantize(tmp_path, _priced(1.0, 0.9, boundary_ns=1e12))
     assert (done.ports, pairs) == (0, 0)
 
