@@ -112,7 +112,7 @@ class GuidedSetup:
             unit_graph,
             oracles,
             anchors.trials,
-            anchor_units(prepared.units),
+            anchor_units(prepared.graph, prepared.units),
             prepared.graph.float_outputs,
             None if least_db is None else noise_of(least_db),
             self._baseline_ns,
@@ -124,7 +124,7 @@ class GuidedSetup:
     @property
     def anchor_names(self) -> tuple[str, ...]:
         """Of all anchors that the model has."""
-        return tuple(anchor_units(self.prepared.units))
+        return tuple(anchor_units(self.prepared.graph, self.prepared.units))
 
     def save_costs(self, guided: Guided) -> None:
         """Add the costs that the strategy learned to the cost database."""

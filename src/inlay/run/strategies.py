@@ -73,7 +73,7 @@ def compose(
 
     low_precision = {
         name: frozenset(units)
-        for name, units in anchor_units(prepared.units).items()
+        for name, units in anchor_units(prepared.graph, prepared.units).items()
         if name != FLOAT and all(precision == STATIC for precision in units.values())
     }
     evolve = LazyStrategy("evolve", make_evolve)

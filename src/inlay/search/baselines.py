@@ -111,19 +111,22 @@ def _few_rows(graph: Graph, units: Sequence[Unit]) -> bool:
     return 2 * few > whole
 
 
-def anchor_units(units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
+def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, str]]:
     """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
 
-    Besides the static ones there is an anchor for each form to search that enough units have, by its name.
+    Besides the static ones there is an anchor for each form to search that enough units have, by its name: in number,
+    or by their weights, as a few large products of a network of convolutions.
     """
     selectable = [u.name for u in units if u.selectable]
-    weighted = [u.name for u in units if u.selectable and u.op_type in WEIGHTED]
-    having = Counter(form for u in units for form in u.searched)
-    forms = [form for form, count in having.items() if count >= policy.FORM_SHARE * len(weighted)]
+    weighted = [u for u in units if u.selectable and u.op_type in WEIGHTED]
+    sizes = {u.name: sum(graph.size(graph.value_of(port)) or 0 for port in u.weights) for u in units}
+    having = {form: [u.name for u in units if form in u.searched] for u in units for form in u.searched}
+    few, small = (policy.FORM_SHARE * share for share in (len(weighted), sum(sizes[u.name] for u in weighted)))
+    forms = [f for f, names in having.items() if len(names) >= few or sum(sizes[n] for n in names) >= max(small, 1)]
     return {
         FLOAT: {},
         FULL_INT8: dict.fromkeys(selectable, STATIC),
-        CONV_MATMUL: dict.fromkeys(weighted, STATIC),
+        CONV_MATMUL: {u.name: STATIC for u in weighted},
         **{form: {u.name: form for u in units if form in u.forms} for form in forms},
     }
 
@@ -132,7 +135,7 @@ def anchor_placements(
     graph: Graph, units: Sequence[Unit], rules: Rules, imported: Sequence[tuple[str, Placement]] = ()
 ) -> list[tuple[str, Placement]]:
     """Name and placement of every anchor; of equal placements the first."""
-    usual = anchor_units(units)
+    usual = anchor_units(graph, units)
     made = [(name, placement_from_precisions(graph, units, rules, usual[name])) for name in usual]
     first: dict[Placement, str] = {}
     for name, anchor in [*made, *imported]:

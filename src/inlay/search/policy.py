@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # --- anchors ----------------------------------------------------------------------------------------------------------
 
-FORM_SHARE = 1 / 4  # of the operators with weights that must have a form for an anchor of it: a build is dear
+FORM_SHARE = 1 / 4  # of the operators with weights, or of these, that must have a form for an anchor: a build is dear
 
 FEW_ROWS = 8
 """Rows of products up to which reading their weights takes most of the time, so that small weights are fast ones:

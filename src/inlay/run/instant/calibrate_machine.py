@@ -225,7 +225,7 @@ def _costs(
 def _placements(prepared: PreparedModel, graph: UnitGraph) -> Iterator[tuple[np.ndarray, Placement]]:
     """Labelings in which each kernel runs in all its precisions, behind its own and behind the other one."""
     offered = prepared.selectable_rewrites
-    named = list(anchor_units(prepared.units).values())
+    named = list(anchor_units(prepared.graph, prepared.units).values())
     low = [u.name for u in prepared.units if u.selectable]
     turns = [dict.fromkeys(low[first::2], STATIC) for first in (0, 1)]
     seen: set[Placement] = set()

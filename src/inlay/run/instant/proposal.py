@@ -192,7 +192,8 @@ class Instant:
 
     @property
     def _anchors(self) -> dict[str, np.ndarray]:
-        return {name: self._graph.labels(chosen) for name, chosen in anchor_units(self._prepared.units).items()}
+        units = anchor_units(self._prepared.graph, self._prepared.units)
+        return {name: self._graph.labels(chosen) for name, chosen in units.items()}
 
     @property
     def _maximum(self) -> float | None:
