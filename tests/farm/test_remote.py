@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +161,48 @@ def test_a_lost_device_does_the_call_again(stored: tuple[Artifact, Path], joined
         worker.time([artifact], feed, blocks=1, slot_ns=1000, seed=0)
         assert len(cluster.actors) == 3
     assert all(np.array_equal(before[0][name], after[0][name]) for name in before[0])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_outputs_are_computed_meanwhile_also_where_the_device_is_lost(
+    lost: bool, stored: tuple[Artifact, Path], joined: Join
+) -> None:
+    artifact, feed = stored
+    gate, dies = threading.Event(), [lost]
+    gate.set()
+
+    def fails(method: str) -> bool:
+        return method == "ask" and (not gate.wait(60.0) or (bool(outputs) and bool(dies) and dies.pop()))
+
+    outputs = list[Future[list[dict[str, np.ndarray]]]]()
+    cluster = Cluster(fails)
+    with joined(cluster) as worker, ThreadPoolExecutor(1) as other:
+        want = worker.run(artifact, [feed])
+        gate.clear()
+        outputs.append(worker.running(artifact, [feed]))
+        besides = other.submit(worker.load, artifact)
+        assert not outputs[0].done()
+        gate.set()
+        (found,) = outputs[0].result(60.0)
+        besides.result(60.0)
+    assert all(np.array_equal(want[0][name], found[name]) for name in want[0])
+    assert len(cluster.actors) == 1 + lost
+
+
+def test_a_worker_that_is_closed_meanwhile_starts_no_other_process(stored: tuple[Artifact, Path], joined: Join) -> None:
+    artifact, feed = stored
+    gate = threading.Event()
+    gate.set()
+    cluster = Cluster(lambda method: method == "ask" and not gate.wait(60.0))
+    with joined(cluster) as worker:
+        worker.load(artifact)
+        gate.clear()
+        outputs = worker.running(artifact, [feed])
+    gate.set()
+    assert outputs.exception(60.0) is not None
+    with pytest.raises(NoDevice, match="let go"):
+        worker.run(artifact, [feed])
+    assert cluster.asked.count("start") == 1
 
 
 @pytest.mark.parametrize("method", ["hello", "start"])
