@@ -19,7 +19,9 @@ from inlay.farm import lab
 from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
 from inlay.measure.timing import Timing
+from inlay.quant.sensitivity import Sensitivity
 from inlay.run.instant import calibrate_machine as calibration
+from inlay.run.instant import proposal
 from inlay.run.instant import quantize as quantizing
 from inlay.run.instant.proposal import Instant
 from inlay.run.instant.quantize import Quantized
@@ -229,6 +231,26 @@ def test_when_the_time_is_over_noise_is_probed_for_much_speed_only(
     assert done.by_costs is not None
     assert not done.by_costs.kept
     assert done.by_costs.tries == 1 + probed
+
+
+@pytest.mark.usefixtures("cache", "as_priced")
+@pytest.mark.parametrize("patience_s", [proposal._PATIENCE_S, 0.0])
+def test_where_questions_take_too_long_sources_are_not_probed(
+    patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantizing, "INSTANT_S", 60.0)
+    monkeypatch.setattr(proposal, "_PATIENCE_S", patience_s)
+    probed, probe = list[bool](), Instant._sensitivity
+
+    def watched(self: Instant) -> Sensitivity:
+        probed.append(True)
+        return probe(self)
+
+    monkeypatch.setattr(Instant, "_sensitivity", watched)
+    done, _ = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=90.0)
+    assert bool(probed) is (patience_s > 0.0)
+    assert done.by_costs is not None
+    assert not done.by_costs.kept
 
 
 @pytest.mark.usefixtures("cache")

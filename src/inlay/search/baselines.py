@@ -120,9 +120,12 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
     selectable = [u.name for u in units if u.selectable]
     weighted = [u for u in units if u.selectable and u.op_type in WEIGHTED]
     sizes = {u.name: sum(graph.size(graph.value_of(port)) or 0 for port in u.weights) for u in units}
-    having = {form: [u.name for u in units if form in u.searched] for u in units for form in u.searched}
-    few, small = (policy.FORM_SHARE * share for share in (len(weighted), sum(sizes[u.name] for u in weighted)))
-    forms = [f for f, names in having.items() if len(names) >= few or sum(sizes[n] for n in names) >= max(small, 1)]
+    having, elements = Counter[str](), Counter[str]()
+    for unit in units:
+        having.update(dict.fromkeys(unit.searched, 1))
+        elements.update(dict.fromkeys(unit.searched, sizes[unit.name]))
+    few, small = policy.FORM_SHARE * len(weighted), policy.FORM_SHARE * sum(sizes[u.name] for u in weighted)
+    forms = [form for form, count in having.items() if count >= few or elements[form] >= max(small, 1)]
     return {
         FLOAT: {},
         FULL_INT8: dict.fromkeys(selectable, STATIC),
