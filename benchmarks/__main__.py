@@ -97,13 +97,13 @@ def run_openvino(options: argparse.Namespace) -> None:
 
 def run_runtimes(options: argparse.Namespace) -> None:
     """``runtimes.json`` and ``.md``."""
-    settings = {"budget": options.budget, "version": __version__}
+    settings = {"budget": options.budget, "targets": options.targets, "version": __version__}
     names = subjects.chosen(options.models, options.only)
 
     def make(subject: subjects.Subject, work: Path) -> Row:
-        return runtimes.row(subject, work, options.budget)
+        return runtimes.row(subject, work, options.budget, options.targets)
 
-    table = runtimes.table(collect("runtimes", names, options, make, settings, runtimes.line))
+    table = runtimes.table(collect("runtimes", names, options, make, settings, runtimes.line), options.targets)
     write_table(options.out, "runtimes", {"machine": facts(options.budget), **table}, runtimes.text)
 
 
@@ -323,6 +323,7 @@ def main() -> int:
         "--keep", type=Path, metavar="DIR", help="keep what quality delivers as DIR/NAME/model.onnx, for --long"
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models")
+    parser.add_argument("--targets", nargs="+", default=[*runtimes.TARGETS], metavar="NAME", help="of runtimes")
     parser.add_argument("--restart", action="store_true", help="forget the rows that are done")
     parser.add_argument("--many", type=int, default=compiles.MANY, help="builds of the long runs of compiles")
     parser.add_argument("--longest", type=float, default=compiles.LONGEST_S, help="most seconds of their search")

@@ -1,6 +1,6 @@
 """Each tuned file on every runtime: what a file of its own gains for each over the best single one.
 
-    python -m benchmarks runtimes [--models DIR] [--budget 120] [--only NAME ...] [--restart]
+    python -m benchmarks runtimes [--models DIR] [--targets NAME ...] [--budget 120] [--only NAME ...] [--restart]
 
 Each model is tuned for several targets in one command, whose comparison measures every file on every target in blocks
 that they share, in fresh processes. The single file is the one whose worst regret is smallest, among the given one,
@@ -10,7 +10,7 @@ Runtime, on samples from other sources, in each target's own precision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,10 @@ from inlay.targets.base import TargetSpec
 from inlay.trial import Interval
 
 TARGETS = ("ort-cpu", "openvino-cpu")
-SPECS = {name: TargetSpec(name, {"threads": 1}) for name in TARGETS}
 
 
-def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
-    """Tune one model for all targets, and read the table of files on targets.
+def row(subject: Subject, folder: Path, budget: float, targets: Sequence[str] = TARGETS) -> dict[str, Any]:
+    """Tune one model for all targets, with a thread on each, and read the table of files on targets.
 
     Raises:
         InlayError: the model cannot be tuned.
@@ -38,7 +37,7 @@ def row(subject: Subject, folder: Path, budget: float) -> dict[str, Any]:
     result = inlay.tune(
         subject.model,
         out=folder / "tune",
-        target=list(SPECS.values()),
+        target=[TargetSpec(name, {"threads": 1}) for name in targets],
         data=subject.samples,
         min_sqnr=BOUND_DB,
         budget=budget,
@@ -86,13 +85,19 @@ def _interval(found: Interval | None) -> dict[str, float] | None:
     return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
 
 
-def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def table(rows: list[dict[str, Any]], targets: Sequence[str] = TARGETS) -> dict[str, Any]:
     """Rows, and geometric means of own files over the single one: on each target, and over all of them."""
     done = [r for r in rows if "error" not in r]
-    by_target = {t: [r["own_over_single"][t] for r in done if r["own_over_single"].get(t)] for t in TARGETS}
+    by_target = {t: [r["own_over_single"][t] for r in done if r["own_over_single"].get(t)] for t in targets}
     means = {t: paired.geometric_mean(found) for t, found in by_target.items()}
     means["all"] = paired.geometric_mean([each for found in by_target.values() for each in found])
-    return {"bound_db": BOUND_DB, "rows": rows, "models": len(done), "own_over_single": means}
+    return {
+        "bound_db": BOUND_DB,
+        "targets": list(targets),
+        "rows": rows,
+        "models": len(done),
+        "own_over_single": means,
+    }
 
 
 def line(found: Mapping[str, Any]) -> str:
@@ -103,6 +108,7 @@ def line(found: Mapping[str, Any]) -> str:
 
 def text(table: Mapping[str, Any]) -> str:
     """The table as Markdown."""
+    targets = table["targets"]
     lines = [
         "# Each tuned file on every runtime",
         "",
@@ -112,19 +118,19 @@ def text(table: Mapping[str, Any]) -> str:
         f"given model on ONNX Runtime. A file serves where it keeps {table['bound_db']:.0f} dB on unseen samples of "
         "the given ones. The single file is the one with the smallest worst regret. \\* seeded weights.",
         "",
-        "| model | file | " + " | ".join(f"on {t}" for t in TARGETS) + " | own over single |",
-        "|---|---|" + "---|" * (len(TARGETS) + 1),
+        "| model | file | " + " | ".join(f"on {t}" for t in targets) + " | own over single |",
+        "|---|---|" + "---|" * (len(targets) + 1),
     ]
     for each in table["rows"]:
         name = each["model"] + ("" if each.get("trained", True) else "\\*")
         if "error" in each:
-            lines.append(f"| {name} | fails: {each['error']} |" + " |" * (len(TARGETS) + 1))
+            lines.append(f"| {name} | fails: {each['error']} |" + " |" * (len(targets) + 1))
             continue
         cells = {(c["file"], c["on"]): c for c in each["cells"]}
         for file in dict.fromkeys(f for f, _ in cells):
             own = each["own_over_single"].get(file)
             called = f"{file} (the single one)" if file == each["single"] else file
-            shown = " | ".join(_shown(cells.get((file, t))) for t in TARGETS)
+            shown = " | ".join(_shown(cells.get((file, t))) for t in targets)
             lines.append(f"| {name} | {called} | {shown} | {ratio(own)} |")
     means = table["own_over_single"]
     lines += ["", f"Geometric means of own files over the single one, {table['models']} models:", ""]

@@ -40,10 +40,16 @@ class Size:
 
 
 class _Builder:
-    """Nodes and initializers, as a framework's exporter would write them."""
+    """Nodes and initializers, as a framework's exporter would write them.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: of the weights.
+        old: layer normalizations are written out, as exporters do below opset 17.
+    """
+
+    def __init__(self, seed: int, old: bool = False) -> None:
         self.rng = np.random.default_rng(seed)
+        self._old = old
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
 
@@ -78,8 +84,14 @@ class _Builder:
         scale = self.rng.uniform(0.7, 1.3, width)
         scale[self.rng.choice(width, max(1, round(OUTLIER_SHARE * width)), replace=False)] *= OUTLIER_SCALE
         shift = self.rng.normal(0, 0.1, width)
-        names = [self.const(np.asarray(x, np.float32)) for x in (scale, shift)]
-        return self.node("LayerNormalization", value, *names, axis=-1, epsilon=1e-5), scale
+        factors, summands = (self.const(np.asarray(x, np.float32)) for x in (scale, shift))
+        if not self._old:
+            return self.node("LayerNormalization", value, factors, summands, axis=-1, epsilon=1e-5), scale
+        centered = self.node("Sub", value, self.node("ReduceMean", value, axes=[-1]))
+        variance = self.node("ReduceMean", self.node("Pow", centered, self.number(2.0)), axes=[-1])
+        deviation = self.node("Sqrt", self.node("Add", variance, self.number(1e-5)))
+        scaled = self.node("Mul", self.node("Div", centered, deviation), factors)
+        return self.node("Add", scaled, summands), scale
 
     def gelu(self, value: str) -> str:
         """``x * 0.5 * (1 + erf(x / sqrt(2)))``, as exporters write it."""
@@ -131,9 +143,11 @@ class _Builder:
         return inferred
 
 
-def bert(size: Size = Size(6, 384, 12, 128), vocabulary: int = 4000, seed: int = 0) -> onnx.ModelProto:
+def bert(
+    size: Size = Size(6, 384, 12, 128), vocabulary: int = 4000, seed: int = 0, old: bool = False
+) -> onnx.ModelProto:
     """A text encoder: normalization behind each block, a mask, the sequence and a pooled vector as outputs."""
-    b = _Builder(seed)
+    b = _Builder(seed, old)
     mask = b.node("Cast", b.node("Unsqueeze", "attention_mask", b.ints(1, 2)), to=_FLOAT)
     mask = b.node("Mul", b.node("Sub", b.number(1.0), mask), b.number(-10000.0))
     places = b.const(b.rng.normal(0, 0.3, (1, size.length, size.width)).astype(np.float32))
@@ -154,9 +168,11 @@ def bert(size: Size = Size(6, 384, 12, 128), vocabulary: int = 4000, seed: int =
     return b.model(inputs, {"last_hidden_state": x, "pooler_output": pooled})
 
 
-def vit(size: Size = Size(6, 384, 6, 197), side: int = 224, patch: int = 16, seed: int = 0) -> onnx.ModelProto:
+def vit(
+    size: Size = Size(6, 384, 6, 197), side: int = 224, patch: int = 16, seed: int = 0, old: bool = False
+) -> onnx.ModelProto:
     """An image classifier: patches by a Conv, normalization before each block."""
-    b = _Builder(seed)
+    b = _Builder(seed, old)
     kernel = b.weight(3 * patch * patch, size.width).T.reshape(size.width, 3, patch, patch)
     bias = b.const(np.zeros(size.width, np.float32))
     x = b.node("Conv", "image", b.const(kernel), bias, strides=[patch, patch], kernel_shape=[patch, patch])
@@ -247,7 +263,9 @@ def lstm(size: Size = Size(2, 256, 1, 64), vocabulary: int = 4000, tags: int = 2
 MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "bert": bert,
     "bert_base": lambda: bert(Size(12, 768, 12, 128)),
+    "bert_old": lambda: bert(old=True),
     "vit": vit,
+    "vit_old": lambda: vit(old=True),
     "decoder": decoder,
     "conformer": conformer,
     "lstm": lstm,
