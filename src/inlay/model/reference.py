@@ -143,7 +143,7 @@ def _answer(model: Stored, options: tuple[bool | None, bool], feed: dict[str, np
 
 def outputs_of(model: Stored, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     """Every output by name, for each of ``feeds``. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
-    session = Session(model.proto, model.store)
+    session = Session(model.proto, model.store, fuse_qdq=False)  # large weights are dequantized once, not for each feed
     return [session.run(feed) for feed in feeds]
 
 
