@@ -70,10 +70,11 @@ def save_feed(file: Path | IO[bytes], arrays: Mapping[str, np.ndarray], compress
     listed = np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)
     members = {**{f"arr_{i}": array for i, array in enumerate(arrays.values())}, _NAMES: listed}
     how = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    form: Any = np.lib.format  # its functions have no types
     with zipfile.ZipFile(file, "w", how, compresslevel=_LEVEL) as archive:  # numpy's own function fixes the level
         for name, array in members.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+                form.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def as_text(array: np.ndarray) -> np.ndarray:
