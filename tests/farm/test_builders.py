@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 
 import inlay
 from inlay.errors import UsageError
-from inlay.farm import announce
+from inlay.farm import announce, builders
+from inlay.farm.builders import Crowd
 from inlay.farm.lab import builder_of, resource_of
+from inlay.farm.remote import RemoteWorker, Tell
 from inlay.targets.base import TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.fixtures import SaveModel
@@ -31,11 +35,20 @@ class Listening:
         return lambda *given: self.said.append(str(given[0])) if name == "stage" else None
 
 
+class Ready(Crowd):
+    """Builders that have started before a run goes on: on ``null`` it would be over before."""
+
+    def __init__(self, starts: Sequence[Callable[[], RemoteWorker]], tell: Tell) -> None:
+        super().__init__(starts, tell)
+        wait(self.started)
+
+
 def found(
     save: SaveModel, out: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> tuple[bytes, Any, list[str]]:
     """The delivered file, the result without times, and what was said."""
     cluster.join(monkeypatch)
+    monkeypatch.setattr(builders, "Crowd", Ready)
     data = [dict(random_feed(small_model(), seed)) for seed in range(8)]
     heard, model = Listening(), save(small_model())
     options: dict[str, Any] = {"data": data, "min_sqnr": 10.0, "budget": None, "max_measurements": 12}

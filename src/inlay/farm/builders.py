@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inlay.errors import InlayError
+from inlay.errors import InlayError, NoDevice
 from inlay.farm import policy
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
 from inlay.measure.ahead import Built
@@ -24,18 +25,23 @@ from inlay.targets.base import Artifact, TargetSpec
 
 
 class Crowd:
-    """Builders that answered; each is asked by a thread of its own.
+    """Builders, each asked by a thread of its own; while they start, what they are asked waits, and nobody else does.
 
     Args:
-        workers: on machines that do not measure.
+        starts: make workers on machines that do not measure; one that raises an InlayError is done without.
+        tell: hears how many there are, once that is known.
+
+    Attributes:
+        workers: that started.
     """
 
-    def __init__(self, workers: Sequence[RemoteWorker]) -> None:
-        self.width = len(workers)
-        self._idle: queue.SimpleQueue[RemoteWorker] = queue.SimpleQueue()
-        for worker in workers:
-            self._idle.put(worker)
+    def __init__(self, starts: Sequence[Callable[[], RemoteWorker]], tell: Tell) -> None:
+        self.width = len(starts)
+        self.workers: list[RemoteWorker] = []
+        self._tell, self._pending, self._lock = tell, self.width, threading.Lock()
+        self._idle: queue.SimpleQueue[RemoteWorker | None] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(self.width, "builder")
+        self.started = [self._threads.submit(self._start, each) for each in starts]
 
     def build(self, artifact: Artifact, feeds: Sequence[Path]) -> Future[Built]:
         """As of :class:`~inlay.measure.ahead.Builders`."""
@@ -46,14 +52,31 @@ class Crowd:
         self._threads.shutdown(wait=False, cancel_futures=True)
         until = time.monotonic() + policy.END_LIMIT_S
         with contextlib.suppress(queue.Empty):
-            for _ in range(self.width):
+            for _ in range(len(self.workers)):
                 self._idle.get(timeout=max(0.0, until - time.monotonic()))
         release()
         self._threads.shutdown()
+        for worker in self.workers:
+            worker.close()
+
+    def _start(self, start: Callable[[], RemoteWorker]) -> None:
+        worker = None
+        with contextlib.suppress(InlayError):  # it went to another run, or its node is gone
+            worker = start()
+        with self._lock:
+            self._pending -= 1
+            self.workers += [worker] if worker else []
+            last = not self._pending
+        if worker or (last and not self.workers):
+            self._idle.put(worker)
+        if last and self.workers:
+            self._tell(f"{len(self.workers)} builders of the cluster build ahead of the device")
 
     def _built(self, artifact: Artifact, feeds: Sequence[Path]) -> Built:
         worker = self._idle.get()
         try:
+            if worker is None:
+                raise NoDevice("no builder started")
             graph = worker.load(artifact, identify=True)
             try:
                 return Built(graph, worker.run(artifact, feeds))
@@ -80,22 +103,17 @@ def builders(
     """
     free = min(policy.MOST_BUILDERS, int(ray.available_resources().get(name, 0)))
     devices = [RemoteDevice(ray, name, root, wait_s=policy.EQUAL_WAIT_S) for _ in range(free)]
-    workers, crowd = list[RemoteWorker](), None
-    try:
+
+    def start(device: RemoteDevice) -> RemoteWorker:
+        return RemoteWorker(spec, folder, limit, device=device, expected=device.resource.rpartition(":")[2])
+
+    def release() -> None:
         for device in devices:
-            with contextlib.suppress(InlayError):  # it went to another run, or its node is gone
-                expected = device.resource.rpartition(":")[2]
-                workers.append(RemoteWorker(spec, folder, limit, device=device, expected=expected))
-        if workers:
-            crowd = Crowd(workers)
-            tell(f"{crowd.width} builders of the cluster build ahead of the device")
+            device.close()
+
+    crowd = Crowd([partial(start, device) for device in devices], tell) if devices else None
+    try:
         yield crowd
     finally:
-
-        def release() -> None:
-            for device in devices:
-                device.close()
-
-        (release if crowd is None else partial(crowd.close, release))()
-        for worker in workers:
-            worker.close()
+        if crowd is not None:
+            crowd.close(release)

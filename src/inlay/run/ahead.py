@@ -20,6 +20,8 @@ from inlay.types import Placement
 
 _LOOKED_AT = 3
 """Placements that a strategy is asked for, for each builder: some of them were built before."""
+_WAITING = 1
+"""Models that wait for a builder: one that is done would have nothing to do until the device is asked for the next."""
 
 
 class Ahead:
@@ -52,7 +54,7 @@ class Ahead:
         self.used = self.begun = 0
 
     def begin(self, now: str, upcoming: Callable[[int], Sequence[Placement]]) -> None:
-        """Have builders begin with what is likely next, as far as they have nothing to do.
+        """Have builders begin with what is likely next, as far as they have little to do.
 
         Args:
             now: key of the model that the device is about to build itself, or that is taken.
@@ -61,9 +63,10 @@ class Ahead:
         if self._builders is None:
             return
         self._asked.add(now)
-        likely = {self._candidates.key(p): p for p in upcoming(_LOOKED_AT * self._builders.width)}
+        wanted = self._builders.width + _WAITING
+        likely = {self._candidates.key(p): p for p in upcoming(_LOOKED_AT * wanted)}
         self._forget({now, *likely})
-        free = self._builders.width - sum(not each.done() for _, each in self._under_way.values())
+        free = wanted - sum(not each.done() for _, each in self._under_way.values())
         for key in [k for k in likely if k not in self._asked and not self._judged(k)][: max(0, free)]:
             self._asked.add(key)
             with contextlib.suppress(InlayError, OSError, ValueError):  # the search will find out, should it ask for it
@@ -72,9 +75,9 @@ class Ahead:
                 self.begun += 1
 
     def _forget(self, but: Collection[str]) -> None:
-        """Let go what was built and is not likely any more: outputs may be large."""
+        """Let go what is not likely any more, and is built (outputs may be large) or waits."""
         for key, (artifact, built) in list(self._under_way.items()):
-            if built.done() and key not in but:
+            if key not in but and (built.done() or built.cancel()):
                 del self._under_way[key]
                 artifact.path.unlink(missing_ok=True)
 
@@ -84,6 +87,8 @@ class Ahead:
         if key not in self._under_way:
             return None
         _, asked = self._under_way.pop(key)
+        if asked.cancel():  # no builder has begun with it
+            return None
         try:
             found = asked.result(self._patience_s())
         except Exception:  # of any kind, a time-out among them: the device finds out

@@ -1,0 +1,97 @@
+"""What builders are asked ahead of a device, and what a run takes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from inlay.measure.ahead import Built
+from inlay.prepare.candidate_writer import CandidateWriter
+from inlay.run.ahead import Ahead
+from inlay.targets.base import Artifact
+from inlay.types import Placement, Port, QType
+
+
+class Candidates:
+    """Writes nothing but names; a placement's key is its digest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def key(self, placement: Placement) -> str:
+        return placement.digest
+
+    def write(self, placement: Placement) -> Artifact:
+        path = self.folder / placement.digest
+        path.touch()
+        return Artifact(path, placement.digest)
+
+
+class One:
+    """One builder, which does what the test tells it to."""
+
+    width = 1
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Future[Built]] = {}
+
+    def build(self, artifact: Artifact, feeds: Sequence[Path]) -> Future[Built]:
+        self.asked[artifact.digest] = Future()
+        return self.asked[artifact.digest]
+
+
+PLACEMENTS = [Placement([(Port(f"n{i}", 0), QType.INT8)]) for i in range(6)]
+A, B, C, D, E, F = (p.digest for p in PLACEMENTS)
+
+
+def upcoming(*numbers: int) -> Any:
+    return lambda count: [PLACEMENTS[i] for i in numbers][:count]
+
+
+@pytest.fixture
+def one() -> One:
+    return One()
+
+
+@pytest.fixture
+def ahead(one: One, tmp_path: Path) -> Ahead:
+    return Ahead(one, cast(CandidateWriter, Candidates(tmp_path)), [], lambda: 0.01)
+
+
+def test_one_more_waits_than_is_built(ahead: Ahead, one: One) -> None:
+    ahead.begin(A, upcoming(1, 2, 3))
+    assert [*one.asked] == [B, C], "one is built, one waits"
+    one.asked[B].set_result(Built("graph", []))
+    ahead.begin(B, upcoming(2, 3, 4))
+    assert [*one.asked] == [B, C, D]
+
+
+def test_what_nobody_has_begun_with_is_not_waited_for(ahead: Ahead, one: One) -> None:
+    ahead.begin(A, upcoming(1, 2))
+    one.asked[B].set_running_or_notify_cancel()
+    assert ahead.take(C) is None
+    assert one.asked[C].cancelled()
+    assert ahead.take(B) is None, "it takes too long"
+    assert (ahead.used, ahead.begun) == (0, 2)
+
+
+def test_what_is_built_is_taken(ahead: Ahead, one: One) -> None:
+    built = Built("graph", [])
+    ahead.begin(A, upcoming(1))
+    one.asked[B].set_running_or_notify_cancel()
+    one.asked[B].set_result(built)
+    assert ahead.take(B) is built
+    assert ahead.take(B) is None, "once"
+
+
+def test_what_is_not_likely_any_more_makes_room(ahead: Ahead, one: One) -> None:
+    ahead.begin(A, upcoming(1, 2))
+    one.asked[B].set_running_or_notify_cancel()
+    ahead.begin(D, upcoming(4, 5))
+    assert one.asked[C].cancelled()
+    assert not one.asked[B].cancelled(), "it is being built"
+    assert [*one.asked] == [B, C, E]
