@@ -20,35 +20,6 @@ _COLUMNS = 256  # of each weight, which have scales of their own: errors of some
 _LEAST = 1e-6  # of the largest channel: what a channel counts as that is nearly always zero
 
 
-def best_scales(
-    weights: Sequence[np.ndarray], arrays: Sequence[np.ndarray], allowed: float
-) -> tuple[float, ...] | None:
-    """The scales of an activation's channels that leave the least error in its products with 8 bits.
-
-    Args:
-        weights: of the products, shape (channels, outputs).
-        arrays: samples of the activation, channels last.
-        allowed: error with them, over that without.
-
-    Returns:
-        What each channel is divided by; None where nothing leaves as little.
-    """
-    flat = [a.reshape(-1, a.shape[-1]).astype(np.float32) for a in arrays if a.size]
-    if not flat or not all(np.isfinite(a).all() for a in flat):
-        return None
-    some = [w[:, np.linspace(0, w.shape[1] - 1, min(w.shape[1], _COLUMNS)).astype(int)] for w in weights]
-    samples = [_Sample.of(a, some) for a in flat]
-    largest = np.max([np.maximum(-s.low, s.high) for s in samples], axis=0)
-    rows = np.max([np.abs(w).max(axis=1) for w in weights], axis=0)
-    if not largest.max() > 0.0 or not rows.max() > 0.0:
-        return None
-    largest, rows = (np.maximum(x, _LEAST * x.max()) for x in (largest, rows))
-    tried = [np.ones_like(largest), *(_normalized(largest**a / rows ** (1.0 - a)) for a in _EXPONENTS)]
-    errors = [_error(samples, some, scales) for scales in tried]
-    best = int(np.argmin(errors))
-    return tuple(tried[best].tolist()) if errors[best] <= allowed * errors[0] else None
-
-
 @dataclass(frozen=True, eq=False)
 class _Sample:
     """One sample of an activation: some of its rows, what the products make of them, and each channel's range."""
@@ -64,6 +35,61 @@ class _Sample:
         rows = array[np.linspace(0, len(array) - 1, min(len(array), _ROWS)).astype(int)]
         low, high = np.minimum(array.min(axis=0), 0.0), np.maximum(array.max(axis=0), 0.0)
         return cls(rows, tuple(rows @ w for w in weights), low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """What the choice of an activation's scales goes by: little of the weights and samples, so that it can travel.
+
+    Attributes:
+        weights: some columns of the products' weights, shape (channels, some outputs).
+        samples: some rows of the activation.
+        largest: of each channel of the activation.
+        rows: largest weight of each channel.
+    """
+
+    weights: tuple[np.ndarray, ...]
+    samples: tuple[_Sample, ...]
+    largest: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, weights: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> Channels | None:
+        """Of an activation; None where it is not finite, or nothing but 0.
+
+        Args:
+            weights: of the products, shape (channels, outputs).
+            arrays: samples of the activation, channels last.
+        """
+        flat = [a.reshape(-1, a.shape[-1]).astype(np.float32) for a in arrays if a.size]
+        if not flat or not all(np.isfinite(a).all() for a in flat):
+            return None
+        some = tuple(w[:, np.linspace(0, w.shape[1] - 1, min(w.shape[1], _COLUMNS)).astype(int)] for w in weights)
+        samples = tuple(_Sample.of(a, some) for a in flat)
+        largest = np.max([np.maximum(-s.low, s.high) for s in samples], axis=0)
+        rows = np.max([np.abs(w).max(axis=1) for w in weights], axis=0)
+        if not largest.max() > 0.0 or not rows.max() > 0.0:
+            return None
+        return cls(some, samples, *(np.maximum(x, _LEAST * x.max()) for x in (largest, rows)))
+
+
+def best_scales(channels: Channels | None, allowed: float) -> tuple[float, ...] | None:
+    """The scales of an activation's channels that leave the least error in its products with 8 bits.
+
+    Args:
+        channels: of the activation.
+        allowed: error with them, over that without.
+
+    Returns:
+        What each channel is divided by; None where nothing leaves as little.
+    """
+    if channels is None:
+        return None
+    largest, rows = channels.largest, channels.rows
+    tried = [np.ones_like(largest), *(_normalized(largest**a / rows ** (1.0 - a)) for a in _EXPONENTS)]
+    errors = [_error(channels.samples, channels.weights, scales) for scales in tried]
+    best = int(np.argmin(errors))
+    return tuple(tried[best].tolist()) if errors[best] <= allowed * errors[0] else None
 
 
 def _normalized(scales: np.ndarray) -> np.ndarray:

@@ -26,12 +26,12 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.model.graph import Graph, Node
 from inlay.model.guard import limited
-from inlay.model.hands import Stored
+from inlay.model.hands import Stored, each
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.model.reference import outputs_of
-from inlay.prepare.channel_scales import best_scales
+from inlay.prepare.channel_scales import Channels, best_scales
 from inlay.prepare.model import PreparedModel, index
 from inlay.quant.accuracy import Outputs, sqnr_db
 from inlay.quant.emit import Emitter
@@ -138,11 +138,12 @@ def find_scales(
             session = PiecewiseSession(base, store, [i.value for i in inputs])
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             for feed in chosen_on:
-                found = session.run(feed)
+                values = session.run(feed)
                 for one in inputs:
-                    arrays[one.value].append(positions.only(feed, one.value, found[one.value]))
-            best = ((i.value, _scales(graph, i, arrays[i.value])) for i in inputs if searching.left)
-            scales = {value: scale for value, scale in best if scale is not None}
+                    arrays[one.value].append(positions.only(feed, one.value, values[one.value]))
+            calls = (_channels(graph, one, arrays[one.value]) for one in inputs if searching.left)
+            best = zip(inputs, each(best_scales, calls), strict=False)  # of the last ones there may be no time for any
+            scales = {one.value: scale for one, found in best if (scale := found.result()) is not None}
             if not scales:
                 return Evened(in_time=bool(searching.left))
 
@@ -225,9 +226,10 @@ def _normalization(graph: Graph, value: str, readers: Sequence[Port]) -> str:
     return node.name if own and last else ""
 
 
-def _scales(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[float, ...] | None:
-    weights = [_weight(graph, graph.node(name)).astype(np.float32) for name in given.products]
-    return best_scales(weights, arrays, _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN)
+def _channels(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[Channels | None, float]:
+    """What :func:`best_scales` goes by."""
+    weights = [_weight(graph, graph.node(name)).astype(np.float32, copy=False) for name in given.products]
+    return Channels.of(weights, arrays), _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN
 
 
 def _that_help(
