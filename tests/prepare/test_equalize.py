@@ -54,6 +54,24 @@ def dense(
     return b.model()
 
 
+def headed(channels: int) -> onnx.ModelProto:
+    """Two convolutions with so many channels between them, and what :func:`dense` has behind these."""
+    b = Builder()
+    image = b.node("image", "Reshape", [b.input("x", (1, 8, WIDTH)), b.constant("s4", np.array([1, 8, WIDTH, 1]))])
+    for name, inner, outer in (("first", 8, channels), ("second", channels, 8)):
+        kernel = b.constant(f"{name}_w", b.rng.standard_normal((outer, inner, 3, 3)).astype(np.float32))
+        image = b.node(name, "Conv", [image, kernel], pads=[1, 1, 1, 1])
+    rows = b.node("rows", "Reshape", [image, b.constant("s3", np.array([1, 8, WIDTH]))])
+    scale = np.ones(WIDTH, np.float32)
+    scale[3] = 30.0
+    shift = b.constant("shift", np.zeros(WIDTH, np.float32))
+    normal = b.node("norm", "LayerNormalization", [rows, b.constant("scale", scale), shift], axis=-1)
+    weight = b.rng.standard_normal((WIDTH, 16)).astype(np.float32)
+    weight[3] /= 30.0
+    b.output(b.node("after", "Tanh", [b.node("product", "MatMul", [normal, b.constant("w", weight)])]))
+    return b.model()
+
+
 def feeds(count: int = 6) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(1)
     return [{"x": rng.standard_normal((1, 8, WIDTH)).astype(np.float32)} for _ in range(count)]
@@ -211,3 +229,8 @@ def test_scales_do_not_depend_on_padding(tmp_path: Path) -> None:
     assert one == other
     one, other = (find_scales(prepared, ORT, padded(seed), mask="none").scales for seed in (1, 2))
     assert one != other, "without a mask all of it counts"
+
+
+def test_the_small_head_of_convolutions_is_left_alone(tmp_path: Path) -> None:
+    assert scales_of(prepared_model(headed(1), tmp_path)), "the control"
+    assert not scales_of(prepared_model(headed(64), tmp_path))

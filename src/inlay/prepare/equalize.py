@@ -24,7 +24,7 @@ import onnx_ir as ir
 from inlay.data import AUTO_MASK, Feed, Padding
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
-from inlay.model.graph import Graph, Node
+from inlay.model.graph import Graph
 from inlay.model.guard import limited
 from inlay.model.hands import Stored, each
 from inlay.model.metadata import cloned
@@ -33,6 +33,7 @@ from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.model.reference import outputs_of
 from inlay.prepare.channel_scales import Channels, best_scales
 from inlay.prepare.model import PreparedModel, index
+from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
 from inlay.quant.accuracy import Outputs, sqnr_db
 from inlay.quant.emit import Emitter
 from inlay.quant.observers import Range
@@ -54,36 +55,6 @@ _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 1
 _NO_RANGES: Mapping[str, Range] = {}
 Scales = Mapping[str, tuple[float, ...]]
 """By value, what each of its channels is divided by."""
-
-
-@dataclass(frozen=True)
-class _Input:
-    """An activation that products read, perhaps through Reshape nodes that keep its last axis.
-
-    Attributes:
-        readers: ports through which the products get it.
-        products: the products, with constant weights that nothing else reads.
-        normalization: the LayerNormalization that can take the scales in, or an empty name.
-    """
-
-    value: str
-    readers: tuple[Port, ...]
-    products: tuple[str, ...]
-    normalization: str = ""
-
-    @property
-    def multiplier(self) -> str:
-        """The name of the Mul that divides it by scales, where one is written."""
-        return f"{self.value}_equalize"
-
-    @property
-    def multiplied(self) -> tuple[Port, Port]:
-        """What that reads: the activation, and the factors."""
-        return Port(self.multiplier, 0), Port(self.multiplier, 1)
-
-    def read_by(self, graph: Graph) -> list[str]:
-        """The values that the products read."""
-        return [graph.value_of(Port(name, 0)) for name in self.products]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +97,8 @@ def find_scales(
         recipe: and its recipe.
     """
     sought = _is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
-    inputs = _inputs(prepared.graph) if sought else []
-    if not inputs or not feeds or not prepared.graph.float_outputs:
+    inputs = product_inputs(prepared.graph) if sought else []
+    if not matter(prepared.graph, inputs) or not feeds or not prepared.graph.float_outputs:
         return Evened()
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
@@ -166,7 +137,7 @@ def equalized(
     """``prepared`` with ``scales`` in its model; the other arguments are those that it was prepared with."""
     if not scales:
         return prepared
-    known = {i.value: i for i in _inputs(prepared.graph)}
+    known = {i.value: i for i in product_inputs(prepared.graph)}
     model = cloned(prepared.normalized.model)
     by_name = {str(n.name): n for n in model.graph}
     for value, numbers in scales.items():
@@ -177,58 +148,9 @@ def equalized(
     return index(prepared.file, normalized, prepared.extraction, target, feed, seen, nodes, recipe)
 
 
-def _inputs(graph: Graph) -> list[_Input]:
-    """Activations that products with constant weights read, in topological order of the products."""
-    readers: defaultdict[str, list[Port]] = defaultdict(list)
-    products: defaultdict[str, list[str]] = defaultdict(list)
-    for node in graph.nodes:
-        if _is_product(graph, node):
-            port, channels = Port(node.name, 0), _weight(graph, node).shape[0]
-            while (before := _reshape(graph, port, channels)) is not None:
-                port = before
-            value = graph.value_of(port)
-            if graph.is_float(value) and not graph.is_constant(value) and value not in graph.captured:
-                readers[value].append(port)
-                products[value].append(node.name)
-    return [_Input(v, tuple(p), tuple(products[v]), _normalization(graph, v, p)) for v, p in readers.items()]
-
-
-def _is_product(graph: Graph, node: Node) -> bool:
-    if node.op_type not in ("MatMul", "Gemm") or node.domain not in ("", "ai.onnx") or node.attributes.get("transA", 0):
-        return False
-    weight = node.inputs[1]
-    return graph.is_constant(weight) and len(graph.shape(weight) or ()) == 2 and len(graph.consumers(weight)) == 1
-
-
-def _weight(graph: Graph, node: Node) -> np.ndarray:
-    """The weight of a product, shape (channels, outputs)."""
-    array = graph.constant(node.inputs[1])
-    assert array is not None
-    return array.T if node.attributes.get("transB", 0) else array
-
-
-def _reshape(graph: Graph, port: Port, channels: int) -> Port | None:
-    """The port of the Reshape before ``port`` that keeps the last axis, where ``port`` alone reads it."""
-    value = graph.value_of(port)
-    node = graph.producer(value)
-    if node is None or node.op_type != "Reshape" or len(graph.consumers(value)) > 1:
-        return None
-    ends = {(graph.shape(v) or (None,))[-1] for v in (node.inputs[0], value)}
-    return Port(node.name, 0) if ends == {channels} else None
-
-
-def _normalization(graph: Graph, value: str, readers: Sequence[Port]) -> str:
-    node = graph.producer(value)
-    if node is None or node.op_type != "LayerNormalization" or set(graph.consumers(value)) != set(readers):
-        return ""
-    own = all(graph.is_constant(v) and len(graph.consumers(v)) == 1 for v in node.inputs[1:] if v)
-    last = node.attributes.get("axis", -1) in (-1, len(graph.shape(value) or ()) - 1)
-    return node.name if own and last else ""
-
-
-def _channels(graph: Graph, given: _Input, arrays: Sequence[np.ndarray]) -> tuple[Channels | None, float]:
+def _channels(graph: Graph, given: ProductInput, arrays: Sequence[np.ndarray]) -> tuple[Channels | None, float]:
     """What :func:`best_scales` goes by."""
-    weights = [_weight(graph, graph.node(name)).astype(np.float32, copy=False) for name in given.products]
+    weights = [weight_of(graph, graph.node(name)).astype(np.float32, copy=False) for name in given.products]
     return Channels.of(weights, arrays), _FOLDED_GAIN if given.normalization else _WRITTEN_GAIN
 
 
@@ -236,7 +158,7 @@ def _that_help(
     prepared: PreparedModel,
     scales: Scales,
     evened: Callable[[Scales], PreparedModel],
-    inputs: Sequence[_Input],
+    inputs: Sequence[ProductInput],
     arrays: Mapping[str, Sequence[np.ndarray]],
     feeds: Sequence[Feed],
     mask: str,
@@ -323,7 +245,7 @@ def _is_dynamic(prepared: PreparedModel) -> bool:
     return any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
 
 
-def _products(inputs: Sequence[_Input], form: QType, weight: QType | None = None) -> Placement:
+def _products(inputs: Sequence[ProductInput], form: QType, weight: QType | None = None) -> Placement:
     """All products, with their activations and weights in these types."""
     names = [name for i in inputs for name in i.products]
     weights = [] if weight is None else [(Port(name, 1), weight) for name in names]
@@ -347,7 +269,7 @@ def _worst_db(names: Sequence[str], want: Sequence[Outputs], got: Sequence[Outpu
     return min(found, default=-np.inf)
 
 
-def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: _Input, scales: np.ndarray) -> None:
+def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: ProductInput, scales: np.ndarray) -> None:
     suffix = f"equalized_{hashlib.sha256(scales.tobytes()).hexdigest()[:8]}"  # weights are stored by their names
     for name in given.products:
         node = nodes[name]

@@ -132,8 +132,6 @@ def choose_by_costs(
     bound_db: float | None,
     every: Placement,
     deadline: Deadline,
-    given: Artifact,
-    changed: bool = False,
 ) -> tuple[Chosen, ByCosts]:
     """The fastest placement that keeps the bound on the target, among those that there is time to build.
 
@@ -144,8 +142,6 @@ def choose_by_costs(
         bound_db: least SQNR of the worst output; only with real samples.
         every: all that may be quantized, for which ranges are chosen.
         deadline: when the answer is due.
-        given: the given model.
-        changed: something was asked for that it has not, so that it is no answer.
 
     Raises:
         InlayError: the model cannot be calibrated.
@@ -172,7 +168,7 @@ def choose_by_costs(
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
     until = deadline.within(_CHOOSING * deadline.left)
     instant = Instant(prepared, costs, table, every, samples.feeds if one_shot.real else (), bound_db, until)
-    race = _Race(one_shot, writer, instant, bound_db, deadline, given, changed)
+    race = _Race(one_shot, writer, instant, bound_db, deadline)
     winner, how = race.run()
     shared = {d.node: d.reason for d in sharing_of(prepared, observed, calibration.method)}
     accuracy, varied = winner.accuracy, None
@@ -196,8 +192,6 @@ class _Race:
         instant: proposes placements.
         bound_db: least SQNR; None for no bound.
         deadline: when the answer is due.
-        given: the given model.
-        changed: it is no answer.
     """
 
     def __init__(
@@ -207,11 +201,9 @@ class _Race:
         instant: Instant,
         bound_db: float | None,
         deadline: Deadline,
-        given: Artifact,
-        changed: bool,
     ) -> None:
         self._one_shot, self._writer, self._instant = one_shot, writer, instant
-        self._bound_db, self._deadline, self._given, self._changed = bound_db, deadline, given, changed
+        self._bound_db, self._deadline = bound_db, deadline
         self._worker = one_shot.worker
         self._timing = "latency" not in self._worker.lacks
         self._glances: dict[str, float] = {}
@@ -284,11 +276,11 @@ class _Race:
         Raises:
             ModelError: neither runs.
         """
-        artifact = self._given if how.unchanged else built.artifact
+        artifact = self._one_shot.given if how.unchanged else built.artifact
         try:
             accuracy = self._accuracy(artifact)
         except TargetError as error:
-            if how.unchanged or self._changed:
+            if how.unchanged or self._one_shot.changed:
                 raise ModelError(f"the model does not run on {self._worker.fingerprint.target}: {error}") from error
             return self._in_float(built, replace(how, unchanged=True))
         return replace(built, artifact=artifact, accuracy=accuracy), how
@@ -328,20 +320,20 @@ class _Race:
         how = replace(how, in_float=over_given[0])
         if kept:
             best = max(range(1, 1 + len(kept)), key=lambda i: over_float[i].value)
-            if _gains(over_float[best]) and (self._changed or _gains(over_given[best])):
+            if _gains(over_float[best]) and (self._one_shot.changed or _gains(over_given[best])):
                 return kept[best - 1], replace(how, timed=over_given[best])
             how = replace(how, rejected=over_given[best])
-        return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._changed)
+        return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._one_shot.changed)
 
     def _ratios(self, built: Sequence[_Built]) -> tuple[list[Interval], list[Interval]]:
         """Speed-up of each over the given model and over the first, from interleaved blocks; empty where untimed."""
         if not self._timing:
             return [], []
-        artifacts, feed = [self._given, *(b.artifact for b in built)], self._one_shot.feeds[0]
+        artifacts, feed = [self._one_shot.given, *(b.artifact for b in built)], self._one_shot.feeds[0]
         each_ns = 2 * max(_SLOT_NS, self._glance(built[0].artifact))  # a reading and what warms it up
         least_s = float(np.clip(1e-9 * _INTERVAL_BLOCKS * len(artifacts) * each_ns, *_RACE_S))
         try:
-            self._worker.load(self._given)  # outside of the time for readings
+            self._worker.load(self._one_shot.given)  # outside of the time for readings
             until = max(self._deadline.at, self._deadline.clock() + least_s)
             timing = self._worker.time(
                 artifacts, feed, _BLOCKS, _SLOT_NS, self._one_shot.seed, lambda: replace(self._deadline, at=until).left

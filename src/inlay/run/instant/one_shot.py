@@ -25,7 +25,7 @@ from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.quant.calibrator import halves
 from inlay.quant.qparams import QParamsTable
 from inlay.run.robustness import RunFiles, StressTest, variations_of
-from inlay.targets.base import Capabilities
+from inlay.targets.base import Artifact, Capabilities
 from inlay.trial import Accuracy
 from inlay.types import Placement
 
@@ -69,6 +69,8 @@ class OneShot:
 
     Attributes:
         worker: runs and times models.
+        given: the file as it was given.
+        changed: something was asked for that it has not, so that it is no answer.
         work: a folder for files.
         samples: as given.
         specs: of the inputs, with sizes.
@@ -82,6 +84,8 @@ class OneShot:
     """
 
     worker: Worker
+    given: Artifact
+    changed: bool
     work: Path
     samples: Samples
     specs: Sequence[InputSpec]
@@ -133,7 +137,10 @@ class OneShot:
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
             prepared = find_scales(prepared, target, samples.feeds, until, samples.mask).model or prepared
-        return cls(worker, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared)
+        given, changed = Artifact(file.path.resolve(), file.sha256), bool(sizes) or target.max_opset is not None
+        return cls(
+            worker, given, changed, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared
+        )
 
     @property
     def real(self) -> bool:

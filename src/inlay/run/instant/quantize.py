@@ -146,10 +146,7 @@ def quantize(
         how: ByCosts | None = None
         if known is not None and quick:
             every = resolved.placement
-            changed = bool(sizes) or max_opset is not None
-            chosen, how = choose_by_costs(
-                one_shot, known.table, known.source, bound_db, every, deadline, given, changed
-            )
+            chosen, how = choose_by_costs(one_shot, known.table, known.source, bound_db, every, deadline)
             recipe = recipe_for(prepared, chosen.placement)
             resolved = resolve(recipe, prepared.graph, prepared.units, prepared.rules)
         else:
