@@ -19,6 +19,7 @@ from inlay.across import tune
 from inlay.across.labels import labelled
 from inlay.across.result import GIVEN, ONE, AcrossResult, Cell, regret
 from inlay.across.tune import tune_across
+from inlay.cli.render_across import verdict
 from inlay.data import Samples
 from inlay.errors import CompileFailed, JournalError, TargetError, UsageError
 from inlay.measure.client import Limit, Worker
@@ -167,6 +168,30 @@ def test_auto_takes_a_file_made_for_another_target_where_it_is_faster(
     assert (result.row, result.deployed) == ("near", "fast")
     assert result.model_path.read_bytes() == (tmp_path / "out" / "near" / "model.onnx").read_bytes()
     assert all(r.ratio.low > 1.0 for r in result.ratios)
+
+
+def test_a_target_is_told_of_a_better_file_that_was_made_for_another(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second runs Q/DQ nodes as fast as the first, but its own run finds nothing; the third runs float only."""
+    real = tune._one
+
+    def lame(session: Any, label: str, share_s: float) -> Any:
+        found, interrupted = real(session, label, share_s)
+        return ((session.given, "original") if label == "two" else found), interrupted
+
+    monkeypatch.setattr(tune, "_one", lame)
+    specs, out = {"one": null(1.0), "two": null(2.0), "float": null(3.0)}, tmp_path / "out"
+    result = across(save(small_model()), out, specs, Rig({"3.0": Picky}))
+    assert result.best == {"one": "one", "two": "one", "float": "float"}
+    assert {r.on: r.of for r in result.ratios} == result.best
+    assert next(r for r in result.ratios if r.on == "two").ratio.low > 1.05
+    files = {t["label"]: t["file"] for t in json.loads((out / "result.json").read_text())["targets"]}
+    assert Path(files["one"]) == Path(files["two"]) == out / "one" / "model.onnx"
+    said = "\n".join(str(line) for line in verdict(result))
+    assert f"two: {out / 'one' / 'model.onnx'} is " in said
+    assert "one: its own file is " in said
+    assert "float: nothing is measurably faster there" in said or "float: its own file is " in said
 
 
 def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel, tmp_path: Path) -> None:

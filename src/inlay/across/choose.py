@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from inlay.across.candidates import candidates
 from inlay.across.comparing import Comparison, busy_share
@@ -33,6 +33,7 @@ class Chosen:
         ratios: what the choice gains or costs.
         blocks: that these rest on.
         notes: for people.
+        best: the row of the best file for each target, where one file is for all.
     """
 
     row: str
@@ -43,6 +44,7 @@ class Chosen:
     ratios: tuple[Ratio, ...]
     blocks: int
     notes: tuple[str, ...] = ()
+    best: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
@@ -75,8 +77,9 @@ def choose_target(comparison: Comparison, delivered: Mapping[str, Artifact]) -> 
 
 
 def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Chosen:
-    """The file whose worst regret over all targets is smallest, and what each target's own file gains over it.
+    """The file whose worst regret over all targets is smallest, and what the best file for each target gains over it.
 
+    That is its own one, unless another is measurably faster there: a run may have had too little time for its target.
     Candidates are compared in few blocks, by the samples that the searches looked at. The figures come from other
     blocks, in fresh processes, and accuracy from samples that nothing has seen; a file that fails there gives way to
     the next.
@@ -95,14 +98,25 @@ def choose_file(comparison: Comparison, delivered: Mapping[str, Artifact]) -> Ch
         if ONE in served or not session.left_s:
             break
     best = min(served, key=lambda r: regret(table, r, served, labels), default=GIVEN)
-    ratios = tuple(
-        Ratio(label, best, label, readings.ratio((best, label), (label, label)))
-        for label in labels
-        if table[label, label].serves
-    )
+    kept = {GIVEN, best, *labels}  # of which there are files at the end
+    fastest = {label: r for label in labels if (r := _best_on(table, readings, label, kept)) is not None}
+    ratios = tuple(Ratio(r, best, label, readings.ratio((best, label), (r, label))) for label, r in fastest.items())
     file = {**own[labels[0]], ONE: rows[row]}[best]
     origin = {GIVEN: ORIGINAL, ONE: row}.get(best, "")
-    return Chosen(best, None, origin, file, table, ratios, readings.blocks, tuple(_busy(readings)))
+    return Chosen(best, None, origin, file, table, ratios, readings.blocks, tuple(_busy(readings)), fastest)
+
+
+def _best_on(table: Table, readings: Readings, label: str, rows: Collection[str]) -> str | None:
+    """The row of a target's own file, or of the fastest where that is measurably faster or the own one is not for use.
+
+    None where none of ``rows`` is.
+    """
+    cells = {row: cell for (row, on), cell in table.items() if on == label and row in rows and cell.serves}
+    serving = {row: ms for row, cell in cells.items() if (ms := cell.latency_ms) is not None}
+    for row in sorted(serving, key=lambda row: serving[row]):
+        if label not in serving or readings.ratio((label, label), (row, label)).shows_gain():
+            return row
+    return label if label in serving else None
 
 
 def _named(row: str, label: str) -> str:

@@ -119,6 +119,7 @@ class AcrossResult:
         wall_s: seconds of all sessions of the command.
         notes: for people.
         interrupted: the user ended it.
+        best: the row of the best file for each target, where one file was made for all of them.
     """
 
     folder: Path
@@ -137,11 +138,18 @@ class AcrossResult:
     wall_s: float
     notes: tuple[str, ...] = ()
     interrupted: bool = field(default=False)
+    best: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model_path(self) -> Path:
         """The delivered model."""
         return self.folder / "model.onnx"
+
+    def path_of(self, row: str) -> Path:
+        """The file of a row of the table."""
+        if row == GIVEN:
+            return Path(self.model[0])
+        return self.model_path if row == self.row else self.folder / (self.columns[row].folder or "") / "model.onnx"
 
     @property
     def rows(self) -> list[str]:
@@ -165,7 +173,7 @@ class AcrossResult:
 
     @property
     def advantage(self) -> float | None:
-        """Geometric mean of what each target's own file gains over the single one."""
+        """Geometric mean of what the best file for each target gains over the single one."""
         logs = [np.log(r.ratio.value) for r in self.ratios if r.over == self.row]
         return None if self.deployed or not logs else float(np.exp(np.mean(logs)))
 
@@ -199,6 +207,7 @@ class AcrossResult:
                     **({} if each.fingerprint is None else _fingerprint(each.fingerprint)),
                     "folder": each.folder,
                     "why": each.why,
+                    "file": None if name not in self.best else str(self.path_of(self.best[name])),
                 }
                 for name, each in self.columns.items()
             ],

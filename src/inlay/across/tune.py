@@ -198,6 +198,7 @@ def _result(
         wall_s=session.journal.spent_s + session.asked.lab.clock() - session.begun,
         notes=(*_notes(session, tuned), *chosen.notes),
         interrupted=tuned.interrupted,
+        best=chosen.best,
     )
 
 

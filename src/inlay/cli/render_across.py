@@ -69,6 +69,12 @@ def _compromise(result: AcrossResult) -> Iterator[str]:
     what = "the given model" if result.origin == ORIGINAL else result.origin
     yield f"Verdict: one file for all: {what}; at worst {worst:.2f} times as slow as the best file there."
     for each in result.ratios:
-        yield f"  {each.on}: its own file is {ratio(each.ratio)} as fast."
+        if each.of == result.row:
+            yield f"  {each.on}: nothing is measurably faster there."
+        elif each.of == each.on:
+            yield f"  {each.on}: its own file is {ratio(each.ratio)} as fast."
+        else:
+            path = result.path_of(each.of)
+            yield f"  {each.on}: {path} is {ratio(each.ratio)} as fast, and faster than what its own run found."
     if result.advantage is not None:
-        yield f"  Own files over the single one, geometric mean: {result.advantage:.2f}x."
+        yield f"  The best file for each over the single one, geometric mean: {result.advantage:.2f}x."
