@@ -4,9 +4,9 @@
 
 Each model is tuned for several targets in one command, whose comparison measures every file on every target in blocks
 that they share, in fresh processes. The single file is the one whose worst regret is smallest, among the given one,
-those that the runs delivered, and the fastest of each run's front. The best file for a target is its own, unless another
-delivered one is measurably faster there. SQNR of the table is against the given model on ONNX
-Runtime, on samples from other sources, in each target's own precision.
+those that the runs delivered, and the fastest of each run's front. The best file for a target is its own, unless
+another delivered one is measurably faster there. SQNR of the table is against the given model on ONNX Runtime, on
+samples from other sources, in each target's own precision.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ def text(table: Mapping[str, Any]) -> str:
         "The budget is for all targets of a model together. Columns say where a file runs; ratios are over the given "
         "model there, paired, with 95 % intervals; SQNR is on samples from other sources than those given, against the "
         f"given model on ONNX Runtime. A file serves where it keeps {table['bound_db']:.0f} dB on unseen samples of "
-        "the given ones. The single file is the one with the smallest worst regret, over which the last column has the best "
-        "file for each target: its own, or in brackets another that is measurably faster there. \\* seeded weights.",
+        "the given ones. The single file is the one with the smallest worst regret, over which the last column has the "
+        "best file for each target: its own, or in brackets another that is measurably faster there. \\* seeded "
+        "weights.",
         "",
         "| model | file | " + " | ".join(f"on {t}" for t in targets) + " | best over single |",
         "|---|---|" + "---|" * (len(targets) + 1),
