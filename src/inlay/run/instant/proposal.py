@@ -190,7 +190,7 @@ class Instant:
         self._model.update_from_profile(labels, kernels, ns)
         self._model.update_from_latency(labels, ns, _TIMED)
 
-    @property
+    @cached_property
     def _anchors(self) -> dict[str, np.ndarray]:
         units = anchor_units(self._prepared.graph, self._prepared.units)
         return {name: self._graph.labels(chosen) for name, chosen in units.items()}
