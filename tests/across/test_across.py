@@ -196,12 +196,18 @@ def test_a_target_is_told_of_a_better_file_that_was_made_for_another(
 
 def test_where_an_equal_share_is_too_short_the_fastest_gets_all(save: SaveModel, tmp_path: Path) -> None:
     specs = {"fast": null(1000.0), "near": null(1100.0)}  # inferences of about 0.1 s
-    with pytest.raises(UsageError, match="too short"):
+    with pytest.raises(UsageError, match=r"its share of --budget 40s is \d+ s, and it needs \d+: give \d+s or more"):
         across(save(small_model()), tmp_path / "both", specs, budget_s=SHORT_S)
     result = across(save(small_model()), tmp_path / "out", specs, others={}, budget_s=SHORT_S)
     assert result.columns["fast"].folder
     assert "too short" in result.columns["near"].why
     assert result.deployed == "fast"
+
+
+def test_what_a_slow_target_needs_beyond_its_share_it_gets_of_the_others(save: SaveModel, tmp_path: Path) -> None:
+    specs = {"slow": null(1000.0), "quick": null(1.0)}
+    result = across(save(small_model()), tmp_path / "out", specs, budget_s=SHORT_S)
+    assert {label for label, c in result.columns.items() if c.folder} == {"slow", "quick"}
 
 
 def test_the_budget_bounds_the_whole_command(save: SaveModel, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from inlay.across.comparing import Comparison
 from inlay.across.labels import folder_of
 from inlay.across.result import AcrossResult, Cell, Column
 from inlay.across.session import AcrossSession, open_across
-from inlay.errors import JournalError, ModelError, TargetError, UsageError
+from inlay.errors import InlayError, JournalError, ModelError, TargetError, TooShort, UsageError
 from inlay.measure.journal import Fact, spent_in
 from inlay.model.load import file_sha256
 from inlay.model.store import model_bytes
@@ -109,10 +110,10 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
         # where an equal share is too short for anything, the first one that can win gets all there is
         shares = [whole_s / len(left), *([whole_s] if screened and not files and len(left) > 1 else [])]
         try:
-            found, interrupted = _first_that_fits(session, label, shares)
+            found, interrupted = _first_that_fits(session, label, shares, whole_s)
         except (UsageError, ModelError, TargetError) as error:
             if not screened or (not files and label == left[-1]):
-                raise type(error)(f"{label}: {error}") from error
+                raise _of_target(label, error, session.asked.config.budget_s, shares[-1]) from error
             why[label] = str(error)
             continue
         files[label], origins[label] = found
@@ -123,12 +124,31 @@ def _tune_each(session: AcrossSession, screened: Mapping[str, float | str]) -> T
     return Tuned(files, origins, why, False)
 
 
-def _first_that_fits(session: AcrossSession, label: str, shares: Sequence[float]) -> tuple[tuple[Artifact, str], bool]:
-    """As :func:`_one`, with the first of the shares that is not too short for a run."""
+def _first_that_fits(
+    session: AcrossSession, label: str, shares: Sequence[float], most_s: float
+) -> tuple[tuple[Artifact, str], bool]:
+    """As :func:`_one`, with the first of the shares that is not too short for a run, or the least that is not."""
     for share_s in shares[:-1]:
         with contextlib.suppress(UsageError):
             return _one(session, label, share_s)
-    return _one(session, label, shares[-1])
+    try:
+        return _one(session, label, shares[-1])
+    except TooShort as error:
+        if not shares[-1] < error.least_s <= most_s:
+            raise
+        return _one(session, label, error.least_s)
+
+
+def _of_target(label: str, error: InlayError, budget_s: float | None, share_s: float) -> InlayError:
+    """The error of a target's run as that of the command: of its budget, a target gets a share."""
+    if not isinstance(error, TooShort) or budget_s is None or not error.least_s or share_s <= 0.0:
+        return type(error)(f"{label}: {error}")
+    needed_s = math.ceil(budget_s * error.least_s / share_s)
+    return TooShort(
+        f"{label}: its share of --budget {budget_s:.0f}s is {share_s:.0f} s, and it needs {error.least_s:.0f}: give "
+        f"{needed_s}s or more",
+        needed_s,
+    )
 
 
 def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Artifact, str], bool]:
