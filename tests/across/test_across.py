@@ -91,6 +91,17 @@ def across(
     )
 
 
+def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    """Have the run for a target deliver the given model."""
+    real = tune._one
+
+    def lame(session: Any, label: str, share_s: float) -> Any:
+        found, interrupted = real(session, label, share_s)
+        return ((session.given, "original") if label == target else found), interrupted
+
+    monkeypatch.setattr(tune, "_one", lame)
+
+
 def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = across(save(small_model()), out, {"one": null(1.0), "two": null(3.0)})
@@ -156,13 +167,7 @@ def test_auto_takes_a_file_made_for_another_target_where_it_is_faster(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run for the fastest target finds nothing, as where its time was too short."""
-    real = tune._one
-
-    def lame(session: Any, label: str, share_s: float) -> Any:
-        found, interrupted = real(session, label, share_s)
-        return ((session.given, "original") if label == "fast" else found), interrupted
-
-    monkeypatch.setattr(tune, "_one", lame)
+    finds_nothing(monkeypatch, "fast")
     specs = {"fast": null(1.0), "near": null(1.2)}
     result = across(save(small_model()), tmp_path / "out", specs, others={})
     assert (result.row, result.deployed) == ("near", "fast")
@@ -174,13 +179,7 @@ def test_a_target_is_told_of_a_better_file_that_was_made_for_another(
     save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second runs Q/DQ nodes as fast as the first, but its own run finds nothing; the third runs float only."""
-    real = tune._one
-
-    def lame(session: Any, label: str, share_s: float) -> Any:
-        found, interrupted = real(session, label, share_s)
-        return ((session.given, "original") if label == "two" else found), interrupted
-
-    monkeypatch.setattr(tune, "_one", lame)
+    finds_nothing(monkeypatch, "two")
     specs, out = {"one": null(1.0), "two": null(2.0), "float": null(3.0)}, tmp_path / "out"
     result = across(save(small_model()), out, specs, Rig({"3.0": Picky}))
     assert result.best == {"one": "one", "two": "one", "float": "float"}
