@@ -60,8 +60,9 @@ _INTERVAL_BLOCKS = 6
 _PROFILED, _PROFILE_NS = (1, 10), 200_000_000
 """Inferences of a profile, at least and at most, and nanoseconds that they should take together."""
 _AMPLE_S = 0.4 * INSTANT_S
-"""Seconds that are left where something in low precision is tried whatever the table says: a tiny voice detector gained
-1.2x, where the table expected a loss beyond :data:`~inlay.search.policy.CHALLENGE`."""
+"""Seconds that are left where something in low precision is tried whatever the table says, and something else where
+that gained nothing: a tiny voice detector gained 1.2x, where the table expected a loss beyond
+:data:`~inlay.search.policy.CHALLENGE`, and a text splitter as much by its second anchor."""
 _LATE_GAIN = 1.2
 """Over float, of a try that missed the bound, from which on a second one is worth more time than was planned: noise is
 probed for it, which takes as long as all that was done before where a processor is slow or an inference long."""
@@ -235,9 +236,9 @@ class _Race:
 
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:
         """What is worth a build besides what was built in low precision; None for nothing."""
-        choice = self._instant.choose()
-        if not choice.low and not low and self._timing:
-            choice = self._instant.challenge(anyway=self._deadline.left > _AMPLE_S)
+        choice, ample = self._instant.choose(), self._deadline.left > _AMPLE_S
+        if not choice.low and self._timing and (ample or not low):
+            choice = self._instant.challenge(anyway=ample)
         kept = [self._instant.expected(b.choice.labels) for b in low if b.kept]
         if kept and policy.QUICK_GAIN * choice.ns > min(kept):
             choice = self._instant.runner_up(min(kept)) if self._timing else self._instant.in_float()
