@@ -324,6 +324,18 @@ def test_what_is_slower_by_the_table_stays_float(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(("ample_s", "tries"), [(0.0, 2), (math.inf, 0)])
+def test_with_time_left_anchors_are_tried_whatever_the_table_says(
+    ample_s: float, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine(monkeypatch, 0.005)
+    monkeypatch.setattr("inlay.run.instant.by_costs._AMPLE_S", ample_s)
+    done, pairs = _quantize(tmp_path, _priced(1.0, 1.5))
+    assert done.by_costs is not None
+    assert (done.by_costs.tries, done.ports, pairs) == (tries, 0, 0)
+
+
+@pytest.mark.usefixtures("cache")
 def test_conversions_that_cost_more_than_they_gain_are_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,10 +237,10 @@ class _Race:
     def _proposal(self, low: Sequence[_Built]) -> Choice | None:
         """What is worth a build besides what was built in low precision; None for nothing."""
         choice, ample = self._instant.choose(), self._deadline.left > _AMPLE_S
+        kept = [self._instant.expected(b.choice.labels) for b in low if b.kept]
         if not choice.low and self._timing and (ample or not low):
             choice = self._instant.challenge(anyway=ample)
-        kept = [self._instant.expected(b.choice.labels) for b in low if b.kept]
-        if kept and policy.QUICK_GAIN * choice.ns > min(kept):
+        elif kept and policy.QUICK_GAIN * choice.ns > min(kept):
             choice = self._instant.runner_up(min(kept)) if self._timing else self._instant.in_float()
         known = any(b.choice.placement == choice.placement for b in low)
         return choice if choice.low and not known else None
