@@ -65,9 +65,8 @@ def _nodes(builders: int) -> Iterator[None]:
     device, (first, second) = resource_of(TARGET), sorted(here)[:2]
     cluster = None
     try:
-        os.sched_setaffinity(0, {second})  # which the node's processes inherit
         offered = {builder_of(device): float(builders)} if builders else {}
-        os.sched_setaffinity(0, {first})
+        os.sched_setaffinity(0, {first})  # which the node's processes inherit
         head = {"num_cpus": 0, "resources": {device: 1.0}, "object_store_memory": STORE_BYTES}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         os.sched_setaffinity(0, {second})

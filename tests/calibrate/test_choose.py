@@ -109,7 +109,8 @@ def test_never_worse_than_the_best_method_alone(workspace: MakeWorkspace) -> Non
     single, scores = choose_method(space.prepared, partial, space.full(), scorer)
     after = scorer(found.table(space.prepared, partial), space.full())
     assert set(scores) == set(METHODS)
-    assert found.method in METHODS  # another one may be better once weights are rounded
+    if found.method != single:  # another one may be better once weights are rounded: that depends on the processor
+        assert scorer(replace(found, method=single).table(space.prepared, partial), space.full()) < after
     assert after >= scores[single] + 1.0  # rounding the weights shifts means here
     assert found.report["bias_correction"] or found.report["rounded_weights"], "either makes up for it"
     assert found.report["before_db"] == pytest.approx(scores[single])

@@ -6,17 +6,20 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 import inlay
-from inlay.errors import UsageError
-from inlay.farm import announce, builders
+from inlay.errors import NoDevice, UsageError
+from inlay.farm import announce, builders, policy
 from inlay.farm.builders import Crowd
 from inlay.farm.lab import builder_of, resource_of
 from inlay.farm.remote import RemoteWorker, Tell
-from inlay.targets.base import TargetSpec
+from inlay.targets.base import Artifact, TargetSpec
 from inlay.testing import random_feed, small_model
 from tests.support.fixtures import SaveModel
 from tests.support.ray_cluster import Cluster
@@ -82,6 +85,32 @@ def test_builders_that_fail_are_done_without(save: SaveModel, tmp_path: Path, mo
     assert helpless[:2] == plain[:2]
     assert len(failing.actors) > 2, "no builder was tried again"
     assert not failing.held
+
+
+def test_who_waits_for_a_builder_does_not_keep_a_run_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "END_LIMIT_S", 0.1)
+    crowd = Crowd([lambda: create_autospec(RemoteWorker, instance=True)], lambda line: None)
+    crowd._idle.get()  # as the end of a run takes it, before whoever waits for it
+    waits = crowd.build(Artifact(tmp_path / "a", "a"), [])
+    while not waits.running():
+        sleep(0.01)
+    ended = Thread(target=crowd.close, args=(lambda: None,), daemon=True)
+    ended.start()
+    ended.join(timeout=10.0)
+    assert not ended.is_alive()
+    assert isinstance(waits.exception(), NoDevice)
+
+
+def test_what_fails_to_start_in_any_way_is_done_without(tmp_path: Path) -> None:
+    def breaks() -> RemoteWorker:
+        raise OSError("the disk is full")
+
+    crowd = Crowd([breaks], lambda line: None)
+    with pytest.raises(NoDevice, match="there is no builder"):
+        crowd.build(Artifact(tmp_path / "a", "a"), []).result(timeout=60.0)
+    crowd.close(lambda: None)
 
 
 def test_a_builder_is_announced_for_what_the_device_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ class Crowd:
 
     Attributes:
         workers: that started.
+        started: done when each has, or cannot.
     """
 
     def __init__(self, starts: Sequence[Callable[[], RemoteWorker]], tell: Tell) -> None:
@@ -55,20 +56,23 @@ class Crowd:
             for _ in range(len(self.workers)):
                 self._idle.get(timeout=max(0.0, until - time.monotonic()))
         release()
+        self._idle.put(None)  # whoever waits for a builder: there will be none
         self._threads.shutdown()
         for worker in self.workers:
             worker.close()
 
     def _start(self, start: Callable[[], RemoteWorker]) -> None:
         worker = None
-        with contextlib.suppress(InlayError):  # it went to another run, or its node is gone
-            worker = start()
-        with self._lock:
-            self._pending -= 1
-            self.workers += [worker] if worker else []
-            last = not self._pending
-        if worker or (last and not self.workers):
-            self._idle.put(worker)
+        try:
+            with contextlib.suppress(InlayError):  # it went to another run, or its node is gone
+                worker = start()
+        finally:
+            with self._lock:
+                self._pending -= 1
+                self.workers += [worker] if worker else []
+                last = not self._pending
+            if worker or (last and not self.workers):
+                self._idle.put(worker)
         if last and self.workers:
             self._tell(f"{len(self.workers)} builders of the cluster build ahead of the device")
 
@@ -76,7 +80,7 @@ class Crowd:
         worker = self._idle.get()
         try:
             if worker is None:
-                raise NoDevice("no builder started")
+                raise NoDevice("there is no builder")
             graph = worker.load(artifact, identify=True)
             try:
                 return Built(graph, worker.run(artifact, feeds))
