@@ -17,7 +17,9 @@ from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import equalize
 from inlay.prepare.equalize import Scales, equalized, find_scales
+from inlay.prepare.form_noise import Form, FormNoise
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant.accuracy import Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
@@ -140,18 +142,37 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     plain = prepare(load(tmp_path / "m.onnx"), ORT, samples[0], tmp_path)
     monkeypatch.setattr(equalize, "_gains", lambda *_: True)
-    both, even = find_scales(plain, ORT, samples), equalize.equalized
+    both, even = find_scales(plain, ORT, samples), equalize._evened
     assert {*both.scales} == {"norm_out", "paid_norm_out"}
 
-    def late(prepared: PreparedModel, scales: Scales, *arguments: Any) -> PreparedModel:
+    def late(prepared: PreparedModel, scales: Scales, *arguments: Any) -> tuple[PreparedModel, Outputs]:
         if len(scales) > 1:
             monkeypatch.setattr(Deadline, "left", 0.0)
         return even(prepared, scales, *arguments)
 
-    monkeypatch.setattr(equalize, "equalized", late)
+    monkeypatch.setattr(equalize, "_evened", late)
     found = find_scales(plain, ORT, samples, Deadline(1e9, lambda: 0.0))
     assert found.scales == {"norm_out": both.scales["norm_out"]}
     assert not found.in_time
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(100.0, 3), (8.0, 2), (6.0, 1), (3.0, 0)])
+def test_the_first_forms_tell_where_there_is_no_time_for_all(
+    seconds: float, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One judgement takes a second here: there is time for three forms, two, one, or none."""
+    now, told, db = 0.0, list[int](), FormNoise.db
+
+    def slow(noise: FormNoise, changed: PreparedModel, scales: Scales, forms: Sequence[Form]) -> np.ndarray:
+        nonlocal now
+        now += len(forms)
+        told.append(len(forms) if scales else 0)
+        return db(noise, changed, scales, forms)
+
+    monkeypatch.setattr(FormNoise, "db", slow)
+    found = find_scales(prepared_model(dense(), tmp_path), ORT, feeds(), Deadline(seconds, lambda: now))
+    assert max(told) == asked
+    assert bool(found.scales) == found.in_time == bool(asked)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def choose_calibration(
     deadline: Deadline = NEVER,
     stress_score: Score | None = None,
     products: Placement = _NONE,
+    inference_s: float = 0.0,
 ) -> CalibrationChoice:
     """Choose a method of calibration for every domain of values, how weights are rounded, and corrected biases.
 
@@ -75,6 +76,7 @@ def choose_calibration(
         stress_score: as ``score``, on variations of its samples, where ``observed`` knows how far variations reach:
             then ranges that these overrun are widened where that pays, see :func:`_widened`.
         products: the part of ``placement`` in which operators with weights read low precision, and nothing else does.
+        inference_s: seconds that the numeric reference takes for a sample.
     """
     clock = clock or StepClock.for_model(prepared)
     started, whole = deadline.clock(), placement
@@ -87,7 +89,7 @@ def choose_calibration(
     single = CalibrationChoice(method, scores=scores)
     if not scores or not feeds:
         return single
-    time = _Time(deadline, (deadline.clock() - started) / (len(scores) + (placement != whole)))
+    time = _Time(deadline, (deadline.clock() - started) / (len(scores) + (placement != whole)), inference_s)
     if not time.rounds:
         return replace(single, cut=_ONE_FOR_ALL)
     thorough, scoring, selecting = time.is_thorough, time.scoring, time.selecting
@@ -141,6 +143,7 @@ class _Time:
     Args:
         deadline: when all of it must be over.
         scoring_s: seconds that scoring a table took so far.
+        inference_s: seconds that the numeric reference takes for a sample.
 
     Attributes:
         rounds: weights can be rounded.
@@ -149,8 +152,8 @@ class _Time:
         selecting: when choosing must end, so that its outcome is still made.
     """
 
-    def __init__(self, deadline: Deadline, scoring_s: float) -> None:
-        self.rounds = deadline.fits(policy.ROUNDING_IN_TIME * scoring_s)
+    def __init__(self, deadline: Deadline, scoring_s: float, inference_s: float) -> None:
+        self.rounds = deadline.fits(policy.ROUNDING_IN_TIME * scoring_s + policy.ROUNDING_INFERENCES * inference_s)
         self.is_thorough = deadline.fits(policy.SCORINGS_IN_TIME * scoring_s)
         final = policy.FINAL_SCORINGS if self.is_thorough else policy.FINAL_SCORINGS_OF_ROUNDING
         self.scoring = self.selecting = deadline.earlier(final * scoring_s)

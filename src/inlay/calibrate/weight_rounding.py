@@ -35,7 +35,7 @@ class Found:
     """What was found.
 
     Attributes:
-        rounding: of the types for which there was time; each of them is whole.
+        rounding: of the weights for which there was time, in the usual type; of other types, each of them whole.
         in_time: these are all.
     """
 
@@ -90,8 +90,9 @@ def round_weights(
         steps, left_out = outcome.result()
         found.update(steps)
         late |= left_out
-    whole = {job: found[job] for job in jobs if job in found and job[1] not in late}
-    return Found(Rounding(whole) if whole else NEAREST, not late)
+    usual = prepared.rules.weight  # of which any weight gains; other types are compared with it as they are
+    kept = {job: found[job] for job in jobs if job in found and (job[1] is usual or job[1] not in late)}
+    return Found(Rounding(kept) if kept else NEAREST, not late)
 
 
 @dataclass(frozen=True, eq=False)

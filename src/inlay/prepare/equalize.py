@@ -26,22 +26,18 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import Late, TargetError
 from inlay.model.graph import Graph
 from inlay.model.guard import limited
-from inlay.model.hands import Stored, each
+from inlay.model.hands import each
 from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
-from inlay.model.reference import outputs_of
 from inlay.prepare.channel_scales import Channels, best_scales
+from inlay.prepare.form_noise import FormNoise, is_dynamic, worst_db
 from inlay.prepare.model import PreparedModel, index
 from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
-from inlay.quant.accuracy import Outputs, sqnr_db
-from inlay.quant.emit import Emitter
-from inlay.quant.observers import Range
+from inlay.quant.accuracy import Outputs
 from inlay.quant.positions import find_positions
-from inlay.quant.qparams import QParamsTable
 from inlay.space.recipe import Recipe
 from inlay.targets.base import Capabilities
-from inlay.types import Placement, Port, QType
 
 _FOLDED_GAIN = 0.9  # error in the products over that without, from which on it is done where it costs nothing,
 _WRITTEN_GAIN = 0.7  # ... and where it costs a Mul (1.5 dB)
@@ -50,9 +46,9 @@ _SAMPLES = 4  # to choose on; half as many others judge
 _SEARCHING_SHARE = 0.6  # of the time, for looking for scales; the rest is for judging them
 _LOST_SHARE = 0.5  # of what static products gain, that the whole in low precision may lose: the search may leave it
 _PAID_GAIN_DB = 1.5  # ... where it costs Mul nodes: 21 of them take 3 % of a BERT with dynamic products, and gain 4
+_CHANGING = 3  # making a model with scales, and having its Mul nodes in low precision, in judgements of one form
 _EXACT_DB = 60.0  # what the float model must keep; float rounding leaves over 100
 
-_NO_RANGES: Mapping[str, Range] = {}
 Scales = Mapping[str, tuple[float, ...]]
 """By value, what each of its channels is divided by."""
 
@@ -96,9 +92,10 @@ def find_scales(
         nodes: that it is prepared for,
         recipe: and its recipe.
     """
-    sought = _is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
+    sought = is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
     inputs = product_inputs(prepared.graph) if sought else []
-    if not matter(prepared.graph, inputs) or not feeds or not prepared.graph.float_outputs:
+    judged = [v for v in prepared.graph.float_outputs if prepared.graph.producer(v) is not None]
+    if not matter(prepared.graph, inputs) or not feeds or not judged:
         return Evened()
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
@@ -106,22 +103,28 @@ def find_scales(
         with limited(lambda: deadline.left):
             base, store, graph = prepared.emitter.base, prepared.store, prepared.graph
             positions = find_positions(base, store, graph, feeds, mask)
-            session = PiecewiseSession(base, store, [i.value for i in inputs])
+            session = PiecewiseSession(base, store, [*dict.fromkeys([*(i.value for i in inputs), *judged])])
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
-            for feed in chosen_on:
+            outputs: list[Outputs] = []
+            for number, feed in enumerate([*chosen_on, *(judged_on if len(feeds) > _SAMPLES else ())]):
                 values = session.run(feed)
-                for one in inputs:
+                outputs.append({v: values[v] for v in judged})
+                for one in inputs if number < len(chosen_on) else ():
                     arrays[one.value].append(positions.only(feed, one.value, values[one.value]))
+            exact = (outputs[_SAMPLES:] or outputs)[: len(judged_on)]
             calls = (_channels(graph, one, arrays[one.value]) for one in inputs if searching.left)
             best = zip(inputs, each(best_scales, calls), strict=False)  # of the last ones there may be no time for any
             scales = {one.value: scale for one, found in best if (scale := found.result()) is not None}
             if not scales:
                 return Evened(in_time=bool(searching.left))
+            noise = FormNoise(prepared, inputs, arrays, judged_on, exact, Padding.of(judged_on, exact, mask))
 
-            def evened(used: Scales) -> PreparedModel:
-                return equalized(prepared, used, target, feeds[0], nodes, recipe)
+            def evened(used: Scales) -> tuple[PreparedModel, float]:
+                changed, shown = _evened(prepared, used, target, feeds[0], nodes, recipe)
+                padding = Padding.of(feeds[:1], outputs[:1], mask)
+                return changed, worst_db(padding.without_each(outputs[:1]), padding.without_each([shown]))
 
-            return _that_help(prepared, scales, evened, inputs, arrays, judged_on, mask)
+            return _that_help(noise, scales, evened, deadline)
     except TargetError:
         return Evened(in_time=bool(deadline.left))
 
@@ -135,8 +138,18 @@ def equalized(
     recipe: Recipe | None = None,
 ) -> PreparedModel:
     """``prepared`` with ``scales`` in its model; the other arguments are those that it was prepared with."""
-    if not scales:
-        return prepared
+    return _evened(prepared, scales, target, feed, nodes, recipe)[0] if scales else prepared
+
+
+def _evened(
+    prepared: PreparedModel,
+    scales: Scales,
+    target: Capabilities,
+    feed: Feed,
+    nodes: Sequence[str],
+    recipe: Recipe | None,
+) -> tuple[PreparedModel, Outputs]:
+    """The same, and the outputs of its float model for ``feed``."""
     known = {i.value: i for i in product_inputs(prepared.graph)}
     model = cloned(prepared.normalized.model)
     by_name = {str(n.name): n for n in model.graph}
@@ -145,7 +158,8 @@ def equalized(
             _apply(model.graph, by_name, known[value], np.array(numbers, np.float32))
     normalized = replace(prepared.normalized, model=model)
     seen = run_visibly(model, prepared.store, feed)  # weights that stay are stored already
-    return index(prepared.file, normalized, prepared.extraction, target, feed, seen, nodes, recipe)
+    changed = index(prepared.file, normalized, prepared.extraction, target, feed, seen, nodes, recipe)
+    return changed, seen.outputs
 
 
 def _channels(graph: Graph, given: ProductInput, arrays: Sequence[np.ndarray]) -> tuple[Channels | None, float]:
@@ -155,77 +169,52 @@ def _channels(graph: Graph, given: ProductInput, arrays: Sequence[np.ndarray]) -
 
 
 def _that_help(
-    prepared: PreparedModel,
+    noise: FormNoise,
     scales: Scales,
-    evened: Callable[[Scales], PreparedModel],
-    inputs: Sequence[ProductInput],
-    arrays: Mapping[str, Sequence[np.ndarray]],
-    feeds: Sequence[Feed],
-    mask: str,
+    evened: Callable[[Scales], tuple[PreparedModel, float]],
+    deadline: Deadline,
 ) -> Evened:
     """Those of ``scales`` with which the products, quantized, disturb the outputs less, and in float not at all.
 
     These are all of them, or those that cost nothing where the others gain little more. What products gain in one form,
     dynamic or static, they may not lose in the other: which one a model ends with, the search decides. Where Mul nodes
-    are in low precision too, they may lose half as much, since the search may leave these in float. What there is time
-    to judge stands.
+    are in low precision too, they may lose half as much, since the search may leave these in float. Where there is no
+    time for all forms, the first ones tell. What there is time to judge stands.
 
     Args:
-        prepared: the model.
-        scales: of its activations.
-        evened: the model with some of these.
-        inputs: its activations that scales were looked for.
-        arrays: samples of these.
-        feeds: other samples, which judge.
-        mask: as of :func:`find_scales`.
+        noise: of the products.
+        scales: of their activations.
+        evened: the model with some of these, and the SQNR in dB of its float outputs.
+        deadline: when it must be known.
     """
-    whole = outputs_of(_emitted(prepared, Placement()), feeds)
-    padding = Padding.of(feeds, whole, mask)
+    free = {i.value: scales[i.value] for i in noise.inputs if i.normalization and i.value in scales}
+    attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
+    begun, forms = deadline.clock(), noise.forms
+    first = noise.db(noise.prepared, {}, forms[:1])[:1]
+    each_s = deadline.clock() - begun
 
-    def db(model: Stored) -> float:  # not by helpers: two samples take less than the way of a large model there
-        got = padding.without_each(outputs_of(model, feeds))
-        return _worst_db(prepared.graph.float_outputs, padding.without_each(whole), got)
+    def fits(count: int) -> bool:
+        return deadline.fits((count - 1 + len(attempts) * (count + _CHANGING)) * each_s)
 
-    def of_forms(changed: PreparedModel, used: Scales) -> np.ndarray:
-        """In dB: static, the same with the weights in float, since rounding may leave those little noise, dynamic.
-
-        The last one is static with the Mul nodes in low precision, as where all is: their factors, of which the least
-        are rounded to nothing, may cost more than evened channels gain.
-        """
-        ranges = {}
-        for one in inputs:
-            divisors = np.array(used.get(one.value, (1.0,)), np.float32)
-            ranges.update(dict.fromkeys(one.read_by(changed.graph), _range([a / divisors for a in arrays[one.value]])))
-        rules = prepared.rules
-        forms = [(rules.activation, rules.weight), (rules.activation, None)]
-        forms += [(QType.DYNAMIC, rules.weight)] if _is_dynamic(prepared) else []
-        placements = [_products(inputs, *form) for form in forms]
-        selectable = {unit.name for unit in changed.selectable}
-        low = [one for one in inputs if one.multiplier in selectable]
-        for one in low:
-            factors = np.array([0.0, *(1.0 / np.array(used[one.value]))], np.float32)
-            given, constant = (changed.graph.value_of(port) for port in one.multiplied)
-            ranges.update({given: _range(arrays[one.value]), constant: _range([factors])})
-        ports = [(port, rules.activation) for one in low for port in one.multiplied]
-        placements += [Placement([*placements[0], *ports])] if low else []
-        found = [db(_emitted(changed, placement, ranges)) for placement in placements]
-        return np.array(found if low else [*found, found[0]])
-
+    affordable = [count for count in range(1, len(forms) + 1) if fits(count)]
     best = Evened()
-    found_db = of_forms(prepared, {})
-    free = {i.value: scales[i.value] for i in inputs if i.normalization and i.value in scales}
-    for tried in (free, scales) if len(free) < len(scales) else (scales,):
-        if not tried:
-            continue
+    if not affordable:
+        return replace(best, in_time=False)
+    forms = forms[: affordable[-1]]
+    others = noise.db(noise.prepared, {}, forms[1:])[:-1] if forms[1:] else np.zeros(0)
+    found_db = np.array([*first, *others, *first])
+    for tried in attempts:
         try:
-            changed = evened(tried)
-            after_db = of_forms(changed, tried)
+            changed, exact_db = evened(tried)
+            if exact_db < _EXACT_DB:
+                continue
+            after_db = noise.db(changed, tried, forms)
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
-            if _gains(after_db - found_db, least_db) and db(_emitted(changed, Placement())) >= _EXACT_DB:
+            if _gains(after_db - found_db, least_db):
                 best, found_db = Evened(dict(tried), model=changed), after_db
         except Late:
             return replace(best, in_time=False)
-    return best
+    return best if best.scales else replace(best, in_time=len(forms) == len(noise.forms))
 
 
 def _gains(gains_db: np.ndarray, least_db: float) -> bool:
@@ -233,40 +222,6 @@ def _gains(gains_db: np.ndarray, least_db: float) -> bool:
     most_db = np.full(gains_db.shape, _OUTPUT_GAIN_DB)
     most_db[-1] = max(_OUTPUT_GAIN_DB, _LOST_SHARE * gains_db[0])
     return bool(gains_db.max() >= least_db and (gains_db >= -most_db).all())
-
-
-def _range(arrays: Sequence[np.ndarray]) -> Range:
-    """Of all elements."""
-    known = [a for a in arrays if a.size]
-    return Range(min(float(a.min()) for a in known), max(float(a.max()) for a in known))
-
-
-def _is_dynamic(prepared: PreparedModel) -> bool:
-    return any(form.activation is QType.DYNAMIC for form in prepared.rules.forms)
-
-
-def _products(inputs: Sequence[ProductInput], form: QType, weight: QType | None = None) -> Placement:
-    """All products, with their activations and weights in these types."""
-    names = [name for i in inputs for name in i.products]
-    weights = [] if weight is None else [(Port(name, 1), weight) for name in names]
-    return Placement([*((Port(name, 0), form) for name in names), *weights])
-
-
-def _emitted(prepared: PreparedModel, placement: Placement, ranges: Mapping[str, Range] = _NO_RANGES) -> Stored:
-    """The model with ``placement``."""
-    table = QParamsTable(prepared.graph, prepared.rules, ranges)
-    emitter = Emitter(prepared.normalized.model, prepared.graph, prepared.store, base=prepared.emitter.base)
-    return Stored(emitter.emit(placement, table), prepared.store)
-
-
-def _worst_db(names: Sequence[str], want: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    """SQNR of the worst one of some outputs over all samples."""
-    found = []
-    for name in names:
-        pairs = [(a[name].astype(np.float64), b[name]) for a, b in zip(want, got, strict=True)]
-        noise = sum(float(np.square(a - b).sum()) for a, b in pairs)
-        found.append(sqnr_db(sum(float(np.square(a).sum()) for a, _ in pairs), noise))
-    return min(found, default=-np.inf)
 
 
 def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: ProductInput, scales: np.ndarray) -> None:

@@ -68,14 +68,16 @@ class Calibration:
         known = self.journal.fact(CALIBRATION_SAMPLES)
         if known is not None:  # a resumed run takes the same ones
             observing = NEVER
+        begun = observing.clock()
         observed = observe(prepared, self.parts.calibration, placements, known, observing, self.stress)
+        sample_s = (observing.clock() - begun) / (observed.samples + len(self.stress.variations))
         self.journal.record_fact(CALIBRATION_SAMPLES, observed.samples)
         anchors = dict(anchor_placements(prepared.graph, prepared.units, prepared.rules))
         count = min(policy.SCORING_SAMPLES, len(self.parts.selection))
         some = Judge(judge.reference[:count], self.parts.selection.part(range(count)), self.config.bound)
         target = OnTarget(prepared, self.worker, feeds[:count])
         fixed = imported.qparams if self.config.keep_qparams else {}
-        choice = self._choice(prepared, observed, anchors, some, target, fixed)
+        choice = self._choice(prepared, observed, anchors, some, target, fixed, sample_s)
         digest = choice.digest(observed, str(sorted(map(str, fixed.items()))))
         table = choice.table(prepared, observed, fixed)
         origin = CalibrationRecord(digest, self.worker.fingerprint.digest, self.config.target, table.as_json())
@@ -91,6 +93,7 @@ class Calibration:
         judge: Judge,
         target: OnTarget,
         fixed: FixedQParams,
+        sample_s: float,
     ) -> CalibrationChoice:
         """How qparams are made: chosen once in a run, however often that is continued."""
         known = self.journal.fact(CHOICE)
@@ -116,6 +119,7 @@ class Calibration:
             deadline=self.deadline,
             stress_score=TableScorer(self.test.judge, varied.outputs) if widening else None,
             products=anchors.get(CONV_MATMUL, Placement()),
+            inference_s=sample_s,
         )
         if self.worker.deterministic and len(placement) and not fixed and not limited:
 

@@ -149,7 +149,9 @@ def choose_by_costs(
     """
     prepared, samples = one_shot.prepared, one_shot.samples
     bound_db = bound_db if one_shot.real else None
+    begun = deadline.clock()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
+    sample_s = (deadline.clock() - begun) / observed.samples
     numbers = halves(len(samples))[0][: min(_JUDGED, len(one_shot.reference))]
     few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), confidence=None)
     calibrating_s = _CALIBRATING * deadline.left
@@ -164,6 +166,7 @@ def choose_by_costs(
             _SELECTION_S,
             methods=_METHODS,
             deadline=deadline.within(calibrating_s),
+            inference_s=sample_s,
         )
     table, digest = calibration.table(prepared, observed), calibration.digest(observed)
     writer = CandidateWriter(prepared, table, digest, one_shot.worker.fingerprint.digest)
