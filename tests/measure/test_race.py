@@ -80,3 +80,12 @@ def test_a_race_ends_when_its_time_is_spent(
     ns = {"base": 1e6, "best": 1e6, "new": 1e6 / 1.01}
     meter, files = noisy_meter(ns, 3, tmp_path, protocol, clock=lambda: float(next(ticks)))  # each look takes a second
     assert meter.race("race", files["base"], files["best"], files["new"]).blocks == blocks
+
+
+def test_a_brief_race_has_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "speedup", lambda base, new, level: Interval(1.01, 1.005, 1.03))
+    protocol = Protocol(worth=0.0, discards=0.0, least_gain=10.0)
+    meter, files = noisy_meter({"base": 1e6, "best": 1e6, "new": 1e6 / 1.01}, 3, tmp_path, protocol)
+    artifacts = files["base"], files["best"], files["new"]
+    assert meter.race("race", *artifacts, brief=True).blocks == 7
+    assert meter.race("race", *artifacts).blocks == 28, "the control"

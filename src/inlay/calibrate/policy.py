@@ -18,8 +18,8 @@ ROUNDING_IN_TIME = 6
 type of weights is judged on a few. The products of a seeded ViT gained
 3.9 dB by it in 75 s, where another method for all ranges had left them at 22.0 dB."""
 ROUNDING_INFERENCES = 12
-"""Inferences of the numeric reference that must fit besides: four make the moments, and two models are judged on four.
-On a model of 355 MB they take 0.5 s each, where scoring takes 0.7 s for a table: what was begun then was for nothing."""
+"""Inferences of the numeric reference that must fit besides: four make the moments, two models are judged on four.
+On a model of 355 MB each takes 0.5 s, where scoring takes 0.7 s for a table: what was begun then was for nothing."""
 METHODS_AGAIN = 3
 """Methods for all ranges, the best ones, that are scored again once weights are rounded."""
 FINAL_SCORINGS_OF_ROUNDING = 2

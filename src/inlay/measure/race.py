@@ -123,8 +123,17 @@ class Meter:
                 self.waited_s += pause
         return kept
 
-    def race(self, kind: str, baseline: Artifact, incumbent: Artifact, candidate: Artifact) -> Race:
+    def race(
+        self, kind: str, baseline: Artifact, incumbent: Artifact, candidate: Artifact, brief: bool = False
+    ) -> Race:
         """Measure until it is clear whether ``candidate`` beats ``incumbent``, or ``most_blocks`` are spent.
+
+        Args:
+            kind: of race, for the journal.
+            baseline: the model as it was given.
+            incumbent: the fastest one so far.
+            candidate: the one in question.
+            brief: a first look is enough, since nothing is decided by it.
 
         Raises:
             TargetError: a model failed.
@@ -139,7 +148,7 @@ class Meter:
             over_base = self._interval(base, new, policy.REPORTED_LEVEL)
             spent = self._clock() - begun  # the next look would take as long again
             late = spent > min(self.protocol.race_s - spent, self._left_s())
-            if self._worker.deterministic or late or self._decided(versus, len(ns)):
+            if self._worker.deterministic or brief or late or self._decided(versus, len(ns)):
                 return Race(float(np.median(new)), over_base, versus, len(ns))
             blocks = min(2 * len(ns), self.protocol.most_blocks)
 

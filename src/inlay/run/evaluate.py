@@ -258,14 +258,15 @@ class Evaluator:
             return Trial(proposal, Failed("worker", str(error)))
 
     def _race(self, proposal: Proposal, artifact: Artifact, accuracy: Accuracy) -> Trial:
+        brief = not accuracy.feasible  # it is timed to be known, and replaces nothing
         try:
-            race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact)
+            race = self._meter.race("race", self._baseline_file, self._incumbent_file, artifact, brief)
         except TargetError as error:
             at_fault = self._incumbent_file.digest
             if error.culprit != at_fault or at_fault in (self._baseline_file.digest, artifact.digest):
                 raise
             self.incumbent, self._incumbent_file = self.judged[0], self._baseline_file
-            race = self._meter.race("race", self._baseline_file, self._baseline_file, artifact)
+            race = self._meter.race("race", self._baseline_file, self._baseline_file, artifact, brief)
         self.tally.measurements += 1
         outcome: Outcome = Measured(Latency(race.ns, race.speedup, race.blocks), accuracy)
         accepted = accuracy.feasible and race.versus.shows_gain()
