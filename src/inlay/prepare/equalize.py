@@ -76,6 +76,7 @@ def find_scales(
     mask: str = AUTO_MASK,
     nodes: Sequence[str] = (),
     recipe: Recipe | None = None,
+    soon: Deadline = NEVER,
 ) -> Evened:
     """The scales that lower the error at the model's outputs; none where nothing does, or the model does not run.
 
@@ -91,6 +92,7 @@ def find_scales(
         mask: the input that says which positions are padding and do not count, as of ``Samples``.
         nodes: that it is prepared for,
         recipe: and its recipe.
+        soon: when they should be known: what is judged is cut down to that, as far as anything is left of it.
     """
     sought = is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
     inputs = product_inputs(prepared.graph) if sought else []
@@ -124,7 +126,7 @@ def find_scales(
                 padding = Padding.of(feeds[:1], outputs[:1], mask)
                 return changed, worst_db(padding.without_each(outputs[:1]), padding.without_each([shown]))
 
-            return _that_help(noise, scales, evened, deadline)
+            return _that_help(noise, scales, evened, deadline, soon)
     except TargetError:
         return Evened(in_time=bool(deadline.left))
 
@@ -173,6 +175,7 @@ def _that_help(
     scales: Scales,
     evened: Callable[[Scales], tuple[PreparedModel, float]],
     deadline: Deadline,
+    soon: Deadline,
 ) -> Evened:
     """Those of ``scales`` with which the products, quantized, disturb the outputs less, and in float not at all.
 
@@ -185,7 +188,8 @@ def _that_help(
         noise: of the products.
         scales: of their activations.
         evened: the model with some of these, and the SQNR in dB of its float outputs.
-        deadline: when it must be known.
+        deadline: when it must be known,
+        soon: and when it should.
     """
     free = {i.value: scales[i.value] for i in noise.inputs if i.normalization and i.value in scales}
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
@@ -193,14 +197,14 @@ def _that_help(
     first = noise.db(noise.prepared, {}, forms[:1])[:1]
     each_s = deadline.clock() - begun
 
-    def fits(count: int) -> bool:
-        return deadline.fits((count - 1 + len(attempts) * (count + _CHANGING)) * each_s)
+    def affordable(until: Deadline) -> int:
+        takes_s = [(n - 1 + len(attempts) * (n + _CHANGING)) * each_s for n in range(1, len(forms) + 1)]
+        return sum(until.fits(seconds) for seconds in takes_s)
 
-    affordable = [count for count in range(1, len(forms) + 1) if fits(count)]
-    best = Evened()
-    if not affordable:
+    best, most = Evened(), affordable(deadline)
+    if not most:
         return replace(best, in_time=False)
-    forms = forms[: affordable[-1]]
+    forms = forms[: max(1, min(most, affordable(soon)))]
     others = noise.db(noise.prepared, {}, forms[1:])[:-1] if forms[1:] else np.zeros(0)
     found_db = np.array([*first, *others, *first])
     for tried in attempts:

@@ -249,11 +249,13 @@ class _Race:
         return choice if choice.low and not known else None
 
     def _may_try_again(self, in_float: _Built, low: _Built) -> bool:
-        """Whether there is time for another try; for one that gains much over float there is more."""
+        """Whether there is time for another try; where this one misses the bound and gains much over float, more."""
+        if low.kept:
+            return self._deadline.fits(self._race_s(in_float, 4))
         if self._deadline.left > 0.0:
             return True
         times = [self._glance(b.artifact) for b in (in_float, low)]
-        return not low.kept and not low.failed and times[0] > _LATE_GAIN * times[1]
+        return not low.failed and times[0] > _LATE_GAIN * times[1]
 
     def _build(self, choice: Choice) -> _Built:
         """Build a model and judge it.
@@ -334,11 +336,9 @@ class _Race:
         if not self._timing:
             return [], []
         artifacts, feed = [self._one_shot.given, *(b.artifact for b in built)], self._one_shot.feeds[0]
-        each_ns = 2 * max(_SLOT_NS, self._glance(built[0].artifact))  # a reading and what warms it up
-        least_s = float(np.clip(1e-9 * _INTERVAL_BLOCKS * len(artifacts) * each_ns, *_RACE_S))
         try:
             self._worker.load(self._one_shot.given)  # outside of the time for readings
-            until = max(self._deadline.at, self._deadline.clock() + least_s)
+            until = max(self._deadline.at, self._deadline.clock() + self._race_s(built[0], len(artifacts)))
             timing = self._worker.time(
                 artifacts, feed, _BLOCKS, _SLOT_NS, self._one_shot.seed, lambda: replace(self._deadline, at=until).left
             )
@@ -352,3 +352,8 @@ class _Race:
             ]
 
         return over(0), over(1)
+
+    def _race_s(self, slowest: _Built, models: int) -> float:
+        """Seconds that a comparison of so many models has at least."""
+        each_ns = 2 * max(_SLOT_NS, self._glance(slowest.artifact))  # a reading and what warms it up
+        return float(np.clip(1e-9 * _INTERVAL_BLOCKS * models * each_ns, *_RACE_S))

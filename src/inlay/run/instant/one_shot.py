@@ -32,6 +32,8 @@ from inlay.types import Placement
 PREPARING_S = 15.0
 """Seconds by which outliers must be evened out where the answer must be quick. It takes 3 on a BERT of 45 MB, which are
 left out of no plan: 7 dB depend on them, and must not depend on what else the machine does."""
+_EVENING = 0.35
+"""Share of the time that is left in which they should be: beyond, they are judged in fewer forms of the products."""
 _SCORING, _LEAST_SCORED = 0.15, 4
 """Share of the time that is left for running a model on the samples that it is scored on, of which there are so many:
 three or four models are, and with fewer samples the margin for what differs between them rises."""
@@ -136,7 +138,8 @@ class OneShot:
         extraction = take_apart(file, samples.feeds, work)
         prepared = prepare(file, target, samples.feeds[0], work, extraction=extraction, sizes=sizes)
         if samples.kind != "random" and extraction is None:
-            prepared = find_scales(prepared, target, samples.feeds, until, samples.mask).model or prepared
+            soon = deadline.within(_EVENING * deadline.left) if quick else NEVER
+            prepared = find_scales(prepared, target, samples.feeds, until, samples.mask, soon=soon).model or prepared
         given, changed = Artifact(file.path.resolve(), file.sha256), bool(sizes) or target.max_opset is not None
         return cls(
             worker, given, changed, work, samples, specs, augment, seed, scored, feeds, reference, test, prepared
