@@ -12,13 +12,16 @@ import onnx
 import onnx.compose
 import pytest
 
+from inlay.calibrate.tables import observe
+from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import equalize
 from inlay.prepare.equalize import Scales, equalized, find_scales
-from inlay.prepare.form_noise import Form, FormNoise
+from inlay.prepare.form_noise import Disturbed, Form
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.quant import positions
 from inlay.quant.accuracy import Outputs
 from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
@@ -156,38 +159,44 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
     assert not found.in_time
 
 
-@pytest.mark.parametrize(("seconds", "asked"), [(100.0, 3), (8.0, 2), (6.0, 1), (3.0, 0)])
-def test_the_first_forms_tell_where_there_is_no_time_for_all(
-    seconds: float, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("seconds", "forms"), [(100.0, 2), (8.0, 2), (6.0, 1), (3.0, 0)])
+def test_one_form_tells_where_there_is_no_time_for_both(
+    seconds: float, forms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One judgement takes a second here: there is time for three forms, two, one, or none."""
-    now, told, db = 0.0, list[int](), FormNoise.db
+    """One judgement takes a second here; the first one shows whether there is time for others, or for none."""
+    now, told, db = 0.0, list[Form](), Disturbed.db
 
-    def slow(noise: FormNoise, changed: PreparedModel, scales: Scales, forms: Sequence[Form]) -> np.ndarray:
+    def slow(disturbed: Disturbed, form: Form, factors: bool = False) -> float:
         nonlocal now
-        now += len(forms)
-        told.append(len(forms) if scales else 0)
-        return db(noise, changed, scales, forms)
+        now += 1.0
+        told.append(form)
+        return db(disturbed, form, factors)
 
-    monkeypatch.setattr(FormNoise, "db", slow)
+    monkeypatch.setattr(Disturbed, "db", slow)
     found = find_scales(prepared_model(dense(), tmp_path), ORT, feeds(), Deadline(seconds, lambda: now))
-    assert max(told) == asked
-    assert bool(found.scales) == found.in_time == bool(asked)
+    assert told == {2: [Form.STATIC, Form.DYNAMIC] * 2, 1: [Form.STATIC] * 2, 0: [Form.STATIC]}[forms]
+    assert bool(found.scales) == found.in_time == bool(forms)
 
 
 @pytest.mark.parametrize(
-    ("gains_db", "gain"),
+    ("gains_db", "hidden_db", "gain"),
     [
-        ([3.5, 7.0, 3.3, -1.0], True),  # all in low precision loses less than half of what static products gain
-        ([3.5, 7.0, 3.3, -2.0], False),
-        ([0.8, 5.6, 0.8, -12.7], False),
-        ([3.5, 7.0, -0.6, 3.5], False),  # the other forms may lose next to nothing
-        ([0.4, 0.4, 0.4, 0.4], False),
-        ([0.6, -0.4, -0.4, -0.4], True),
+        ([3.5, 3.3, -1.0], None, True),  # all in low precision loses less than half of what static products gain
+        ([3.5, 3.3, -2.0], None, False),
+        ([0.8, 0.8, -12.7], None, False),
+        ([3.5, -0.6, 3.5], None, False),  # the other form may lose next to nothing
+        ([0.6, -0.4, -0.4], None, True),
+        ([0.4, 0.4, 0.4], 0.4, False),
+        ([0.4, 0.4, 0.4], 5.6, True),
     ],
 )
-def test_what_one_form_gains_another_may_lose_in_part(gains_db: list[float], gain: bool) -> None:
-    assert equalize._gains(np.array(gains_db), 0.5) is gain
+def test_what_one_form_gains_another_may_lose_in_part(
+    gains_db: list[float], hidden_db: float | None, gain: bool
+) -> None:
+    """What is hidden is asked for only where it decides."""
+    asked: list[float | None] = [hidden_db] if hidden_db is not None else []
+    assert equalize._gains(np.array(gains_db), 0.5, lambda: asked.pop() or 0.0) is gain
+    assert not asked
 
 
 def test_nothing_is_done_without_outliers_or_samples(tmp_path: Path) -> None:
@@ -240,11 +249,32 @@ def padded(seed: int) -> list[dict[str, np.ndarray]]:
     return found
 
 
-def test_scales_do_not_depend_on_padding(tmp_path: Path) -> None:
+def masked_model(folder: Path) -> PreparedModel:
     model = dense()
     model.graph.input.append(onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.INT64, (1, 8)))
-    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    prepared = prepare(load(tmp_path / "m.onnx"), ORT, padded(1)[0], tmp_path)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return prepare(load(folder / "m.onnx"), ORT, padded(1)[0], folder)
+
+
+def test_what_the_model_goes_by_is_found_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, samples = masked_model(tmp_path), Samples(tuple(padded(1)), "feeds", "test")
+    found = find_scales(prepared, ORT, samples.feeds).model
+    assert found is not None
+    asked = list[str]()
+
+    def ask(_proto: Any, _store: Any, _feeds: Any, mask: str, _given: Any) -> bool:
+        asked.append(mask)
+        return True
+
+    monkeypatch.setattr(positions, "_goes_by", ask)
+    assert observe(found, samples).positions.mask == "mask"
+    assert not asked
+    assert observe(prepared, samples).positions.mask == "mask"
+    assert asked == ["mask"], "the control"
+
+
+def test_scales_do_not_depend_on_padding(tmp_path: Path) -> None:
+    prepared = masked_model(tmp_path)
     one, other = (find_scales(prepared, ORT, padded(seed)).scales for seed in (1, 2))
     assert one
     assert one == other

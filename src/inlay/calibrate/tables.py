@@ -46,7 +46,8 @@ def observe(
     values = sorted(v for v in candidates if not graph.is_constant(v))
     varied = [(v.half, v.feed) for v in stress.variations]
     base, feeds = prepared.emitter.base, samples.feeds
-    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask)
+    padded_by = prepared.padded_by
+    return calibrate(base, prepared.store, graph, values, feeds, most, deadline, varied, samples.mask, padded_by)
 
 
 def domains_of(

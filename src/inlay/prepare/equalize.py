@@ -17,6 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -31,7 +32,7 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.prepare.channel_scales import Channels, best_scales
-from inlay.prepare.form_noise import FormNoise, is_dynamic, worst_db
+from inlay.prepare.form_noise import Disturbed, Form, FormNoise, is_dynamic, worst_db
 from inlay.prepare.model import PreparedModel, index
 from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
 from inlay.quant.accuracy import Outputs
@@ -60,7 +61,7 @@ class Evened:
     Attributes:
         scales: of these.
         in_time: the time sufficed to know all of them.
-        model: the prepared model with these in it; None where there are none.
+        model: the prepared model with these in it; None where nothing is known of it that was not before.
     """
 
     scales: Scales = field(default_factory=dict)
@@ -105,6 +106,7 @@ def find_scales(
         with limited(lambda: deadline.left):
             base, store, graph = prepared.emitter.base, prepared.store, prepared.graph
             positions = find_positions(base, store, graph, feeds, mask)
+            prepared = replace(prepared, padded_by=positions.mask)
             session = PiecewiseSession(base, store, [*dict.fromkeys([*(i.value for i in inputs), *judged])])
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             outputs: list[Outputs] = []
@@ -118,7 +120,7 @@ def find_scales(
             best = zip(inputs, each(best_scales, calls), strict=False)  # of the last ones there may be no time for any
             scales = {one.value: scale for one, found in best if (scale := found.result()) is not None}
             if not scales:
-                return Evened(in_time=bool(searching.left))
+                return Evened(in_time=bool(searching.left), model=prepared)
             noise = FormNoise(prepared, inputs, arrays, judged_on, exact, Padding.of(judged_on, exact, mask))
 
             def evened(used: Scales) -> tuple[PreparedModel, float]:
@@ -161,7 +163,7 @@ def _evened(
     normalized = replace(prepared.normalized, model=model)
     seen = run_visibly(model, prepared.store, feed)  # weights that stay are stored already
     changed = index(prepared.file, normalized, prepared.extraction, target, feed, seen, nodes, recipe)
-    return changed, seen.outputs
+    return replace(changed, padded_by=prepared.padded_by), seen.outputs
 
 
 def _channels(graph: Graph, given: ProductInput, arrays: Sequence[np.ndarray]) -> tuple[Channels | None, float]:
@@ -194,38 +196,53 @@ def _that_help(
     free = {i.value: scales[i.value] for i in noise.inputs if i.normalization and i.value in scales}
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
     begun, forms = deadline.clock(), noise.forms
-    first = noise.db(noise.prepared, {}, forms[:1])[:1]
+    plain = noise.of(noise.prepared, {})
+    first_db = plain.db(forms[0])
     each_s = deadline.clock() - begun
 
     def affordable(until: Deadline) -> int:
         takes_s = [(n - 1 + len(attempts) * (n + _CHANGING)) * each_s for n in range(1, len(forms) + 1)]
         return sum(until.fits(seconds) for seconds in takes_s)
 
-    best, most = Evened(), affordable(deadline)
+    best, most = Evened(model=noise.prepared), affordable(deadline)
     if not most:
         return replace(best, in_time=False)
     forms = forms[: max(1, min(most, affordable(soon)))]
-    others = noise.db(noise.prepared, {}, forms[1:])[:-1] if forms[1:] else np.zeros(0)
-    found_db = np.array([*first, *others, *first])
+    found_db = np.array([first_db, *(plain.db(form) for form in forms[1:]), first_db])
+    now = plain
     for tried in attempts:
         try:
             changed, exact_db = evened(tried)
             if exact_db < _EXACT_DB:
                 continue
-            after_db = noise.db(changed, tried, forms)
+            after = noise.of(changed, tried)
+            after_db = np.array([after.db(form) for form in forms])
+            after_db = np.append(after_db, after.db(forms[0], factors=True) if after.factors else after_db[0])
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
-            if _gains(after_db - found_db, least_db):
-                best, found_db = Evened(dict(tried), model=changed), after_db
+            if _gains(after_db - found_db, least_db, partial(_hidden_db, now, after)):
+                best, found_db, now = Evened(dict(tried), model=changed), after_db, after
         except Late:
             return replace(best, in_time=False)
     return best if best.scales else replace(best, in_time=len(forms) == len(noise.forms))
 
 
-def _gains(gains_db: np.ndarray, least_db: float) -> bool:
-    """Whether some form gains so much, and none loses more than it may; the last one has all in low precision."""
+def _gains(gains_db: np.ndarray, least_db: float, hidden_db: Callable[[], float]) -> bool:
+    """Whether no form loses more than it may, and some gains so much, if only the one that is hidden in the others.
+
+    Args:
+        gains_db: of each form, and at last of static products with all in low precision.
+        least_db: that is to be gained.
+        hidden_db: finds out what is gained besides; asked only where it decides.
+    """
     most_db = np.full(gains_db.shape, _OUTPUT_GAIN_DB)
     most_db[-1] = max(_OUTPUT_GAIN_DB, _LOST_SHARE * gains_db[0])
-    return bool(gains_db.max() >= least_db and (gains_db >= -most_db).all())
+    bearable = bool((gains_db >= -most_db).all())
+    return bearable and bool(gains_db.max() >= least_db or hidden_db() >= least_db)
+
+
+def _hidden_db(before: Disturbed, after: Disturbed) -> float:
+    """What activations alone gain, which the noise of weights may hide that rounding them well takes away."""
+    return after.db(Form.ACTIVATIONS) - before.db(Form.ACTIVATIONS)
 
 
 def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: ProductInput, scales: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class FormNoise:
     Attributes:
         prepared: the model.
         inputs: what the products read.
-        arrays: samples of these values, whose ranges static products have.
+        arrays: samples of these values, channels last, whose ranges static products have.
         feeds: other samples, which judge.
         exact: by value, the outputs of the float model for each of them, with their padding.
         padding: of the same.
@@ -50,50 +51,86 @@ class FormNoise:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """Those that the target has, the most telling first."""
-        return tuple(f for f in Form if f is not Form.DYNAMIC or is_dynamic(self.prepared))
+        """What the target's products may be."""
+        return (Form.STATIC, Form.DYNAMIC) if is_dynamic(self.prepared) else (Form.STATIC,)
 
-    def db(self, changed: PreparedModel, scales: Mapping[str, Sequence[float]], forms: Sequence[Form]) -> np.ndarray:
-        """SQNR in dB of the worst output for each of ``forms``, and for static with all in low precision.
-
-        The last one has also the Mul nodes that divide activations in low precision: their factors, of which the least
-        are rounded to nothing, may cost more than evened channels gain. Where there are none, it is the first.
+    def of(self, changed: PreparedModel, scales: Mapping[str, Sequence[float]]) -> Disturbed:
+        """That of the model with activations evened out, or as it was.
 
         Args:
-            changed: the model with its activations evened out, or as it was.
+            changed: the model.
             scales: by activation, what its channels are divided by.
-            forms: of the products.
+        """
+        selectable = {unit.name for unit in changed.selectable}
+        low = [one for one in self.inputs if one.multiplier in selectable]
+        ranges: dict[str, Range] = {}
+        for one in self.inputs:
+            ranges.update(dict.fromkeys(one.read_by(changed.graph), self._range(one.value, scales.get(one.value))))
+        for one in low:
+            factors = 1.0 / np.array(scales[one.value], np.float32)
+            given, constant = (changed.graph.value_of(port) for port in one.multiplied)
+            ranges[given] = self._range(one.value, None)
+            ranges[constant] = Range(0.0, float(factors.max()))
+        return Disturbed(self, changed, ranges, [port for one in low for port in one.multiplied])
+
+    def _range(self, value: str, scales: Sequence[float] | None) -> Range:
+        """Of all elements of an activation, once its channels are divided by ``scales``."""
+        low, high = self._channels[value]
+        divisors = np.array((1.0,) if scales is None else scales, np.float32)
+        return Range(float((low / divisors).min()), float((high / divisors).max()))
+
+    @cached_property
+    def _channels(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """By activation, least and largest element of each channel."""
+        found = {}
+        for value, arrays in self.arrays.items():
+            rows = [a.reshape(-1, a.shape[-1]) for a in arrays if a.size]
+            found[value] = np.min([r.min(axis=0) for r in rows], axis=0), np.max([r.max(axis=0) for r in rows], axis=0)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Disturbed:
+    """One model whose products may be in low precision.
+
+    Attributes:
+        noise: what judges it.
+        changed: the model.
+        ranges: of what its products read.
+        factors: ports of the Mul nodes that divide activations, where these may be in low precision, too.
+    """
+
+    noise: FormNoise
+    changed: PreparedModel
+    ranges: Mapping[str, Range]
+    factors: Sequence[Port]
+
+    def db(self, form: Form, factors: bool = False) -> float:
+        """SQNR in dB of the worst output.
+
+        Args:
+            form: of the products.
+            factors: have the Mul nodes in low precision as well: their factors, of which the least are rounded to
+                nothing, may cost more than evened channels gain.
 
         Raises:
             CompileFailed, RunFailed, Crashed, TimedOut: it does not run.
         """
-        rules, graph = self.prepared.rules, changed.graph
-        ranges: dict[str, Range] = {}
-        for one in self.inputs:
-            divisors = np.array(scales.get(one.value, (1.0,)), np.float32)
-            ranges.update(dict.fromkeys(one.read_by(graph), _range([a / divisors for a in self.arrays[one.value]])))
-        types = {
-            Form.STATIC: (rules.activation, rules.weight),
-            Form.DYNAMIC: (QType.DYNAMIC, rules.weight),
-            Form.ACTIVATIONS: (rules.activation, None),
-        }
-        placements = [_products(self.inputs, *types[form]) for form in forms]
-        selectable = {unit.name for unit in changed.selectable}
-        low = [one for one in self.inputs if one.multiplier in selectable]
-        for one in low:
-            factors = np.array([0.0, *(1.0 / np.array(scales[one.value]))], np.float32)
-            given, constant = (graph.value_of(port) for port in one.multiplied)
-            ranges.update({given: _range(self.arrays[one.value]), constant: _range([factors])})
-        ports = [(port, rules.activation) for one in low for port in one.multiplied]
-        placements += [Placement([*placements[0], *ports])] if low else []
+        noise, rules = self.noise, self.noise.prepared.rules
+        activation = QType.DYNAMIC if form is Form.DYNAMIC else rules.activation
+        sites = [(Port(name, 0), activation) for one in noise.inputs for name in one.products]
+        if form is not Form.ACTIVATIONS:
+            sites += [(Port(name, 1), rules.weight) for one in noise.inputs for name in one.products]
+        if factors:
+            sites += [(port, rules.activation) for port in self.factors]
         # not by helpers: a few samples take less than the way of a large model there
-        found = [
-            self._worst_db(outputs_of(_emitted(changed, placement, ranges), self.feeds)) for placement in placements
-        ]
-        return np.array(found if low else [*found, found[0]])
+        got = outputs_of(self._emitted(Placement(sites)), noise.feeds)
+        return worst_db(noise.padding.without_each(noise.exact), noise.padding.without_each(got))
 
-    def _worst_db(self, got: Sequence[Outputs]) -> float:
-        return worst_db(self.padding.without_each(self.exact), self.padding.without_each(got))
+    def _emitted(self, placement: Placement) -> Stored:
+        changed = self.changed
+        emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
+        return Stored(emitter.emit(placement, QParamsTable(changed.graph, changed.rules, self.ranges)), changed.store)
 
 
 def is_dynamic(prepared: PreparedModel) -> bool:
@@ -109,23 +146,3 @@ def worst_db(want: Sequence[Outputs], got: Sequence[Outputs]) -> float:
         noise = sum(float(np.square(a - b).sum()) for a, b in pairs)
         found.append(sqnr_db(sum(float(np.square(a).sum()) for a, _ in pairs), noise))
     return min(found, default=np.inf)
-
-
-def _range(arrays: Sequence[np.ndarray]) -> Range:
-    """Of all elements."""
-    known = [a for a in arrays if a.size]
-    return Range(min(float(a.min()) for a in known), max(float(a.max()) for a in known))
-
-
-def _products(inputs: Sequence[ProductInput], form: QType, weight: QType | None = None) -> Placement:
-    """All products, with their activations and weights in these types."""
-    names = [name for i in inputs for name in i.products]
-    weights = [] if weight is None else [(Port(name, 1), weight) for name in names]
-    return Placement([*((Port(name, 0), form) for name in names), *weights])
-
-
-def _emitted(prepared: PreparedModel, placement: Placement, ranges: Mapping[str, Range]) -> Stored:
-    """The model with ``placement``."""
-    table = QParamsTable(prepared.graph, prepared.rules, ranges)
-    emitter = Emitter(prepared.normalized.model, prepared.graph, prepared.store, base=prepared.emitter.base)
-    return Stored(emitter.emit(placement, table), prepared.store)

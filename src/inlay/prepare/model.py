@@ -51,6 +51,7 @@ class PreparedModel:
         allowed: names of the nodes that the search is restricted to; None for all.
         resolved: what the user's recipe amounts to; None without one.
         rewrites: of the target, as ``emitter`` applies them.
+        padded_by: the input that it was found to go by where samples hold padding; empty where that is not known.
     """
 
     file: ModelFile
@@ -64,6 +65,7 @@ class PreparedModel:
     allowed: frozenset[str] | None = None
     resolved: Resolved | None = None
     rewrites: tuple[Rewrite[Any], ...] = ()
+    padded_by: str = ""
 
     def space(self, config: Config | None = None) -> SearchSpace:
         """The region-pattern search space."""

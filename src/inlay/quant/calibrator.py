@@ -103,6 +103,7 @@ def calibrate(
     deadline: Deadline = NEVER,
     varied: Sequence[tuple[int, Feed]] = (),
     mask: str = AUTO_MASK,
+    padded_by: str = "",
 ) -> Observed:
     """Histograms of ``values`` over ``feeds``.
 
@@ -121,6 +122,7 @@ def calibrate(
         varied: variations, each with the half that its sample is in: they widen the reach of values and are not
             counted.
         mask: the input that says which positions are padding and have no share, as of ``Samples``.
+        padded_by: the one that the model was found to go by; empty where that is not known.
 
     Raises:
         UsageError: there is no such input, or it is no mask.
@@ -129,7 +131,7 @@ def calibrate(
     feeds = list(feeds)
     order = spread(len(feeds))[:most]
     model, limits = Stored(proto, store), limits_of(graph)
-    positions = find_positions(proto, store, graph, feeds, mask)
+    positions = find_positions(proto, store, graph, feeds, mask, padded_by)
     halved = tuple({v: Histogram(limits.get(v, UNLIMITED)) for v in values} for _ in range(2))
     given = set(graph.inputs)
     computed = [v for v in values if v not in given]

@@ -135,7 +135,12 @@ def _only(array: np.ndarray, axes: Sequence[int | None], kept: np.ndarray) -> np
 
 
 def find_positions(
-    proto: onnx.ModelProto, store: WeightStore, graph: Graph, feeds: Sequence[Feed], mask: str = AUTO_MASK
+    proto: onnx.ModelProto,
+    store: WeightStore,
+    graph: Graph,
+    feeds: Sequence[Feed],
+    mask: str = AUTO_MASK,
+    known: str = "",
 ) -> Positions:
     """Where the values of a model hold padding, by the mask of its samples.
 
@@ -145,6 +150,7 @@ def find_positions(
         graph: of the model.
         feeds: the samples.
         mask: the input that tells; or by the rule, or none.
+        known: the input that the model was found to go by.
 
     Raises:
         UsageError: there is no such input, or it is no mask.
@@ -155,7 +161,7 @@ def find_positions(
         ]
         padded = [feed for feed, k in zip(feeds, kept, strict=True) if not k.all()]
         axes = position_axes(graph, dict.fromkeys(given, 1))
-        if given and padded and _goes_by(proto, store, padded[:_ASKED], name, given):
+        if given and padded and (name == known or _goes_by(proto, store, padded[:_ASKED], name, given)):
             return Positions(name, axes, _key_axes(graph, axes))
     return Positions()
 
