@@ -23,6 +23,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
         "mean of all pixels": _one_node("ReduceMean", (1, 5, 8, 8), axes=[2, 3]),
         "normalization of rows": _normalization(),
+        "gelu": _gelu(),
         "hard swish": hard_swish(),
         "hard swish as an operator": _one_node("HardSwish", (2, 3, 5)),
         "attention": attention(),
@@ -72,6 +73,19 @@ def normalization(b: Builder, x: str, channels: int = 16) -> str:
     rows = [b.constant(name, b.rng.uniform(0.5, 2.0, channels)) for name in ("gain", "offset")]
     scaled = b.node("scaled", "Mul", [b.node("even", "Div", [centred, spread]), rows[0]])
     return b.node("shifted", "Add", [scaled, rows[1]])
+
+
+def gelu(b: Builder, x: str) -> str:
+    """A Gelu as exporters write it below opset 20."""
+    erf = b.node("erf", "Erf", [b.node("small", "Div", [x, b.constant("root", np.float32(2.0**0.5))])])
+    plus = b.node("plus", "Add", [erf, b.constant("one", np.float32(1.0))])
+    return b.node("gelu", "Mul", [b.node("product", "Mul", [x, plus]), b.constant("half", np.float32(0.5))])
+
+
+def _gelu() -> onnx.ModelProto:
+    b = Builder()
+    b.output(gelu(b, b.input("x", (2, 5, 16))))
+    return b.model()
 
 
 def _normalization() -> onnx.ModelProto:

@@ -21,7 +21,8 @@ from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact
 from inlay.targets.ort_ep.htp import QnnHtpExecutable, QnnHtpTarget
 from inlay.targets.ort_ep.htp_rules import RULES
-from inlay.testing import random_feed, run_reference, small_model, sqnr
+from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
+from tests.support.float_rewrite_models import gelu, normalization
 
 pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
 
@@ -35,6 +36,7 @@ FORMS: Mapping[str, tuple[dict[str, Any], list[np.ndarray]]] = {
     "Clip": ({}, [np.array(0, np.float32), np.array(6, np.float32)]),
     "Softmax": ({"axis": -1}, []),
     "LogSoftmax": ({"axis": -1}, []),
+    "LayerNormalization": ({"axis": -1}, [np.linspace(0.5, 1.5, 8, dtype=np.float32), np.ones(8, np.float32)]),
     "Concat": ({"axis": 1}, []),
     "AveragePool": ({"kernel_shape": [2, 2]}, []),
     "MaxPool": ({"kernel_shape": [2, 2]}, []),
@@ -213,3 +215,20 @@ def test_tuning_keeps_all_on_the_npu_and_says_that_speed_was_not_measured(tmp_pa
     assert result.best.latency_ms * 1e6 == pytest.approx(found.offload.points)
     reference = run_reference(model, feeds[0])
     assert all(sqnr(reference[n], y) > 15.0 for n, y in found.run(feeds[0]).items())
+
+
+def test_the_operators_of_transformers_stay_there_as_a_whole(tmp_path: Path) -> None:
+    """Written out as exporters do; the control is that Erf alone is for the host."""
+    b = Builder()
+    weights = [b.constant(f"w{i}", b.rng.standard_normal((16, 16)) / 4) for i in (0, 1)]
+    rows = b.node("first", "MatMul", [b.input("x", (1, 6, 16)), weights[0]])
+    b.output(b.node("last", "MatMul", [gelu(b, normalization(b, rows)), weights[1]]))
+    onnx.save(b.model(), tmp_path / "m.onnx")
+    data = [random_feed(b.model(), seed) for seed in range(4)]
+    inlay.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", target="qnn-htp", data=data, recipe="full-int8")
+    found = build(onnx.load(tmp_path / "q.onnx"), tmp_path)
+    assert (found.offload.host, found.offload.partitions, found.offload.floats) == ({}, 1, 0)
+    found.close()
+    alone = build(one_operator("Erf"), tmp_path)
+    assert "Erf" in alone.offload.host.values()
+    alone.close()

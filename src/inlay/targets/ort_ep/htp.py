@@ -100,8 +100,10 @@ class QnnHtpTarget:
         return RULES
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """None."""
-        return ()
+        """Operators that stay on the NPU as a whole."""
+        from inlay.targets.ort_ep.float_rewrites import FLOAT_REWRITES
+
+        return FLOAT_REWRITES
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """None."""

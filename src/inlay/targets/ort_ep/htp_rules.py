@@ -62,6 +62,7 @@ _ROWS: Iterable[OpRule] = (
     *(_row(op) for op in ("Exp", "Sqrt", "Abs", "Neg")),
     _row("Softmax", _last_axis, begins_at_zero=True),  # in 8 bits the emulator ignores another zero point of the output
     _row("LogSoftmax", _last_axis),
+    _row("LayerNormalization", _last_axis, _constant_parameters, one_output),  # scale and shift stay as they are
     *(_row(op, _two_dimensional) for op in ("AveragePool", "GlobalAveragePool")),
     *(_row(op, _constant_parameters) for op in ("ReduceMean", "ReduceSum")),
     _move("MaxPool", _two_dimensional, one_output),
