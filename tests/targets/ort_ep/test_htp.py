@@ -37,13 +37,21 @@ FORMS: Mapping[str, tuple[dict[str, Any], list[np.ndarray]]] = {
     "Softmax": ({"axis": -1}, []),
     "LogSoftmax": ({"axis": -1}, []),
     "LayerNormalization": ({"axis": -1}, [np.linspace(0.5, 1.5, 8, dtype=np.float32), np.ones(8, np.float32)]),
+    "BatchNormalization": ({}, [np.full(8, a, np.float32) for a in (0.5, 0.2, 0.1, 2.0)]),
+    "InstanceNormalization": ({}, [np.linspace(0.5, 1.5, 8, dtype=np.float32), np.full(8, 0.3, np.float32)]),
+    "LpNormalization": ({"axis": -1}, []),
+    "PRelu": ({}, [np.linspace(0.1, 0.8, 8, dtype=np.float32).reshape(8, 1, 1)]),
+    "Pow": ({}, [np.array(2, np.float32)]),
     "Concat": ({"axis": 1}, []),
     "AveragePool": ({"kernel_shape": [2, 2]}, []),
     "MaxPool": ({"kernel_shape": [2, 2]}, []),
     "ReduceMean": ({"axes": [1]}, []),
     "ReduceMax": ({"axes": [1]}, []),
     "ReduceMin": ({"axes": [1]}, []),
+    "ReduceL2": ({"axes": [1]}, []),
     "ReduceSum": ({}, [np.array([1], _I64)]),
+    "Pad": ({"mode": "edge"}, [np.array([0, 0, 1, 0, 0, 0, 1, 2], _I64)]),
+    "GatherElements": ({"axis": 1}, [np.arange(128, dtype=_I64).reshape(1, 2, 8, 8) % 8]),
     "Reshape": ({}, [np.array([1, 64, 8], _I64)]),
     "Squeeze": ({}, [np.array([0], _I64)]),
     "Unsqueeze": ({}, [np.array([0], _I64)]),
@@ -125,7 +133,7 @@ def steps_off(op_type: str, zero_point: int, folder: Path) -> float:
     for node in model.graph.node:
         if not rule.moves_data and node.name in ("a_Q", "a_DQ"):
             node.input[1:] = ["end_s", "end_z"]
-    rng, positive = np.random.default_rng(0), op_type in ("Sqrt", "Div")
+    rng, positive = np.random.default_rng(0), op_type in ("Sqrt", "Div", "Log", "Reciprocal")
     feed = {}
     for given in model.graph.input:
         array = rng.uniform(0.5 if positive else -2.9, 2.9, [d.dim_value for d in given.type.tensor_type.shape.dim])
@@ -215,6 +223,14 @@ def test_tuning_keeps_all_on_the_npu_and_says_that_speed_was_not_measured(tmp_pa
     assert result.best.latency_ms * 1e6 == pytest.approx(found.offload.points)
     reference = run_reference(model, feeds[0])
     assert all(sqnr(reference[n], y) > 15.0 for n, y in found.run(feeds[0]).items())
+
+
+def test_it_pads_with_the_integer_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it pads with the zero point, the rule that leaves such operators in float has served."""
+    assert steps_off("Pad", 100, tmp_path) < 2.5, "the control: with what is at the edge"
+    _, pads = FORMS["Pad"]
+    monkeypatch.setitem(FORMS, "Pad", ({}, [*pads, np.array(0, np.float32)]))
+    assert steps_off("Pad", 100, tmp_path) > 5
 
 
 def test_the_operators_of_transformers_stay_there_as_a_whole(tmp_path: Path) -> None:

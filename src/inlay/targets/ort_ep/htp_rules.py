@@ -35,6 +35,11 @@ def _constant_parameters(graph: Graph, node: Node) -> str | None:
     return None if constant else "its other inputs are computed at run time"
 
 
+def _pads_with_itself(graph: Graph, node: Node) -> str | None:
+    constant = node.attributes.get("mode", "constant") == "constant"
+    return "the NPU pads with the integer 0, whatever that stands for" if constant else None
+
+
 def _last_axis(graph: Graph, node: Node) -> str | None:
     shape, axis = graph.shape(node.inputs[0]), node.attributes.get("axis", -1)
     return (
@@ -58,14 +63,21 @@ _ROWS: Iterable[OpRule] = (
     *(_row(op, activations=(0, 1)) for op in ("Add", "Sub", "Mul", "Div")),
     *(_row(op, activations=None) for op in ("Min", "Max", "Concat")),
     *(_row(op) for op in ("Relu", "Clip", "Sigmoid", "Tanh", "Elu", "LeakyRelu", "HardSwish", "Gelu")),
-    _row("HardSigmoid"),
-    *(_row(op) for op in ("Exp", "Sqrt", "Abs", "Neg")),
+    *(_row(op) for op in ("HardSigmoid", "Selu", "Softplus")),
+    *(_row(op, _constant_parameters) for op in ("PRelu", "Pow")),
+    *(_row(op) for op in ("Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sin", "Cos", "Atan")),
+    *(_row(op) for op in ("Floor", "Ceil", "Round")),
     _row("Softmax", _last_axis, begins_at_zero=True),  # in 8 bits the emulator ignores another zero point of the output
     _row("LogSoftmax", _last_axis),
     _row("LayerNormalization", _last_axis, _constant_parameters, one_output),  # scale and shift stay as they are
+    *(_row(op, _two_dimensional, _constant_parameters) for op in ("BatchNormalization", "InstanceNormalization")),
+    _row("LpNormalization", _last_axis),
     *(_row(op, _two_dimensional) for op in ("AveragePool", "GlobalAveragePool")),
-    *(_row(op, _constant_parameters) for op in ("ReduceMean", "ReduceSum")),
+    *(_row(op, _constant_parameters) for op in ("ReduceMean", "ReduceSum", "ReduceL2")),
     _move("MaxPool", _two_dimensional, one_output),
+    _move("GlobalMaxPool", _two_dimensional),
+    _move("Pad", _constant_parameters, _pads_with_itself),
+    _move("GatherElements", _constant_parameters),
     *(_move(op, _constant_parameters) for op in ("ReduceMax", "ReduceMin")),
     *(
         _move(op, _constant_parameters)
