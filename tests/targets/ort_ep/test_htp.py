@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
 import inlay
 from inlay.cli import render
 from inlay.errors import RunFailed
+from inlay.model.graph import build_graph
 from inlay.model.load import file_sha256
 from inlay.targets.base import Artifact
 from inlay.targets.ort_ep.htp import QnnHtpExecutable, QnnHtpTarget
@@ -223,6 +225,34 @@ def test_tuning_keeps_all_on_the_npu_and_says_that_speed_was_not_measured(tmp_pa
     assert result.best.latency_ms * 1e6 == pytest.approx(found.offload.points)
     reference = run_reference(model, feeds[0])
     assert all(sqnr(reference[n], y) > 15.0 for n, y in found.run(feeds[0]).items())
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "others"),
+    [
+        ("Pow", {}, [np.array(0.5, np.float32)]),
+        ("Pow", {}, [np.linspace(-1, 2, 8, dtype=np.float32)]),
+        ("LpNormalization", {"axis": -1, "p": 1}, []),
+        ("Pad", {"mode": "wrap"}, [np.zeros(8, _I64)]),
+        ("Pad", {}, [np.zeros(8, _I64)]),
+        ("LayerNormalization", {"axis": 1}, [np.ones((8, 8, 8), np.float32)]),
+    ],
+)
+def test_what_was_not_verified_stays_in_float(
+    op_type: str, attributes: dict[str, Any], others: list[np.ndarray]
+) -> None:
+    """The controls are the attributes and constants by which each row was verified."""
+
+    def refused(attributes: dict[str, Any], others: list[np.ndarray]) -> bool:
+        b = Builder(opset=19)
+        constants = [b.constant(f"c{i}", array) for i, array in enumerate(others)]
+        b.output(b.node("op", op_type, [b.input("x", X), *constants], **attributes))
+        graph = build_graph(ir.from_proto(b.model()))
+        node = graph.node("op")
+        return any(condition(graph, node) for condition in RULES.ops[op_type].conditions)
+
+    assert refused(attributes, others)
+    assert not refused(*FORMS[op_type])
 
 
 def test_it_pads_with_the_integer_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

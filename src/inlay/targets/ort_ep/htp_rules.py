@@ -36,8 +36,20 @@ def _constant_parameters(graph: Graph, node: Node) -> str | None:
 
 
 def _pads_with_itself(graph: Graph, node: Node) -> str | None:
-    constant = node.attributes.get("mode", "constant") == "constant"
-    return "the NPU pads with the integer 0, whatever that stands for" if constant else None
+    mode = node.attributes.get("mode", "constant")
+    if mode == "constant":
+        return "the NPU pads with the integer 0, whatever that stands for"
+    return None if mode in ("edge", "reflect") else f"it pads by {mode}"
+
+
+def _whole_powers(graph: Graph, node: Node) -> str | None:
+    exponents = graph.constant(node.inputs[1])
+    whole = exponents is not None and (exponents >= 1).all() and (exponents % 1 == 0).all()
+    return None if whole else "its exponents are not known to be whole numbers from 1 on"
+
+
+def _euclidean(graph: Graph, node: Node) -> str | None:
+    return "it goes by sums of magnitudes" if node.attributes.get("p", 2) != 2 else None
 
 
 def _last_axis(graph: Graph, node: Node) -> str | None:
@@ -64,14 +76,15 @@ _ROWS: Iterable[OpRule] = (
     *(_row(op, activations=None) for op in ("Min", "Max", "Concat")),
     *(_row(op) for op in ("Relu", "Clip", "Sigmoid", "Tanh", "Elu", "LeakyRelu", "HardSwish", "Gelu")),
     *(_row(op) for op in ("HardSigmoid", "Selu", "Softplus")),
-    *(_row(op, _constant_parameters) for op in ("PRelu", "Pow")),
+    _row("PRelu", _constant_parameters),
+    _row("Pow", _whole_powers),
     *(_row(op) for op in ("Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Sign", "Sin", "Cos", "Atan")),
     *(_row(op) for op in ("Floor", "Ceil", "Round")),
     _row("Softmax", _last_axis, begins_at_zero=True),  # in 8 bits the emulator ignores another zero point of the output
     _row("LogSoftmax", _last_axis),
     _row("LayerNormalization", _last_axis, _constant_parameters, one_output),  # scale and shift stay as they are
     *(_row(op, _two_dimensional, _constant_parameters) for op in ("BatchNormalization", "InstanceNormalization")),
-    _row("LpNormalization", _last_axis),
+    _row("LpNormalization", _last_axis, _euclidean),
     *(_row(op, _two_dimensional) for op in ("AveragePool", "GlobalAveragePool")),
     *(_row(op, _constant_parameters) for op in ("ReduceMean", "ReduceSum", "ReduceL2")),
     _move("MaxPool", _two_dimensional, one_output),
