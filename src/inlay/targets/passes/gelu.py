@@ -10,8 +10,8 @@ import math
 
 import onnx_ir as ir
 
-from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.steps import is_standard, sole_use, with_number
+from inlay.targets.passes.gathering import gather, put_in_place
 
 GELU_OPSET, GELU_IR = 20, 9
 """The first opset with the operator, and its IR version."""
@@ -23,14 +23,7 @@ def gather_gelu(model: ir.Model) -> tuple[ir.Model, int]:
     Args:
         model: is changed, and raised to ``GELU_OPSET`` where there is something to replace.
     """
-    if not _chains(model.graph):
-        return model, 0
-    model, _ = raise_opset(model, GELU_OPSET)
-    model.ir_version = max(model.ir_version, GELU_IR)
-    chains = _chains(model.graph)
-    for x, nodes in chains:
-        _replace(model.graph, x, nodes)
-    return model, len(chains)
+    return gather(model, _chains, _replace, GELU_OPSET, GELU_IR)
 
 
 _Chain = tuple[ir.Value, list[ir.Node]]
@@ -90,11 +83,6 @@ def _other(product: ir.Node, factor: ir.Node) -> ir.Value | None:
     return next((v for v in product.inputs if v is not factor.outputs[0]), None)
 
 
-def _replace(graph: ir.Graph, x: ir.Value, nodes: list[ir.Node]) -> None:
-    """Put the operator in place of ``nodes``."""
-    last = nodes[-1]
-    output = last.outputs[0]
-    result = ir.Value(name=output.name, type=output.type, shape=output.shape)
-    graph.insert_before(last, ir.node("Gelu", [x], outputs=[result], name=last.name))
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
-    graph.remove(nodes, safe=True)
+def _replace(graph: ir.Graph, chain: _Chain) -> None:
+    x, nodes = chain
+    put_in_place(graph, nodes, "Gelu", [x], {})

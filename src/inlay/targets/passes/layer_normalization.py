@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.opset import raise_opset
 from inlay.model.passes.steps import (
     add_constant,
     constant_of,
@@ -23,6 +22,7 @@ from inlay.model.passes.steps import (
     squared_by,
     with_number,
 )
+from inlay.targets.passes.gathering import gather, put_in_place
 
 LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR = 17, 8
 """The first opset with the operator, and its IR version."""
@@ -53,14 +53,7 @@ def gather_layer_normalization(model: ir.Model) -> tuple[ir.Model, int]:
     Args:
         model: is changed, and raised to ``LAYER_NORMALIZATION_OPSET`` where there is something to replace.
     """
-    if not _chains(model.graph):
-        return model, 0
-    model, _ = raise_opset(model, LAYER_NORMALIZATION_OPSET)
-    model.ir_version = max(model.ir_version, LAYER_NORMALIZATION_IR)
-    chains = _chains(model.graph)
-    for chain in chains:
-        _replace(model.graph, chain)
-    return model, len(chains)
+    return gather(model, _chains, _replace, LAYER_NORMALIZATION_OPSET, LAYER_NORMALIZATION_IR)
 
 
 def _chains(graph: ir.Graph) -> list[_Chain]:
@@ -135,13 +128,8 @@ def _replace(graph: ir.Graph, chain: _Chain) -> None:
     last = chain.nodes[-1]
     arrays = [("scale", chain.scale), *([] if chain.bias is None else [("bias", chain.bias)])]
     constants = [add_constant(graph, f"{last.name}_{what}", np.array(a, np.float32)) for what, a in arrays]
-    output = last.outputs[0]
-    result = ir.Value(name=output.name, type=output.type, shape=output.shape)
     numbers = {"axis": -1, "epsilon": chain.epsilon}
-    made = ir.node("LayerNormalization", [chain.x, *constants], numbers, outputs=[result], name=last.name)
-    graph.insert_before(last, made)
-    output.replace_all_uses_with(result, replace_graph_outputs=True)
-    graph.remove(chain.nodes, safe=True)
+    put_in_place(graph, chain.nodes, "LayerNormalization", [chain.x, *constants], numbers)
 
 
 def _is_of_rows(node: ir.Node) -> bool:
