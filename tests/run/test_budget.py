@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -156,6 +157,21 @@ def test_what_is_left_goes_to_later_phases() -> None:
     assert (least.contenders, least.first, least.second) == (2, 0, 1)
     assert wanted[-1].blocks <= least.blocks < 24
     assert plan.deadline.left >= wanted[-1].seconds(costs, 8)
+
+
+def test_readings_leave_time_for_judging_the_winner_on_all_samples() -> None:
+    """Unless there is no time for both: without readings there is no winner. Rounding weights anew is counted."""
+    clock = Clock()
+    plain = Costs.assumed(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
+    costs = replace(plain, crossed=10, rounding_s=3.0)
+    assert costs.crossing_s(10, 10) - replace(costs, rounding_s=0.0).crossing_s(10, 10) == pytest.approx(3.0)
+    effort = efforts(TuneConfig(), costs.inference_s)[0]
+    plan = Plan.of(100.0, 0.0, 0.0, clock)
+    end = plan.before_writing
+    assert plan.readings(plain, effort, 3) == end, "nothing else is to be judged"
+    assert plan.readings(costs, effort, 3) == end.earlier(costs.crossing_s(10, 10))
+    clock.sleep(end.left - 2.0)
+    assert plan.readings(costs, effort, 3) == plan.deadline
 
 
 def test_a_resumed_run_has_what_is_left(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class Costs:
         turn_s: one model in one block.
         unseen: samples that the winner is judged on.
         crossed: samples beside these that it is judged on, some of them with the ranges of others.
+        rounding_s: rounding the weights once more, as these others ask for.
         deterministic: one block in one process tells all.
     """
 
@@ -86,6 +87,7 @@ class Costs:
     turn_s: float
     unseen: int = 0
     crossed: int = 0
+    rounding_s: float = 0.0
     deterministic: bool = False
 
     @classmethod
@@ -129,7 +131,8 @@ class Costs:
         """Judging so many samples on two models, one of which is new and made from so many observed ones."""
         if judged <= 0:
             return 0.0
-        return 2 * self.judge_s(judged) + (self.judge_s(_OBSERVING * observed) if observed else 0.0)
+        anew_s = self.judge_s(_OBSERVING * observed) + self.rounding_s if observed else 0.0
+        return 2 * self.judge_s(judged) + anew_s
 
     def trial_s(self, samples: int, blocks: int) -> float:
         """Judging a candidate on so many samples, and so many blocks of a race."""
@@ -313,9 +316,19 @@ class Plan:
             longer += [replace(found, blocks=blocks) for blocks in range(full, found.blocks, -1)]
         return next((e for e in longer if e.seconds(costs, contenders) <= left_s), found)
 
+    def readings(self, costs: Costs, effort: Effort, contenders: int) -> Deadline:
+        """When a confirmation's readings end, so that the delivered model is judged on all samples behind them.
+
+        Where there is no time for both, readings go first.
+        """
+        if not self.before_writing.fits(effort.seconds(costs, contenders)):
+            return self.deadline
+        return self.before_writing.earlier(costs.crossing_s(costs.crossed, costs.crossed))
+
     def later_look(self, costs: Costs, models: int, effort: Effort) -> int:
         """Processes that measure open cases once more: the interval shrinks to half, as far as there is time."""
-        wanted, left_s = LATER_LOOK * effort.second, self.before_writing.left
+        left_s = max(0.0, self.before_writing.left - costs.crossing_s(costs.crossed, costs.crossed))
+        wanted = LATER_LOOK * effort.second
         return (
             wanted
             if math.isinf(left_s)

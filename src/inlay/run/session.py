@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.errors import JournalError, ModelError, TargetError, TimedOut
@@ -20,8 +21,9 @@ from inlay.measure.client import Limit, Worker
 from inlay.measure.journal import Journal
 from inlay.measure.policy import RECENT_MESSAGES
 from inlay.model.guard import limited
+from inlay.prepare.model import PreparedModel
 from inlay.quant.tolerance import samples_needed
-from inlay.run.facts import SAMPLES
+from inlay.run.facts import SAMPLES, rounding_of
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.plan import FREE, Costs, Plan
 from inlay.targets.base import Artifact, TargetSpec
@@ -120,6 +122,11 @@ class Session:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""
         if self.worker.fingerprint.gives_times:
             self._costs = replace(self._costs, inference_s=inference_s)
+
+    def calibrated(self, prepared: PreparedModel) -> None:
+        """The qparams of a model were chosen: time is kept for rounding its weights once more."""
+        rounding_s = rounding_seconds(prepared, rounding_of(self.journal))
+        self._costs = replace(self._costs, rounding_s=rounding_s)
 
     def run_given(self, file: Artifact, feed: Path) -> None:
         """Find out what the given model takes: a quick one is timed at little cost, a slow one runs once more, warm.

@@ -153,9 +153,8 @@ def _prepared(session: Session, given: Given) -> _Calibrated:
     inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
     session.stage("normalize and index the model")
     target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
-    feeds = parts.calibration.feeds
     prepared = prepare_model(session, target)
-    imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, feeds, session.work)
+    imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
     prepared = without_outliers(session, target, prepared)
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
@@ -165,6 +164,7 @@ def _prepared(session: Session, given: Given) -> _Calibrated:
     calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
     with session.calibrating():
         candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
+    session.calibrated(prepared)
     return _Calibrated(prepared, imported, candidates, test)
 
 

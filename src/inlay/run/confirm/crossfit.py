@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from inlay.calibrate.rounding_cost import rounding_seconds
 from inlay.calibrate.table_search import on_other_samples
 from inlay.calibrate.tables import observe
 from inlay.data import Samples, evenly_spaced
@@ -100,8 +99,6 @@ def cross_fitted(
     for number, fold in enumerate(folds(session, bool(confirmed.placement))):
         missing = min(wanted - len(found), len(fold.judged))
         seconds = session.costs.crossing_s(missing, 0 if fold.ranges is None else len(fold.ranges))
-        if fold.ranges is not None:
-            seconds += rounding_seconds(prepared, rounding_of(session.journal))
         if missing <= 0 or not session.plan.before_writing.fits(seconds):
             break
         samples = fold.judged.part(evenly_spaced([*range(len(fold.judged))], missing))

@@ -195,7 +195,8 @@ class Confirmation:
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = self.plan.confirmation(self.costs(), self.config, len(most))
         equal = no_others if self.worker.deterministic else self.equal  # there, one reading is enough
-        timed = (self.limit, self.feed, self.config, self.folder, self.rng, self.plan.deadline, equal)
+        readings = self.plan.readings(self.costs(), effort, len(most))
+        timed = (self.limit, self.feed, self.config, self.folder, self.rng, readings, equal)
         fresh = FreshReadings(self.start, *timed)
         chosen = contenders_of(self.judged, incumbent, least_db, effort.contenders)
         contenders = [Entry(c, self._final(c), np.empty(0)) for c in chosen]
