@@ -305,9 +305,9 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
 
         return By(score)
 
-    def chosen(score: Score, seconds: float) -> CalibrationChoice:
-        until = Deadline(clock() + seconds, clock)
-        return choose_calibration(space.prepared, space.observed, space.full(), some, score, 3.0, deadline=until)
+    def chosen(score: Score, seconds: float, inference_s: float = 0.0) -> CalibrationChoice:
+        until, asked = Deadline(clock() + seconds, clock), (space.prepared, space.observed, space.full(), some)
+        return choose_calibration(*asked, score, 3.0, deadline=until, inference_s=inference_s)
 
     quiet = chosen(slow(0.0), math.inf)
     assert chosen(slow(10.0), 1000.0) == chosen(slow(99.0), math.inf) == quiet
@@ -315,6 +315,7 @@ def test_a_busy_machine_makes_the_same_choice(workspace: MakeWorkspace) -> None:
     assert not quiet.cut
     hurried, late = chosen(slow(10.0), 150.0), chosen(slow(10.0), 60.0)
     assert hurried.rounding.steps, "which gains most for its time"
+    assert not chosen(slow(10.0), 150.0, inference_s=10.0).rounding.steps, "nor is begun what cannot be ended"
     assert not hurried.chosen
     assert not late.weight_error_means
     assert not late.rounding.steps

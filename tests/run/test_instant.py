@@ -336,6 +336,19 @@ def test_with_time_left_anchors_are_tried_whatever_the_table_says(
 
 
 @pytest.mark.usefixtures("cache")
+def test_behind_a_try_that_keeps_the_bound_another_must_leave_time_to_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control is the test above, with two tries."""
+    _machine(monkeypatch, 0.005)
+    monkeypatch.setattr("inlay.run.instant.by_costs._AMPLE_S", 0.0)
+    monkeypatch.setattr("inlay.run.instant.by_costs._RACE_S", (1e9, 1e9))
+    done, _ = _quantize(tmp_path, _priced(1.0, 1.5))
+    assert done.by_costs is not None
+    assert done.by_costs.tries == 1
+
+
+@pytest.mark.usefixtures("cache")
 def test_conversions_that_cost_more_than_they_gain_are_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def round_weights(
         steps, left_out = outcome.result()
         found.update(steps)
         late |= left_out
-    usual = prepared.rules.weight  # of which any weight gains; other types are compared with it as they are
+    usual = prepared.rules.weight  # each of its weights gains alone; another type is judged as a whole
     kept = {job: found[job] for job in jobs if job in found and (job[1] is usual or job[1] not in late)}
     return Found(Rounding(kept) if kept else NEAREST, not late)
 

@@ -213,7 +213,7 @@ def _that_help(
     for tried in attempts:
         try:
             changed, exact_db = evened(tried)
-            if exact_db < _EXACT_DB:
+            if not exact_db >= _EXACT_DB:  # nor where it is no number
                 continue
             after = noise.of(changed, tried)
             after_db = np.array([after.db(form) for form in forms])

@@ -134,6 +134,11 @@ class Costs:
         anew_s = self.judge_s(_OBSERVING * observed) + self.rounding_s if observed else 0.0
         return 2 * self.judge_s(judged) + anew_s
 
+    @property
+    def crossed_s(self) -> float:
+        """That of all samples that are to be judged so."""
+        return self.crossing_s(self.crossed, self.crossed)
+
     def trial_s(self, samples: int, blocks: int) -> float:
         """Judging a candidate on so many samples, and so many blocks of a race."""
         return self.judge_s(samples) + blocks * self.block_s(3)
@@ -177,8 +182,7 @@ class Effort:
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
         verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
-        crossing = costs.crossing_s(costs.crossed, costs.crossed)
-        return _LATE_SAFETY * (first + second + writing + verifying + crossing)
+        return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s)
 
     def cut_from(self, full: Effort) -> str:
         """What it leaves out of a full effort; empty where it is one."""
@@ -323,11 +327,11 @@ class Plan:
         """
         if not self.before_writing.fits(effort.seconds(costs, contenders)):
             return self.deadline
-        return self.before_writing.earlier(costs.crossing_s(costs.crossed, costs.crossed))
+        return self.before_writing.earlier(costs.crossed_s)
 
     def later_look(self, costs: Costs, models: int, effort: Effort) -> int:
         """Processes that measure open cases once more: the interval shrinks to half, as far as there is time."""
-        left_s = max(0.0, self.before_writing.left - costs.crossing_s(costs.crossed, costs.crossed))
+        left_s = max(0.0, self.before_writing.left - costs.crossed_s)
         wanted = LATER_LOOK * effort.second
         return (
             wanted

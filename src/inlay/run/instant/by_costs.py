@@ -251,7 +251,7 @@ class _Race:
     def _may_try_again(self, in_float: _Built, low: _Built) -> bool:
         """Whether there is time for another try; where this one misses the bound and gains much over float, more."""
         if low.kept:
-            return self._deadline.fits(self._race_s(in_float, 4))
+            return self._deadline.fits(self._race_s(in_float, 2 + _MODELS))
         if self._deadline.left > 0.0:
             return True
         times = [self._glance(b.artifact) for b in (in_float, low)]

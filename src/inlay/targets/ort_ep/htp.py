@@ -101,7 +101,7 @@ class QnnHtpTarget:
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
         """Operators that stay on the NPU as a whole."""
-        from inlay.targets.ort_ep.float_rewrites import FLOAT_REWRITES
+        from inlay.targets.ort_ep.htp_float_rewrites import FLOAT_REWRITES
 
         return FLOAT_REWRITES
 
