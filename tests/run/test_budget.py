@@ -145,7 +145,7 @@ def test_what_is_left_goes_to_later_phases() -> None:
     clock = Clock()
     config = TuneConfig(budget_s=100.0)
     costs = Costs.assumed(worker_s=1.0, build_s=0.1, inference_s=0.01, slot_ns=4_000_000)
-    plan = Plan.of(100.0, 0.0, 0.0, clock)
+    plan = Plan.of(100.0, 0.0, clock(), clock)
     wanted = efforts(config, costs.inference_s)
     taken = [e.seconds(costs, 8) for e in wanted]
     assert taken == sorted(taken, reverse=True)
@@ -166,7 +166,7 @@ def test_readings_leave_time_for_judging_the_winner_on_all_samples() -> None:
     costs = replace(plain, crossed=10, rounding_s=3.0)
     assert costs.crossing_s(10, 10) - replace(costs, rounding_s=0.0).crossing_s(10, 10) == pytest.approx(3.0)
     effort = efforts(TuneConfig(), costs.inference_s)[0]
-    plan = Plan.of(100.0, 0.0, 0.0, clock)
+    plan = Plan.of(100.0, 0.0, clock(), clock)
     end = plan.before_writing
     assert plan.readings(plain, effort, 3) == end, "nothing else is to be judged"
     assert plan.readings(costs, effort, 3) == end.earlier(costs.crossing_s(10, 10))
@@ -204,6 +204,16 @@ def test_a_run_whose_time_is_over_finds_again_what_it_found(tmp_path: Path) -> N
     assert clock.seconds < 100.0, "it confirms with the least effort"
 
 
+def test_with_a_larger_budget_the_search_goes_on(tmp_path: Path) -> None:
+    """What earlier sessions judged is replayed in no time, however long the machine has been up."""
+    first, _ = run(tmp_path, 45.0, 300.0)
+    assert "is for confirming" in str(first.search["stopped_because"])
+    second, clock = run(tmp_path, 300.0, 300.0)
+    assert second.search["replayed"] == first.search["measurements"]
+    assert second.search["measurements"] > 3
+    assert is_used_up(second, 45.0 + clock.seconds, 300.0)
+
+
 def test_where_nothing_can_keep_the_bound_float_is_delivered_in_time(tmp_path: Path) -> None:
     result, clock = run(tmp_path, 60.0, least_db=120.0)
     outcomes = [a.outcome for a in result.anchors if a.name == "full-int8"]
@@ -236,13 +246,14 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound(
 ) -> None:
     """There is only the float model to confirm until then."""
     now = Clock()
+    begun = now()
     now.sleep(12.0)
     time = SimpleNamespace(
         config=SimpleNamespace(budget_s=60.0),
-        end=lambda: Deadline(10.0, now),
-        least=lambda: Deadline(20.0, now),
+        end=lambda: Deadline(begun + 10.0, now),
+        least=lambda: Deadline(begun + 20.0, now),
         trial_s=5.0,
-        plan=SimpleNamespace(deadline=Deadline(30.0, now)),
+        plan=SimpleNamespace(deadline=Deadline(begun + 30.0, now)),
     )
     trial = SimpleNamespace(feasible=feasible, proposal=SimpleNamespace(placement=range(sites)))
     judged = [] if feasible is None else [SimpleNamespace(trial=trial)]

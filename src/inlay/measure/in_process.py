@@ -61,15 +61,23 @@ class InProcessWorker(Worker):
             self._record(do, arguments, self._clock() - begun)
 
 
+_ORIGIN_S = 1e6
+"""What a simulated clock begins with, as on a machine that has been up for days: 0 would hide who takes it for one."""
+
+
 class Clock:
-    """The clock of a simulation: it advances by :meth:`sleep` only."""
+    """The clock of a simulation: it advances by :meth:`sleep` only.
+
+    Attributes:
+        seconds: since its start. What it reads is not that: as with any monotonic clock, only differences count.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self) -> float:
-        """Seconds since the start."""
-        return self.seconds
+        """The moment, in seconds since one that means nothing."""
+        return _ORIGIN_S + self.seconds
 
     def sleep(self, seconds: float) -> None:
         """Advance by ``seconds``."""

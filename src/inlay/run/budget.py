@@ -101,7 +101,7 @@ class TimeLimit:
         self._time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
         self._budget_s = time.config.budget_s
         self._outside_s = deque([0.0], maxlen=_RECENT)
-        self._begun = 0.0, 0.0  # the last trial: on the clock, and what the runtime had taken by then
+        self._begun: tuple[float, float] | None = None  # on the clock, and what the runtime had taken by then
 
     @property
     def left_s(self) -> float:
@@ -110,6 +110,7 @@ class TimeLimit:
 
     def refuses(self, proposal: Proposal, key: str, evaluator: Evaluator) -> str:
         """See :class:`Limits`."""
+        self._begun = None
         if self._journal.trial(key) is not None:
             return ""
         found = any(c.trial.feasible and len(c.trial.proposal.placement) for c in evaluator.judged)
@@ -122,6 +123,8 @@ class TimeLimit:
 
     def judged(self) -> None:
         """See :class:`Limits`."""
+        if self._begun is None:  # it was judged by an earlier session
+            return
         begun, busy_s = self._begun
         self._outside_s.append(max(0.0, self._time.plan.deadline.clock() - begun - (self._worker.busy_s - busy_s)))
 
