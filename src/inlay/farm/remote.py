@@ -61,7 +61,7 @@ class RemoteDevice:
         self._closed = False
         self._actor: Any = None
         self._known: set[tuple[str, int, int]] = set()
-        self._feeds: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
+        self._files: dict[tuple[Path, int, int], tuple[str, list[Parcel]]] = {}
         self._losses = 0
         self._was_held = False
         self.generation = 0
@@ -96,13 +96,16 @@ class RemoteDevice:
                         raise TargetError(f"device {self.resource}: {parcel.source.name} did not arrive as it was sent")
                 self._known.add(key)
 
-    def send_feed(self, path: Path) -> str:
-        """Send a feed or workload; its path in the device's folder."""
-        found = path.stat()
+    def send_file(self, path: Path, parcels_of: Callable[[Path], tuple[str, list[Parcel]]]) -> str:
+        """Send a file with all that it refers to, as ``parcels_of`` finds out; its path in the device's folder."""
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise TargetError(f"{path} cannot be read: {error.strerror or error}") from error
         key = (path, found.st_size, found.st_mtime_ns)
-        if key not in self._feeds:
-            self._feeds[key] = feed_parcels(path)
-        name, parcels = self._feeds[key]
+        if key not in self._files:
+            self._files[key] = parcels_of(path)
+        name, parcels = self._files[key]
         self.send(parcels)
         return name
 
@@ -312,12 +315,11 @@ class RemoteWorker(Worker):
         """The message with paths in the device's folder, to which all files have travelled."""
         sent = dict(arguments)
         if "path" in sent:
-            sent["path"], parcels = model_parcels(Path(sent["path"]))
-            self._device.send(parcels)
+            sent["path"] = self._device.send_file(Path(sent["path"]), model_parcels)
         if "feed" in sent:
-            sent["feed"] = self._device.send_feed(Path(sent["feed"]))
+            sent["feed"] = self._device.send_file(Path(sent["feed"]), feed_parcels)
         if "feeds" in sent:
-            sent["feeds"] = [self._device.send_feed(Path(each)) for each in sent["feeds"]]
+            sent["feeds"] = [self._device.send_file(Path(each), feed_parcels) for each in sent["feeds"]]
         return sent
 
     def _call(self, method: str, *arguments: Any, limit_s: float) -> Any:
