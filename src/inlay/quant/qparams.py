@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ import numpy as np
 
 from inlay.errors import ModelError
 from inlay.model.graph import Graph
+from inlay.quant.block_params import LEAST_SCALE, block_params
 from inlay.quant.observers import Range
 from inlay.quant.rounding import NEAREST, Rounding, Steps
 from inlay.space.rules import Rules
@@ -20,7 +20,6 @@ from inlay.types import Placement, Port, QParams, QType
 
 T = TypeVar("T")
 
-_TINY = float(np.float32(2.0**-100))  # scales, and products of two of them, stay normal float32 values
 _HUGE = float(np.finfo(np.float32).max) * (1 - 2.0**-20)  # every integer dequantizes to a finite value
 _BIAS_LIMIT = float(1 << 30)  # leaves a factor of two before a bias overflows int32
 
@@ -41,7 +40,7 @@ def activation_params(found: Range, qtype: QType, symmetric: bool = False) -> QP
         steps = 2 * qtype.qmax if qtype.signed else steps
     if high == low:
         return QParams(qtype, (1.0,), (qtype.qmin if not qtype.signed else 0,))
-    scale = np.float32(min(max((high - low) / steps, _TINY), _HUGE / steps))
+    scale = np.float32(min(max((high - low) / steps, LEAST_SCALE), _HUGE / steps))
     if low == 0.0 and scale * np.float32(steps) > np.float32(high):
         scale = np.nextafter(scale, np.float32(0))
     if symmetric or qtype.floating:
@@ -83,63 +82,8 @@ def _symmetric(
     largest: np.ndarray, axis: int | None, limit: int, floor: np.ndarray | float, qtype: QType = QType.INT8
 ) -> QParams:
     scale = np.maximum(largest / limit, floor)
-    scale = np.where(scale > 0.0, np.maximum(scale, _TINY), 1.0).astype(np.float32).reshape(-1)
+    scale = np.where(scale > 0.0, np.maximum(scale, LEAST_SCALE), 1.0).astype(np.float32).reshape(-1)
     return QParams(qtype, tuple(scale.tolist()), (0,) * scale.size, axis)
-
-
-_SLICE = 1 << 16  # elements
-_CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8)
-"""Shares of a block's largest magnitude that its integers may reach: of 4 bits, a large one costs all others."""
-
-
-def block_params(weight: np.ndarray, axis: int, qtype: QType) -> QParams:
-    """Symmetric qparams of blocks: of :data:`_CLIPPED`, each block gets the scale of least squared error.
-
-    Args:
-        weight: float array; its size along ``axis`` is a multiple of the block.
-        axis: that of the blocks.
-        qtype: a type of blocks.
-    """
-    shape = weight.shape
-    blocks = np.where(np.isfinite(weight), weight, 0.0).astype(np.float32)
-    blocks = blocks.reshape(*shape[:axis], -1, qtype.block, *shape[axis + 1 :])
-    best = _least_error(blocks, axis + 1, qtype, _CLIPPED if qtype.bits < 8 else _CLIPPED[:1])
-    flat = best.reshape(-1)
-    return QParams(qtype, tuple(flat.tolist()), (0,) * flat.size, axis)
-
-
-def _least_error(blocks: np.ndarray, axis: int, qtype: QType, shares: Sequence[float]) -> np.ndarray:
-    """The scale of each block, float32, with which rounding the elements along ``axis`` makes the least squared error.
-
-    Slice by slice: what is computed of one stays in the processor's cache.
-
-    Args:
-        blocks: finite float32 numbers.
-        axis: that of a block's elements.
-        qtype: of their integers.
-        shares: of a block's largest magnitude, from which its scale is chosen; of equally good ones the first.
-    """
-    top = np.abs(blocks).max(axis=axis, initial=0.0) / qtype.qmax
-    scales = [np.where(top > 0.0, np.maximum(share * top, _TINY), 1.0).astype(np.float32) for share in shares]
-    best, others = scales[0].copy(), scales[1:]
-    step = max(1, _SLICE // max(1, math.prod(blocks.shape[1:])))
-    for start in range(0, len(blocks) if others else 0, step):
-        part = slice(start, start + step)
-        errors = [_rounding_error(blocks[part], np.expand_dims(scale[part], axis), axis, qtype) for scale in scales]
-        for error, scale in zip(errors[1:], others, strict=True):
-            best[part] = np.where(error < errors[0], scale[part], best[part])
-            np.minimum(error, errors[0], out=errors[0])
-    return best
-
-
-def _rounding_error(blocks: np.ndarray, scale: np.ndarray, axis: int, qtype: QType) -> np.ndarray:
-    """The squared error of each block."""
-    error = blocks / scale
-    np.rint(error, out=error)
-    np.clip(error, qtype.qmin, qtype.qmax, out=error)
-    error *= scale
-    error -= blocks
-    return np.asarray(np.square(error, out=error).sum(axis=axis))
 
 
 def scale_shape(shape: Sequence[int | None], params: QParams) -> tuple[int, ...]:
