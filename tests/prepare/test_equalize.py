@@ -15,7 +15,6 @@ import pytest
 from inlay.calibrate.tables import observe
 from inlay.data import Samples
 from inlay.deadline import Deadline
-from inlay.model.hands import Stored, helped
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import equalize
@@ -28,7 +27,6 @@ from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
 from inlay.types import Placement
-from tests.support.hands import HandsHere
 
 ORT = capabilities_for("x86_64", frozenset({"avx512_vnni"}))  # the same on every processor
 WIDTH, OUTLIERS = 32, 8.0
@@ -166,28 +164,18 @@ def test_one_form_tells_where_there_is_no_time_for_both(
     seconds: float, forms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One judgement takes a second here; the first one shows whether there is time for others, or for none."""
-    now, told, in_form = 0.0, list[Form](), Disturbed.in_form
+    now, told, db = 0.0, list[Form](), Disturbed.db
 
-    def slow(disturbed: Disturbed, form: Form, factors: bool = False) -> Stored:
+    def slow(disturbed: Disturbed, form: Form, factors: bool = False) -> float:
         nonlocal now
         now += 1.0
         told.append(form)
-        return in_form(disturbed, form, factors)
+        return db(disturbed, form, factors)
 
-    monkeypatch.setattr(Disturbed, "in_form", slow)
+    monkeypatch.setattr(Disturbed, "db", slow)
     found = find_scales(prepared_model(dense(), tmp_path), ORT, feeds(), Deadline(seconds, lambda: now))
     assert told == {2: [Form.STATIC, Form.DYNAMIC] * 2, 1: [Form.STATIC] * 2, 0: [Form.STATIC]}[forms]
     assert bool(found.scales) == found.in_time == bool(forms)
-
-
-@pytest.mark.parametrize("sound", [3, 1_000_000])
-def test_helpers_judge_and_change_nothing(sound: int, tmp_path: Path) -> None:
-    """Nor where they are lost meanwhile."""
-    plain = prepared_model(dense(), tmp_path)
-    alone, hands = find_scales(plain, ORT, feeds()), HandsHere(2, sound)
-    with helped(hands.recruit, 1e9):
-        assert find_scales(plain, ORT, feeds()).scales == alone.scales != {}
-    assert hands.asked["outputs_of"] >= 4
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ holes where no model has looked yet.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -43,20 +44,26 @@ class Parcel:
         Raises:
             TargetError: the file is shorter than what refers to it says, or cannot be read.
         """
-        try:
-            with self.source.open("rb") as file:
-                file.seek(self.offset)
-                at, end = self.offset, self.offset + self.length
-                while True:
-                    data = file.read(min(policy.CHUNK, end - at))
-                    if len(data) < min(policy.CHUNK, end - at):
-                        raise TargetError(f"{self.source} ends at byte {at + len(data)}, and {end} are referred to")
-                    yield at, data
-                    at += len(data)
-                    if at >= end:
-                        return
-        except OSError as error:
-            raise TargetError(f"{self.source} cannot be read: {error.strerror or error}") from error
+        with readable(self.source), self.source.open("rb") as file:
+            file.seek(self.offset)
+            at, end = self.offset, self.offset + self.length
+            while True:
+                data = file.read(min(policy.CHUNK, end - at))
+                if len(data) < min(policy.CHUNK, end - at):
+                    raise TargetError(f"{self.source} ends at byte {at + len(data)}, and {end} are referred to")
+                yield at, data
+                at += len(data)
+                if at >= end:
+                    return
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Within this, what the system says of a file is a TargetError."""
+    try:
+        yield
+    except OSError as error:
+        raise TargetError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def digest_of(data: bytes) -> str:
@@ -87,10 +94,8 @@ def feed_parcels(path: Path) -> tuple[str, list[Parcel]]:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with readable(path):
         return path.read_bytes()
-    except OSError as error:
-        raise TargetError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _external(path: Path, data: bytes, folder: str) -> Iterator[Parcel]:

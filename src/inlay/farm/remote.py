@@ -16,7 +16,7 @@ import numpy as np
 from inlay.errors import NoDevice, RunFailed, TargetError, TimedOut
 from inlay.farm import policy
 from inlay.farm.device import Answer, Device
-from inlay.farm.parcels import Parcel, digest_of, feed_parcels, model_parcels
+from inlay.farm.parcels import Parcel, digest_of, feed_parcels, model_parcels, readable
 from inlay.measure.client import Limit, Worker, checked
 from inlay.measure.worker import PROTOCOL
 from inlay.targets.base import Artifact, Fingerprint, TargetSpec
@@ -98,10 +98,8 @@ class RemoteDevice:
 
     def send_file(self, path: Path, parcels_of: Callable[[Path], tuple[str, list[Parcel]]]) -> str:
         """Send a file with all that it refers to, as ``parcels_of`` finds out; its path in the device's folder."""
-        try:
+        with readable(path):
             found = path.stat()
-        except OSError as error:
-            raise TargetError(f"{path} cannot be read: {error.strerror or error}") from error
         key = (path, found.st_size, found.st_mtime_ns)
         if key not in self._files:
             self._files[key] = parcels_of(path)

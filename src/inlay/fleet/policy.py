@@ -12,7 +12,7 @@ LEAST_SLICE_S = 20.0
 """Seconds below which a later slice is not worth its fixed costs: reading the model, a process, the confirmation."""
 GROWTH = 3.0
 """By what a run's total budget grows with each slice. Every slice reads the model and confirms anew: with a factor
-that is a constant share of the whole. At 2, second slices of 18 s were seen to have no time left to search."""
+that is a constant share of the whole."""
 PRIOR_GAIN = 0.05
 """Logarithm of the speed-up that one such step is expected to bring before anything is known of it: the
 optimism by which no run is given up for one slice that brought nothing."""

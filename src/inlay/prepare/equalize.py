@@ -32,7 +32,7 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.prepare.channel_scales import Channels, best_scales
-from inlay.prepare.form_noise import Disturbed, Form, FormNoise, is_dynamic, judged, worst_db
+from inlay.prepare.form_noise import Disturbed, Form, FormNoise, is_dynamic, worst_db
 from inlay.prepare.model import PreparedModel, index
 from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
 from inlay.quant.accuracy import Outputs
@@ -97,8 +97,8 @@ def find_scales(
     """
     sought = is_dynamic(prepared) or any(n.op_type == "LayerNormalization" for n in prepared.graph.nodes)
     inputs = product_inputs(prepared.graph) if sought else []
-    watched = [v for v in prepared.graph.float_outputs if prepared.graph.producer(v) is not None]
-    if not matter(prepared.graph, inputs) or not feeds or not watched:
+    judged = [v for v in prepared.graph.float_outputs if prepared.graph.producer(v) is not None]
+    if not matter(prepared.graph, inputs) or not feeds or not judged:
         return Evened()
     chosen_on, judged_on = feeds[:_SAMPLES], (feeds[_SAMPLES:] or feeds)[: _SAMPLES // 2]
     searching = NEVER if math.isinf(deadline.at) else deadline.within(_SEARCHING_SHARE * deadline.left)
@@ -107,12 +107,12 @@ def find_scales(
             base, store, graph = prepared.emitter.base, prepared.store, prepared.graph
             positions = find_positions(base, store, graph, feeds, mask)
             prepared = replace(prepared, padded_by=positions.mask)
-            session = PiecewiseSession(base, store, [*dict.fromkeys([*(i.value for i in inputs), *watched])])
+            session = PiecewiseSession(base, store, [*dict.fromkeys([*(i.value for i in inputs), *judged])])
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             outputs: list[Outputs] = []
             for number, feed in enumerate([*chosen_on, *(judged_on if len(feeds) > _SAMPLES else ())]):
                 values = session.run(feed)
-                outputs.append({v: values[v] for v in watched})
+                outputs.append({v: values[v] for v in judged})
                 for one in inputs if number < len(chosen_on) else ():
                     arrays[one.value].append(positions.only(feed, one.value, values[one.value]))
             exact = (outputs[_SAMPLES:] or outputs)[: len(judged_on)]
@@ -197,7 +197,7 @@ def _that_help(
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
     begun, forms = deadline.clock(), noise.forms
     plain = noise.of(noise.prepared, {})
-    (first_db,) = judged([(plain, forms[0], False)])
+    first_db = plain.db(forms[0])
     each_s = deadline.clock() - begun
 
     def affordable(until: Deadline) -> int:
@@ -208,7 +208,7 @@ def _that_help(
     if not most:
         return replace(best, in_time=False)
     forms = forms[: max(1, min(most, affordable(soon)))]
-    found_db = np.array([first_db, *judged([(plain, form, False) for form in forms[1:]]), first_db])
+    found_db = np.array([first_db, *(plain.db(form) for form in forms[1:]), first_db])
     now = plain
     for tried in attempts:
         try:
@@ -216,9 +216,8 @@ def _that_help(
             if not exact_db >= _EXACT_DB:  # nor where it is no number
                 continue
             after = noise.of(changed, tried)
-            whole = [(after, forms[0], True)] if after.factors else []
-            after_db = judged([*((after, form, False) for form in forms), *whole])
-            after_db = after_db if whole else np.append(after_db, after_db[0])
+            after_db = np.array([after.db(form) for form in forms])
+            after_db = np.append(after_db, after.db(forms[0], factors=True) if after.factors else after_db[0])
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
             if _gains(after_db - found_db, least_db, partial(_hidden_db, now, after)):
                 best, found_db, now = Evened(dict(tried), model=changed), after_db, after
@@ -243,8 +242,7 @@ def _gains(gains_db: np.ndarray, least_db: float, hidden_db: Callable[[], float]
 
 def _hidden_db(before: Disturbed, after: Disturbed) -> float:
     """What activations alone gain, which the noise of weights may hide that rounding them well takes away."""
-    after_db, before_db = judged([(after, Form.ACTIVATIONS, False), (before, Form.ACTIVATIONS, False)])
-    return float(after_db - before_db)
+    return after.db(Form.ACTIVATIONS) - before.db(Form.ACTIVATIONS)
 
 
 def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: ProductInput, scales: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from inlay.data import Feed, Padding
-from inlay.model.hands import Stored, each
+from inlay.model.hands import Stored
 from inlay.model.reference import outputs_of
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.product_inputs import ProductInput
@@ -105,13 +105,16 @@ class Disturbed:
     ranges: Mapping[str, Range]
     factors: Sequence[Port]
 
-    def in_form(self, form: Form, factors: bool = False) -> Stored:
-        """The model with its products in low precision.
+    def db(self, form: Form, factors: bool = False) -> float:
+        """SQNR in dB of the worst output.
 
         Args:
             form: of the products.
             factors: have the Mul nodes in low precision as well: their factors, of which the least are rounded to
                 nothing, may cost more than evened channels gain.
+
+        Raises:
+            CompileFailed, RunFailed, Crashed, TimedOut: it does not run.
         """
         noise, rules = self.noise, self.noise.prepared.rules
         activation = QType.DYNAMIC if form is Form.DYNAMIC else rules.activation
@@ -120,26 +123,14 @@ class Disturbed:
             sites += [(Port(name, 1), rules.weight) for one in noise.inputs for name in one.products]
         if factors:
             sites += [(port, rules.activation) for port in self.factors]
-        return self._emitted(Placement(sites))
+        # not by helpers: a few samples take less than the way of a large model there
+        got = outputs_of(self._emitted(Placement(sites)), noise.feeds)
+        return worst_db(noise.padding.without_each(noise.exact), noise.padding.without_each(got))
 
     def _emitted(self, placement: Placement) -> Stored:
         changed = self.changed
         emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
         return Stored(emitter.emit(placement, QParamsTable(changed.graph, changed.rules, self.ranges)), changed.store)
-
-
-def judged(asked: Sequence[tuple[Disturbed, Form, bool]]) -> np.ndarray:
-    """SQNR in dB of the worst output of each: the arguments of :meth:`Disturbed.in_form`, after what they are for.
-
-    Raises:
-        CompileFailed, RunFailed, Crashed, TimedOut: one does not run.
-    """
-    models = ((one.in_form(form, factors), one.noise.feeds) for one, form, factors in asked)
-    found = []
-    for (one, _, _), outputs in zip(asked, each(outputs_of, models), strict=True):
-        padding, exact = one.noise.padding, one.noise.exact
-        found.append(worst_db(padding.without_each(exact), padding.without_each(outputs.result())))
-    return np.array(found)
 
 
 def is_dynamic(prepared: PreparedModel) -> bool:

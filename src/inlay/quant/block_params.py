@@ -12,7 +12,7 @@ from inlay.types import QParams, QType
 LEAST_SCALE = float(np.float32(2.0**-100))
 """Scales, and products of two of them, stay normal float32 values."""
 
-_SLICE = 1 << 16  # elements
+_SLICE = 1 << 16  # elements that are looked at together
 _CLIPPED = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Shares of a block's largest magnitude that its integers may reach: of 4 bits, a large one costs all others."""
 
@@ -46,14 +46,15 @@ def _least_error(blocks: np.ndarray, axis: int, qtype: QType, shares: Sequence[f
     """
     top = np.abs(blocks).max(axis=axis, initial=0.0) / qtype.qmax
     scales = [np.where(top > 0.0, np.maximum(share * top, LEAST_SCALE), 1.0).astype(np.float32) for share in shares]
-    best, others = scales[0].copy(), scales[1:]
+    if len(scales) == 1:
+        return scales[0]
+    best = np.empty(top.shape, np.float32)
     step = max(1, _SLICE // max(1, math.prod(blocks.shape[1:])))
-    for start in range(0, len(blocks) if others else 0, step):
+    for start in range(0, len(blocks), step):
         part = slice(start, start + step)
-        errors = [_rounding_error(blocks[part], np.expand_dims(scale[part], axis), axis, qtype) for scale in scales]
-        for error, scale in zip(errors[1:], others, strict=True):
-            best[part] = np.where(error < errors[0], scale[part], best[part])
-            np.minimum(error, errors[0], out=errors[0])
+        choices = [scale[part] for scale in scales]
+        errors = [_rounding_error(blocks[part], np.expand_dims(scale, axis), axis, qtype) for scale in choices]
+        best[part] = np.choose(np.argmin(errors, axis=0), choices)
     return best
 
 

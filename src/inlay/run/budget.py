@@ -101,7 +101,7 @@ class TimeLimit:
         self._time, self._journal, self._worker, self._necessary = time, journal, worker, necessary
         self._budget_s = time.config.budget_s
         self._outside_s = deque([0.0], maxlen=_RECENT)
-        self._begun: tuple[float, float] | None = None  # on the clock, and what the runtime had taken by then
+        self._begun: tuple[float, float] | None = None  # a new trial: on the clock, and busy_s by then
 
     @property
     def left_s(self) -> float:
