@@ -373,7 +373,7 @@ def test_a_selection_that_is_cut_short_says_so(workspace: MakeWorkspace, monkeyp
             yield outputs
 
     monkeypatch.setattr(RangeProbe, "each", slow)
-    some, until = [dict(feed) for feed in space.feeds[:8]], Deadline(60.0, clock)
+    some, until = [dict(feed) for feed in space.feeds[:8]], Deadline(clock() + 60.0, clock)
     found = choose_calibration(space.prepared, space.observed, space.full(), some, Scorer(space), 3.0, deadline=until)
     assert "fewer trials" in found.cut
     assert found.report["after_db"] >= found.report["before_db"]
