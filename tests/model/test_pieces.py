@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,9 +81,9 @@ def test_no_session_is_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     sizes: list[tuple[int, int]] = []
 
     class Recorded(Session):
-        def __init__(self, proto: onnx.ModelProto, store: WeightStore, threads: int | None = None) -> None:
+        def __init__(self, proto: onnx.ModelProto, store: WeightStore, **options: Any) -> None:
             sizes.append((len(proto.graph.node), len(proto.graph.output)))
-            super().__init__(proto, store, threads=threads)
+            super().__init__(proto, store, **options)
 
     monkeypatch.setattr(pieces, "Session", Recorded)
     count = 3 * pieces.PIECE_NODES // 2

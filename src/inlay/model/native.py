@@ -79,6 +79,7 @@ class NativeSession:
         optimize, fuse_qdq: as of :class:`Session`.
         threads: of one inference; 0 for as many as the runtime likes.
         integers: the model has operators on integers.
+        briefly: as of :class:`Session`.
 
     Attributes:
         outputs: names of the outputs.
@@ -86,7 +87,13 @@ class NativeSession:
     """
 
     def __init__(
-        self, model: str | bytes, optimize: bool | None, fuse_qdq: bool, threads: int, integers: bool = False
+        self,
+        model: str | bytes,
+        optimize: bool | None,
+        fuse_qdq: bool,
+        threads: int,
+        integers: bool = False,
+        briefly: bool = False,
     ) -> None:
         import onnxruntime as ort
 
@@ -95,6 +102,8 @@ class NativeSession:
         options.intra_op_num_threads = threads
         if not fuse_qdq:
             options.add_session_config_entry("session.disable_quant_qdq", "1")
+        if briefly:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         levels = ort.GraphOptimizationLevel
         level = {None: levels.ORT_DISABLE_ALL, False: levels.ORT_ENABLE_BASIC, True: levels.ORT_ENABLE_ALL}
         options.graph_optimization_level = level[optimize]

@@ -42,6 +42,7 @@ class PiecewiseSession:
         nodes: most nodes of a piece; graphs of no more are one.
         quick: build pieces without optimizations, for one use: in half the time, for what does not depend on the last
             digits.
+        briefly: as of :class:`~inlay.model.reference.Session`; also where they are quick.
 
     Attributes:
         values: as above.
@@ -55,8 +56,10 @@ class PiecewiseSession:
         values: Sequence[str],
         nodes: int = PIECE_NODES,
         quick: bool = False,
+        briefly: bool = False,
     ) -> None:
         self._proto, self._store, self.values, self._quick = proto, store, list(values), quick
+        self._briefly = briefly or quick
         self._whole: Session | None = None
         self._sessions: dict[int, Session] = {}
         size = min(nodes, _QUICK_NODES) if quick else nodes
@@ -88,7 +91,7 @@ class PiecewiseSession:
                 return noted
             self._pieces = []
         if self._whole is None:
-            self._whole = Session(with_outputs(self._proto, self.values), self._store)
+            self._whole = Session(with_outputs(self._proto, self.values), self._store, briefly=self._briefly)
             self.types = self._whole.types
         return self._whole.inside(feeds, gathered, feeds, note, found, self.values, [])[0]
 
@@ -116,8 +119,9 @@ class PiecewiseSession:
     def _session(self, piece: onnx.ModelProto) -> Session:
         if self._quick:
             with contextlib.suppress(CompileFailed):  # optimizations remove some operators that have no kernel
-                return Session(piece, self._store, optimize=None, threads=1)  # a pool of threads takes long to make
-        return Session(piece, self._store)
+                # a pool of threads takes long to make
+                return Session(piece, self._store, optimize=None, threads=1, briefly=True)
+        return Session(piece, self._store, briefly=self._briefly)
 
     def _model(self, piece: _Piece, given: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         whole = self._proto
@@ -164,7 +168,7 @@ def run_model(model: ir.Model, store: WeightStore, feed: Values) -> dict[str, np
     proto = externalize_weights(model, store)
     outputs = _outputs(proto)
     if len(proto.graph.node) <= PIECE_NODES or not {*outputs}.issubset(_computed(proto)):
-        return Session(proto, store).run(feed)
+        return Session(proto, store, briefly=True).run(feed)
     return PiecewiseSession(proto, store, outputs, quick=True).run(feed)
 
 
@@ -197,7 +201,7 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     found = session.gather([feed], partial(note_shapes, {*outputs}), dict[str, Any]())
     whole = {v: found[v] for v in outputs if v in found}
     if not {*outputs}.issubset(values):  # one is an input or a constant
-        whole = Session(proto, store).run(feed)
+        whole = Session(proto, store, briefly=True).run(feed)
     shapes = {v: a.shape if isinstance(a, np.ndarray) else a for v, a in found.items()}
     same = {shape: shape for shape in shapes.values()}  # many values share few shapes
     shapes = {v: same[shape] for v, shape in shapes.items()}

@@ -107,14 +107,15 @@ def find_scales(
             base, store, graph = prepared.emitter.base, prepared.store, prepared.graph
             positions = find_positions(base, store, graph, feeds, mask)
             prepared = replace(prepared, padded_by=positions.mask)
-            session = PiecewiseSession(base, store, [*dict.fromkeys([*(i.value for i in inputs), *judged])])
+            values = [*dict.fromkeys([*(i.value for i in inputs), *judged])]
+            session = PiecewiseSession(base, store, values, briefly=True)
             arrays: defaultdict[str, list[np.ndarray]] = defaultdict(list)
             outputs: list[Outputs] = []
             for number, feed in enumerate([*chosen_on, *(judged_on if len(feeds) > _SAMPLES else ())]):
-                values = session.run(feed)
-                outputs.append({v: values[v] for v in judged})
+                seen = session.run(feed)
+                outputs.append({v: seen[v] for v in judged})
                 for one in inputs if number < len(chosen_on) else ():
-                    arrays[one.value].append(positions.only(feed, one.value, values[one.value]))
+                    arrays[one.value].append(positions.only(feed, one.value, seen[one.value]))
             exact = (outputs[_SAMPLES:] or outputs)[: len(judged_on)]
             calls = (_channels(graph, one, arrays[one.value]) for one in inputs if searching.left)
             best = zip(inputs, each(best_scales, calls), strict=False)  # of the last ones there may be no time for any

@@ -149,8 +149,8 @@ def _differing(
     given: onnx.ModelProto, written: onnx.ModelProto, values: Sequence[str], store: WeightStore, feed: Feed
 ) -> dict[str, float]:
     """SQNR of those of ``values`` that differ, in their order."""
-    wanted = Session(with_outputs(given, values), store, fuse_qdq=False).run(feed)
-    got = Session(with_outputs(written, values), store, fuse_qdq=False).run(feed)
+    wanted = Session(with_outputs(given, values), store, fuse_qdq=False, briefly=True).run(feed)
+    got = Session(with_outputs(written, values), store, fuse_qdq=False, briefly=True).run(feed)
     found = {v: _similarity(wanted[v], got[v]) for v in values}
     return {v: db for v, db in found.items() if db < SAME_DB}
 
@@ -169,7 +169,7 @@ def _own_db(model: onnx.ModelProto, outputs: Sequence[str], store: WeightStore, 
             held = tensor.data_location != onnx.TensorProto.EXTERNAL
             array = onnx.numpy_helper.to_array(tensor) if held else np.frombuffer(store.read(tensor), np.float32)
             tensor.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1 + 2.0**-22), tensor.name))
-    first, second = (Session(m, store, fuse_qdq=False).run(feed) for m in (model, nudged))
+    first, second = (Session(m, store, fuse_qdq=False, briefly=True).run(feed) for m in (model, nudged))
     return {v: _similarity(first[v], second[v]) for v in outputs}
 
 

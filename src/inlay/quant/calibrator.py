@@ -35,9 +35,10 @@ OBSERVING_S = 2.0
 """Seconds of observing after which the time is looked at again: histograms travel with each call."""
 
 HELPER_S = 4.0
-"""Seconds that a helper observes at a time, where that leaves each of them several turns."""
-TURNS = 4
-"""Times that each helper is to come, at least: so the last ones end nearly together."""
+"""Seconds that a helper observes at a time, at most."""
+TURNS = 2
+"""Times that each helper could come yet if all were as large as the next one, so that they get smaller, and the last
+ones end nearly together (guided self-scheduling, Polychronopoulos and Kuck 1987)."""
 PATIENCE = 20.0
 """Times as long as expected, and at least a minute, without any helper's answer: then they are done without."""
 LEAST_PATIENCE_S = 60.0
@@ -207,14 +208,16 @@ class _Some:
 
     def _helped(self, helpers: Hands, order: Sequence[int], each_s: float, until: Deadline) -> int:
         """The same by helpers, while they answer."""
-        fair = math.ceil(len(order) / (TURNS * helpers.width))
-        size = max(1, min(fair, int(HELPER_S / max(each_s, 1e-9))))
-        patience_s = max(LEAST_PATIENCE_S, PATIENCE * size * each_s)
+        most = max(1, int(HELPER_S / max(each_s, 1e-9)))
+        patience_s = max(LEAST_PATIENCE_S, PATIENCE * most * each_s)
         running: dict[Future[Histograms], tuple[int, Sequence[Feed]]] = {}
         given = 0
         answering = True
         while answering:
-            while given < len(order) and len(running) <= helpers.width and until.fits(2 * size * each_s):
+            while given < len(order) and len(running) <= helpers.width:
+                size = min(most, math.ceil((len(order) - given) / (TURNS * helpers.width)))
+                if not until.fits(2 * size * each_s):
+                    break
                 for half, indices in _by_half(order[given : given + size], len(self.feeds)):
                     if indices:
                         part = [self.feeds[i] for i in indices]

@@ -179,7 +179,7 @@ def _goes_by(
     if not any((other[n] != feed[n]).any() for feed, other in zip(feeds, others, strict=True) for n in given):
         return False
     try:
-        session = Session(proto, store, optimize=True)
+        session = Session(proto, store, optimize=True, briefly=True)
         want, got = ([session.run(feed) for feed in each] for each in (feeds, others))
     except TargetError:
         return False
