@@ -130,6 +130,8 @@ def test_weights_alone_are_tried_last_and_only_where_there_is_time(spare: bool, 
     assert asked[:4] == usual
     assert bool(asked[4:]) is spare
     assert all(name.startswith("weight-only") for name in asked[4:])
+    assert bool(strategy.left_out) is not spare
+    assert all(name.startswith("weight-only") for name in strategy.left_out)  # conv-matmul is full-int8 here
 
 
 @pytest.mark.parametrize(("speed", "finer"), [(0.7, False), (2.0, True)])
@@ -148,6 +150,7 @@ def test_smaller_blocks_are_tried_only_where_larger_ones_gain(speed: float, fine
         latency = Latency(1e6 / value, Interval(value, value, value), 6)
         strategy.tell(replace(trial, outcome=Measured(latency, Accuracy(True, 30.0))))
     assert asked[3:] == ["weight-only int4/128", "weight-only int8/128", *(["weight-only int8/32"] if finer else [])]
+    assert strategy.left_out == ()
 
 
 @pytest.mark.parametrize(("rows", "tried"), [(1, True), (4, True), (64, False)])

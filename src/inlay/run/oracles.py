@@ -121,11 +121,6 @@ class GuidedSetup:
         )
         return Guided(surrogate, np.random.default_rng([config.seed, _DRAWS_STREAM]))
 
-    @property
-    def anchor_names(self) -> tuple[str, ...]:
-        """Of all anchors that the model has."""
-        return tuple(anchor_units(self.prepared.graph, self.prepared.units))
-
     def save_costs(self, guided: Guided) -> None:
         """Add the costs that the strategy learned to the cost database."""
         if self.config.cost_db and guided.surrogate.cost_model.profiled:

@@ -395,6 +395,6 @@ def _leave_evidence(session: Session, model: _Calibrated, search: _SearchSetup, 
 def _cuts(session: Session, search: _SearchSetup, confirmed: Confirmed) -> tuple[str, ...]:
     if math.isinf(session.plan.seconds):
         return ()
-    missing = [name for name in search.guided.anchor_names if name not in search.strategies.anchors.trials]
+    missing = search.strategies.anchors.left_out
     left_out = confirmed.effort.cut_from(efforts(session.inputs.config, session.costs.inference_s)[0])
     return cuts(session.inputs, session.journal, missing, search.meter.protocol.first_blocks, left_out)

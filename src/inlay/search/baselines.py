@@ -80,6 +80,12 @@ class Anchors(Scripted):
         told = len(self.trials) + 1
         return [p for name, p in self._placements if name not in self._late][told : told + count]
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names of those that were not asked for, though nothing speaks against them; of equal ones the first."""
+        late = [name for name in self._late if self._hopeless(name)]
+        return tuple(name for name, _ in self._placements if name not in self.trials and name not in late)
+
     def _hopeless(self, name: str) -> bool:
         """Whether the same element in larger blocks was slower than the fastest model that keeps the bound."""
         own, size = self._late[name]
