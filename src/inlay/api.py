@@ -1,7 +1,6 @@
 """The commands as functions.
 
-Their signatures declare the options: the command line is derived from them (:mod:`inlay.cli.options`), with help texts
-from :mod:`inlay.prepare.options`.
+The command line is derived from their signatures (:mod:`inlay.cli.options`), help from :mod:`inlay.prepare.options`.
 """
 
 from __future__ import annotations
@@ -227,6 +226,7 @@ def quantize(
     ray: Annotated[str | None, options.RAY] = None,
     seed: Annotated[int, options.SEED] = 0,
     progress: Annotated[Progress | None, options.PROGRESS] = None,
+    before_s: Annotated[float, options.BEFORE] = 0.0,
 ) -> Quantized:
     """Quantize in one shot, without a search: by the processor's cost table within an accuracy bound, or by a recipe.
 
@@ -234,6 +234,7 @@ def quantize(
         UsageError: no such recipe, or a rule of it matches nothing.
         InlayError: the model or the samples cannot be used.
     """
+    begun = time.monotonic() - before_s
     rules = None if recipe == options.BY_COSTS else find_recipe(recipe)
     spec = target_of(target, target_options, threads)
     given = Given.read(model, data, bind, images)
@@ -242,7 +243,7 @@ def quantize(
     common = common_sizes(given.specs, samples.feeds) if freeze_shapes else {}
     wish = (check_sqnr(min_sqnr), {**common, **given.sizes}, bound(given.specs, common), augment, seed, max_opset)
     with measuring(ray, [spec], (progress or Logged()).stage) as lab:
-        return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish, lab)
+        return _run_quantize.quantize(given.file, Path(out), spec, samples, rules, quant_type, *wish, lab, begun)
 
 
 @documented
@@ -261,9 +262,8 @@ def calibrate_machine(
         UsageError: the target has no models that its kernels could be measured by.
         InlayError: none of them could be measured, or the table cannot be kept.
     """
-    spec = target_of(target, target_options, threads)
-    hears = progress or Logged()
-    return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), hears.stage)
+    spec, stage = target_of(target, target_options, threads), (progress or Logged()).stage
+    return _calibrate.calibrate_machine(spec, seconds_of(budget), np.random.default_rng(seed), stage)
 
 
 @documented

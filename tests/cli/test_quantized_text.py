@@ -49,6 +49,14 @@ def test_a_model_of_which_nothing_can_be_quantized() -> None:
     assert "fastest" not in said
 
 
+@pytest.mark.parametrize(("precision", "db"), [("", 8.0), ("in bfloat16", 8.0), ("in bfloat16", 25.0)])
+def test_a_target_that_is_outside_the_bound_by_itself_is_named(precision: str, db: float) -> None:
+    accuracy = Accuracy(feasible=True, sqnr_db=db, samples=12)
+    said = text(replace(FLOAT, accuracy=accuracy, own_precision=precision))
+    warned = "WARNING: this is below 20 dB with nothing in 8 bits: the target computes what is in float32 in bfloat16."
+    assert (warned in said) == (bool(precision) and db < FLOAT.asked_db)
+
+
 @pytest.mark.parametrize("given_quantized", [False, True])
 def test_the_figure_says_what_it_is_against(given_quantized: bool) -> None:
     done = replace(

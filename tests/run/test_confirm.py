@@ -118,7 +118,7 @@ def test_what_variations_lack_beyond_what_they_may_lose(db: float, least: float,
     worker = VariedWorker()
     given = Candidate("given", Trial(Proposal(Placement(), "given"), Failed("run", "")), lambda: FILE, None)
     bound = Bound(min_sqnr_db=least)
-    verifier = Verifier(cast(Worker, worker), given, FILE, None, bound, Deadline(), test)
+    verifier = Verifier(cast(Worker, worker), given, None, bound, Deadline(), test)
     searched = rejected(outside(db)).candidate
     entry = Entry(searched, Artifact(Path("model.onnx"), str(db)), np.empty(0))
     assert verifier.lacks_db(entry) == pytest.approx(lacks_db, abs=0.1)
@@ -126,9 +126,7 @@ def test_what_variations_lack_beyond_what_they_may_lose(db: float, least: float,
     assert worker.runs == 1, "it is judged once"
     plain = replace(entry, candidate=replace(searched, placement=Placement()))
     assert verifier.lacks_db(plain) == 0.0, "float lacks nothing"
-    by_metric = Verifier(
-        cast(Worker, worker), given, FILE, None, Bound(max_drop=0.1), Deadline(math.inf, lambda: 0.0), test
-    )
+    by_metric = Verifier(cast(Worker, worker), given, None, Bound(max_drop=0.1), Deadline(math.inf, lambda: 0.0), test)
     assert by_metric.lacks_db(entry) == 0.0, "a metric decides"
 
 

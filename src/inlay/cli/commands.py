@@ -70,7 +70,7 @@ def tune(
     The same command on the same OUT continues where it was stopped.
     """
     progress = _progress(quiet)
-    before_s = time.monotonic() - _BEGUN.get(time.monotonic())
+    before_s = _before_s()
     if dry_run:
         try:
             done = api.dry_run(**options, progress=progress, before_s=before_s)
@@ -103,9 +103,8 @@ def fleet(
 
     The same command on the same OUT continues where it was stopped; a run that fails stops no other.
     """
-    before_s = time.monotonic() - _BEGUN.get(time.monotonic())
     with closing(_progress(quiet)) as progress:
-        result = run_fleet(**options, progress=progress, before_s=before_s)
+        result = run_fleet(**options, progress=progress, before_s=_before_s())
     answer(as_json, result, lambda: render_fleet.verdict(result))
     if result.interrupted or result.failed:
         raise typer.Exit(130 if result.interrupted else 1)
@@ -132,7 +131,7 @@ def quantize(
 ) -> None:
     """Quantize in seconds, without a search: by the processor's cost table within a bound, or by a recipe."""
     with closing(_progress(as_json)) as progress:
-        done = api.quantize(**options, progress=progress)
+        done = api.quantize(**options, progress=progress, before_s=_before_s())
     listed = [render.decisions(done.decisions)] if explain else []
     answer(as_json, render.quantized_json(done), lambda: [*listed, *render.quantized(done)])
 
@@ -327,6 +326,11 @@ def _progress(quiet: bool) -> Progress:
         return Silent()
     console = Terminal(stderr=True)
     return LiveTable(console) if console.is_terminal else Lines(sys.stderr)
+
+
+def _before_s() -> float:
+    """Seconds from the start of this process until now."""
+    return time.monotonic() - _BEGUN.get(time.monotonic())
 
 
 def main() -> None:

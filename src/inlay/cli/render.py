@@ -165,6 +165,11 @@ def quantized(done: Quantized) -> Iterator[str]:
                 f"  WARNING: this is below {done.asked_db:g} dB. inlay tune finds the fastest placement that keeps "
                 f"them (--min-sqnr {done.asked_db:g}), with what spoils the outputs in float."
             )
+        elif done.own_precision and done.accuracy.sqnr_db < done.asked_db:
+            yield (
+                f"  WARNING: this is below {done.asked_db:g} dB with nothing in 8 bits: the target computes what is in "
+                f"float32 {done.own_precision}."
+            )
         if done.silent:
             yield f"  Left out, as these samples give one and the same number there: {', '.join(done.silent)}."
         if done.robustness is not None:
@@ -199,6 +204,7 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
         "stress": None if done.robustness is None else done.robustness.as_json(),
         "by_costs": None if done.by_costs is None else asdict(done.by_costs),
         "warning": done.warning,
+        "own_precision": done.own_precision,
         "frozen": done.frozen,
         "float": dict(done.refusals),
         "leftovers": [asdict(left) for left in done.leftovers],

@@ -285,7 +285,7 @@ SCHEMES_PER_REGION = Option("Most placements tried for one pattern of regions.",
 PATTERN_CACHE = Option("Schemes of earlier runs, tried first.", metavar="FILE", type=Path)
 SEARCH_RECIPE = Option("Rules; nodes that they keep in float stay float.", metavar="FILE")
 RESTART = Option("Forget an earlier run in OUT.", type=bool)
-BEFORE = Option("Seconds of the budget that were used up before the call.", type=None)
+BEFORE = Option("Seconds of the command's time that were used up before the call.", type=None)
 RAY = Option(
     "Measure through Ray: local, auto, or a cluster's address; #FINGERPRINT behind it chooses a device.",
     "None measures without Ray. See :mod:`inlay.farm`.",

@@ -101,6 +101,8 @@ OUTLIERS_LEFT = Fact("outliers_left", bool)
 """Whether there was no time to find these."""
 FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for name, size in data.items()})
 """Sizes of the dynamic dimensions that were fixed, by symbol."""
+ROUNDS_FLOATS = Fact("rounds_floats", bool)
+"""Whether the target's own outputs of the given model differ from float32, so that accuracy is against those."""
 MAX_OPSET = Fact("max_opset", int)
 """The newest opset that written models may have, where there is a limit."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)

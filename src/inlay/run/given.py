@@ -13,7 +13,7 @@ from inlay.data import save_feed, shapes_of
 from inlay.errors import Late, TargetError, TimedOut, UsageError
 from inlay.measure.ahead import Take, nothing_built
 from inlay.measure.race import Meter, Protocol
-from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Judge
+from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.confirm.delivered import best_of
@@ -21,10 +21,12 @@ from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS
 from inlay.run.outcome.assemble import assemble
 from inlay.run.plan import Effort
+from inlay.run.reference import RunFiles, in_reference, own_precision, rounds_floats
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
+from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
 
@@ -37,11 +39,17 @@ class Given:
         file: of it.
         feeds: the samples of :attr:`~inlay.run.inputs.RunInputs.judging`, those of the selection first.
         compared: what compares others with it on these, once its outputs are known.
+        reference: gives its outputs in float32, see :mod:`inlay.run.reference`.
+        rounded: what the target itself makes of the feeds, where that is something else.
+        precision: that the target computes in then, for people.
     """
 
     file: Artifact
     feeds: Sequence[Path]
     compared: Callable[[], Judge]
+    reference: RunFiles
+    rounded: Sequence[Outputs] | None = None
+    precision: str = ""
 
     @cached_property
     def judge(self) -> Judge:
@@ -52,6 +60,22 @@ class Given:
             UsageError: the bound is none.
         """
         return self.compared()
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """Its own, on the target. The model is what a user has: it is never outside the bound."""
+        if self.rounded is not None:
+            return replace(self.judge.judge(self.rounded), feasible=True, reason="", margin_db=0.0)
+        drop = None if self.judge.float_metric is None else 0.0
+        return Accuracy(True, EXACT_DB, metric=self.judge.float_metric, drop=drop, silent=self.judge.silent)
+
+    def remark(self, bound: Bound, target: str) -> str:
+        """What people should know of it, if anything."""
+        if self.rounded is None:
+            return ""
+        db, least = self.accuracy.sqnr_db, bound.min_sqnr_db
+        lost = "" if least is None or db >= least else f", which no model on it can keep {least:g} dB by"
+        return f"{target} itself computes the given model at {db:.1f} dB against float32{lost} ({self.precision})"
 
 
 def run_given(session: Session) -> Given:
@@ -74,17 +98,24 @@ def run_given(session: Session) -> Given:
     _refuse_shapes(session, file)
     inputs, apart = session.inputs, len(session.inputs.parts.selection)
     confidence = CHECKED_LATER if inputs.parts.verified else UNCHECKED
+    run, in_float32 = partial(worker.run, file), in_reference(inputs.file)
+    precision, exact = own_precision(create(inputs.config.target)), None
     with session.given_model_runs():
         outputs = worker.running(file, feeds)
+        if precision and "accuracy" not in worker.lacks:
+            exact = rounds_floats(in_float32, outputs.result(), inputs.judging, feeds, session.journal)
 
     def compared() -> Judge:
         with session.given_model_runs():
-            reference = outputs.result()
+            reference = outputs.result() if exact is None else exact
         judge = Judge(reference, inputs.judging, inputs.config.bound, inputs.metric, confidence, apart)
         judge.refuse_idle_bound()
         return judge
 
-    given = Given(file, feeds, compared)
+    if exact is None:
+        given = Given(file, feeds, compared, run)
+    else:
+        given = Given(file, feeds, compared, in_float32, outputs.result(), precision)
     if outputs.done():
         _ = given.judge  # which refuses what it can before the work
     return given
@@ -123,8 +154,8 @@ def evaluator_of(
 
 
 def _original(session: Session, given: Given, meter: Meter) -> Candidate:
-    """The given model as the first incumbent: by definition exact, and as fast as itself."""
-    blocks, metric = meter.protocol.first_blocks, given.judge.float_metric
+    """The given model as the first incumbent: as fast as itself, and exact where the target computes in float32."""
+    blocks = meter.protocol.first_blocks
     with session.given_model_runs():
         measure = partial(meter.measure, "baseline", [given.file], blocks)
         try:
@@ -133,9 +164,7 @@ def _original(session: Session, given: Given, meter: Meter) -> Candidate:
             if session.plan.before_writing.left:
                 raise
             ns = session.journal.record_fact(BASELINE_NS, session.costs.inference_s * 1e9)  # there was time for one
-    drop = None if metric is None else 0.0
-    exact = Accuracy(True, EXACT_DB, metric=metric, drop=drop, silent=given.judge.silent)
-    outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), exact)
+    outcome = Measured(Latency(ns, Interval(1.0, 1.0, 1.0), 1), given.accuracy)
     trial = Trial(Proposal(Placement(), ORIGINAL, anchor=True), outcome, accepted=True)
     return Candidate(given.file.digest, trial, lambda: given.file, source=given.file.path)
 

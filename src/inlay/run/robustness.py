@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,7 @@ import numpy as np
 from inlay.data import InputSpec, Samples, StressSet, save_feed, stress_set
 from inlay.errors import Ended, TargetError, TimedOut
 from inlay.quant.accuracy import Bound, Judge, Outputs
-
-RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
-"""Outputs of a model for the samples in files. Raises TargetError."""
+from inlay.run.reference import RunFiles
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from inlay.calibrate import policy
 from inlay.data import Samples, StressSet, bound, input_specs
 from inlay.errors import InlayError
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.facts import VARIATIONS
+from inlay.run.reference import RunFiles
 from inlay.run.robustness import Robustness, StressTest, variations_of
 from inlay.run.session import Session
 from inlay.targets.base import Artifact
@@ -43,10 +43,10 @@ def calibration_stress(session: Session) -> StressSet:
     return _varied(session, session.inputs.parts.calibration, policy.VARIED_SAMPLES, most)
 
 
-def stress_test(session: Session, name: str, samples: Samples, given: Artifact) -> StressTest:
-    """Variations of ``samples`` that the ``given`` model runs on, as files in the scratch folder ``name``."""
+def stress_test(session: Session, name: str, samples: Samples, reference: RunFiles) -> StressTest:
+    """Variations of ``samples`` that the given model runs on, as files in the scratch folder ``name``."""
     varied = _varied(session, samples, 1, _count(session))
-    return StressTest.of(varied, samples, session.work / name, partial(session.worker.run, given))
+    return StressTest.of(varied, samples, session.work / name, reference)
 
 
 def losses(
@@ -55,7 +55,7 @@ def losses(
     test: StressTest,
     anchors: Mapping[str, Trial],
     write: Callable[[Placement], Artifact],
-    given: Artifact,
+    reference: RunFiles,
 ) -> Losses:
     """Judge the delivered model on variations of the unseen samples, then anchors on those of the selection samples.
 
@@ -65,7 +65,7 @@ def losses(
         test: variations of the selection samples.
         anchors: what they showed, by name.
         write: a candidate's file.
-        given: the given model.
+        reference: gives outputs of the given model in float32.
     """
     if not test.names:
         return NO_LOSSES
@@ -79,7 +79,7 @@ def losses(
                 return Losses(cut=late)
             accuracy, last = best.selection, test
             if best.verification is not None and unseen is not None:
-                accuracy, last = best.verification, stress_test(session, "varied-unseen", unseen, given)
+                accuracy, last = best.verification, stress_test(session, "varied-unseen", unseen, reference)
             delivered = _loss(session, Artifact(confirmed.file, best.output_sha256), last, accuracy)
         for name, trial in anchors.items():
             if trial.accuracy is None or not trial.proposal.placement:

@@ -82,7 +82,7 @@ def tune(asked: TuneRequest) -> TuneResult:
             search = _set_up(session, given, model, ahead)
             ended = _search(session, model, search)
             confirmed, retreat_builds = _confirm(session, given, model, search, ended)
-        confirmed = cross_fitted(session, given.file, model.prepared, model.imported, confirmed)
+        confirmed = cross_fitted(session, given.reference, model.prepared, model.imported, confirmed)
         ended = replace(ended, builds=ended.builds + retreat_builds)
         result = _result(session, given, model, search, ended, confirmed)
         tuned_for = facts_of(session.worker.fingerprint)
@@ -159,7 +159,7 @@ def _prepared(session: Session, given: Given) -> _Calibrated:
     units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
     session.stage(f"calibrate {units} units on {samples} samples")
     deadline = session.plan.calibration(session.costs, config)
-    test = stress_test(session, "varied", session.inputs.parts.selection, given.file)
+    test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
     stress = calibration_stress(session)
     calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
     with session.calibrating():
@@ -274,7 +274,7 @@ def _confirm(
     unseen = None
     if inputs.verification is not None:
         feeds = session.save_feeds("verification", inputs.verification)
-        unseen = Unseen(inputs.verification, feeds, inputs.metric)
+        unseen = Unseen(inputs.verification, feeds, inputs.metric, given.reference)
     confirmation = Confirmation(
         evaluator.judged,
         model.candidates,
@@ -328,7 +328,7 @@ def _result(
         full = anchors.trials[FULL_INT8].proposal.placement
         return compare_profiles(worker, partial(write, Placement()), partial(write, full), search.feed)
 
-    lost = losses(session, confirmed, model.test, anchors.trials, write, given.file)
+    lost = losses(session, confirmed, model.test, anchors.trials, write, given.reference)
     notes = notes_for(
         confirmed,
         losses=lost,
@@ -348,7 +348,7 @@ def _result(
         why_slow=why_slow,
         elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint),
     )
-    unit_note = not_measured(worker.fingerprint.facts)
+    said = not_measured(worker.fingerprint.facts), given.remark(inputs.config.bound, worker.spec.name)
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
     facts = {
         "builds": ended.builds,
@@ -367,7 +367,7 @@ def _result(
         anchors.trials,
         confirmed,
         search=facts,
-        notes=(unit_note, *notes) if unit_note else notes,
+        notes=(*filter(None, said), *notes),
         interrupted=ended.interrupted,
         losses=lost,
     )

@@ -143,6 +143,9 @@ class Target(Protocol):
     :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
     that were computed elsewhere. It may have a text ``remark`` for the list of targets.
 
+    It may have a text ``own_precision``, where it computes float32 operators in fewer bits: in which, and how to have
+    them in float32. Then accuracy is against the numeric reference, if the two differ.
+
     It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain.graph.IntegerOperator`) for operators
     of its runtime that work on integers, by which quantized models of other origin are read.
 

@@ -29,6 +29,7 @@ from inlay.quant.metric_limits import MetricStatement, hits_needed, state_metric
 from inlay.quant.tolerance import samples_needed, state
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.facts import CHOICE, rounding_of
+from inlay.run.reference import RunFiles
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
@@ -76,7 +77,7 @@ class Judged:
 
 
 def cross_fitted(
-    session: Session, given: Artifact, prepared: PreparedModel, imported: ImportedQDQ, confirmed: Confirmed
+    session: Session, reference: RunFiles, prepared: PreparedModel, imported: ImportedQDQ, confirmed: Confirmed
 ) -> Confirmed:
     """The decision with what the samples say about new ones: nothing, where they are random.
 
@@ -84,7 +85,7 @@ def cross_fitted(
 
     Args:
         session: the run.
-        given: the given model.
+        reference: gives outputs of the given model in float32.
         prepared: the model.
         imported: Q/DQ models whose qparams may be kept.
         confirmed: what is delivered.
@@ -94,7 +95,7 @@ def cross_fitted(
         return confirmed
     delivered = Artifact(confirmed.file, confirmed.best.output_sha256)
     found = list(confirmed.each_db)
-    judged = _unseen_again(session, given, delivered)
+    judged = _unseen_again(session, reference, delivered)
     wanted = _wanted(session, len(found))
     for number, fold in enumerate(folds(session, bool(confirmed.placement))):
         missing = min(wanted - len(found), len(fold.judged))
@@ -106,7 +107,7 @@ def cross_fitted(
             model = delivered
             if fold.ranges is not None:
                 model = _with_ranges_of(session, fold.ranges, number, prepared, imported, confirmed)
-            more = _judge(session, f"crossed-{number}", given, model, samples)
+            more = _judge(session, f"crossed-{number}", reference, model, samples)
         except InlayError:  # the result stands without it, on fewer judgements
             break
         found += Judge(more.reference, samples, Bound(), confidence=None).each_db(more.outputs)
@@ -127,7 +128,7 @@ def _wanted(session: Session, unseen: int) -> int:
     return session.plan.samples(wanted, session.costs)
 
 
-def _unseen_again(session: Session, given: Artifact, delivered: Artifact) -> Judged | None:
+def _unseen_again(session: Session, reference: RunFiles, delivered: Artifact) -> Judged | None:
     """What a metric compares on the unseen samples, computed again rather than kept for every contender."""
     unseen = session.inputs.verification
     if session.inputs.metric is None or unseen is None:
@@ -135,7 +136,7 @@ def _unseen_again(session: Session, given: Artifact, delivered: Artifact) -> Jud
     if not session.plan.before_writing.fits(session.costs.crossing_s(len(unseen), 0)):
         return None
     try:
-        return _judge(session, "unseen-again", given, delivered, unseen)
+        return _judge(session, "unseen-again", reference, delivered, unseen)
     except InlayError:  # the result stands without it
         return None
 
@@ -174,11 +175,11 @@ def _with_ranges_of(
     return writer.deliver(placement, folder / "model.onnx")
 
 
-def _judge(session: Session, name: str, given: Artifact, model: Artifact, samples: Samples) -> Judged:
+def _judge(session: Session, name: str, reference: RunFiles, model: Artifact, samples: Samples) -> Judged:
     """What float and ``model`` make of ``samples``."""
     feeds, worker = session.save_feeds(name, samples), session.worker
-    reference = worker.run(given, feeds)
+    exact = reference(feeds)
     try:
-        return Judged(samples, reference, worker.run(model, feeds))
+        return Judged(samples, exact, worker.run(model, feeds))
     finally:
         worker.drop(model)

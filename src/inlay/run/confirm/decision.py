@@ -191,7 +191,7 @@ class Confirmation:
                 the verification samples showed that these fail there; None for no limit.
         """
         bound, deadline = self.config.bound, self.plan.deadline
-        verifier = Verifier(self.worker, self.judged[0], self.baseline, self.unseen, bound, deadline, self.varied)
+        verifier = Verifier(self.worker, self.judged[0], self.unseen, bound, deadline, self.varied)
         most = contenders_of(self.judged, incumbent, least_db, QUICK_CONTENDERS)
         effort = self.plan.confirmation(self.costs(), self.config, len(most))
         equal = no_others if self.worker.deterministic else self.equal  # there, one reading is enough

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,11 +14,11 @@ from inlay.data import Samples
 from inlay.deadline import Deadline
 from inlay.errors import TargetError
 from inlay.measure.client import Worker
-from inlay.quant.accuracy import Bound, Judge, Metric, Outputs
+from inlay.quant.accuracy import EXACT_DB, Bound, Judge, Metric, Outputs
 from inlay.run.confirm.contenders import Entry
 from inlay.run.evaluate import Candidate
+from inlay.run.reference import RunFiles
 from inlay.run.robustness import StressTest
-from inlay.targets.base import Artifact
 from inlay.trial import Accuracy, Failed, Measured
 from inlay.types import Placement
 
@@ -82,11 +82,19 @@ def least_db(rejected: Sequence[Rejected], bound_db: float | None) -> float | No
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """Samples that neither calibration nor search has seen, the same as files, and the metric of the bound."""
+    """Samples that neither calibration nor search has seen.
+
+    Attributes:
+        samples: themselves,
+        feeds: and as files.
+        metric: of the bound.
+        reference: gives outputs of the given model in float32.
+    """
 
     samples: Samples
     feeds: Sequence[Path]
     metric: Metric | None
+    reference: RunFiles
 
 
 class Verifier:
@@ -96,8 +104,7 @@ class Verifier:
 
     Args:
         worker: computes outputs.
-        given: the given model, which is its own reference.
-        baseline: its file.
+        given: the given model, which nothing is lost by staying with.
         unseen: the samples; None where there are too few.
         bound: that must be kept on them.
         deadline: when no further contender is judged.
@@ -112,13 +119,12 @@ class Verifier:
         self,
         worker: Worker,
         given: Candidate,
-        baseline: Artifact,
         unseen: Unseen | None,
         bound: Bound,
         deadline: Deadline,
         varied: StressTest | None = None,
     ) -> None:
-        self._worker, self._baseline, self._unseen = worker, baseline, unseen
+        self._worker, self._given, self._unseen = worker, given.key, unseen
         self._bound, self._deadline, self._varied = bound, deadline, varied
         self._known: dict[str, Accuracy | Failed] = {}
         self._rejected: list[Rejected] = []
@@ -127,7 +133,7 @@ class Verifier:
         self.troubles: list[str] = []
         self.lacking: dict[str, float] = {}
         exact = given.trial.outcome
-        if unseen is not None and isinstance(exact, Measured) and exact.accuracy is not None:
+        if unseen is not None and isinstance(exact, Measured) and exact.accuracy.sqnr_db >= EXACT_DB:
             self._known[given.key] = exact.accuracy
 
     @property
@@ -145,6 +151,8 @@ class Verifier:
                 return False
             begun = self._deadline.clock()
             found = self._judge(entry, reference, self._unseen)
+            if entry.key == self._given and isinstance(found, Accuracy):
+                found = replace(found, feasible=True, reason="")
             self._longest_s = max(self._longest_s, self._deadline.clock() - begun)
             self._known[entry.key] = found
             if isinstance(found, Failed) or not found.feasible:
@@ -200,7 +208,7 @@ class Verifier:
         if self._unseen is None:
             return None
         try:
-            return self._worker.run(self._baseline, self._unseen.feeds)
+            return self._unseen.reference(self._unseen.feeds)
         except TargetError as error:
             self.troubles.append(f"no model was verified on unseen samples, as the given model fails there: {error}")
             return None

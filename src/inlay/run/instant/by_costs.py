@@ -32,8 +32,8 @@ from inlay.targets.base import Artifact, KernelTime
 from inlay.trial import Accuracy, Interval
 from inlay.types import Placement
 
-INSTANT_S = 8.5
-"""Seconds that an answer is planned to take once the target runs; with the start of it and of the program it is ten."""
+INSTANT_S = 8.8
+"""Seconds that an answer is planned to take, with the start of the program; the last steps may take one more."""
 _MODELS = 2
 """In low precision that are built: with the float one three."""
 _METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")

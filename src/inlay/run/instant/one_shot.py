@@ -12,19 +12,19 @@ import numpy as np
 
 from inlay.calibrate import policy
 from inlay.calibrate.tables import CalibrationChoice
-from inlay.data import InputSpec, Samples, input_specs, load_feed, save_feed
+from inlay.data import InputSpec, Samples, input_specs, save_feed
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, ModelError, RunFailed
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile
-from inlay.model.reference import Session
 from inlay.prepare.equalize import find_scales
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.quant.calibrator import halves
 from inlay.quant.qparams import QParamsTable
-from inlay.run.robustness import RunFiles, StressTest, variations_of
+from inlay.run.reference import RunFiles
+from inlay.run.robustness import StressTest, variations_of
 from inlay.targets.base import Artifact, Capabilities
 from inlay.trial import Accuracy
 from inlay.types import Placement
@@ -167,9 +167,3 @@ def _scoring_feeds(samples: Samples, folder: Path) -> tuple[Samples, list[Path]]
         paths.append(folder / f"{number}.npz")
         save_feed(paths[-1], samples.feeds[number])
     return samples.part(numbers), paths
-
-
-def in_reference(file: ModelFile) -> RunFiles:
-    """Runs the given model in the numeric reference, so that no target has to build it."""
-    session = Session.of_file(file.path, file.size, sum(1 for _ in file.model.graph.all_nodes()))
-    return lambda paths: [session.run(load_feed(path)) for path in paths]

@@ -25,9 +25,10 @@ from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.plain.graph import Leftover
 from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
-from inlay.run.instant.one_shot import Chosen, OneShot, in_reference
+from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
+from inlay.run.reference import RunFiles, in_reference, own_precision
 from inlay.run.robustness import Robustness, variations_of
 from inlay.run.tuned_for import elsewhere
 from inlay.search.baselines import FULL_INT8
@@ -65,6 +66,7 @@ class Quantized:
         silent: outputs that are the same number on all samples, and do not count.
         quantizable: whether the target runs any of the model's operators in low precision.
         given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
+        own_precision: what the target computes float32 operators in, as of :class:`~inlay.targets.base.Target`.
     """
 
     path: Path
@@ -85,6 +87,7 @@ class Quantized:
     silent: tuple[str, ...] = ()
     quantizable: bool = True
     given_quantized: bool = False
+    own_precision: str = ""
 
 
 _MOST_JUDGED = 64
@@ -105,6 +108,7 @@ def quantize(
     seed: int = 0,
     max_opset: int | None = None,
     lab: Lab = HERE,
+    begun: float | None = None,
 ) -> Quantized:
     """Quantize ``file`` and write it to ``out``.
 
@@ -123,6 +127,7 @@ def quantize(
         seed: of the variations.
         max_opset: the newest opset that the file may have.
         lab: where the target runs; this machine by default.
+        begun: when the program did, on the monotonic clock; by default now.
 
     Raises:
         UsageError: a rule matches nothing, or ``out`` has no folder.
@@ -130,14 +135,15 @@ def quantize(
     """
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {out.parent}")
+    spent_s = 0.0 if begun is None else NEVER.clock() - begun
     with tempfile.TemporaryDirectory() as folder, lab.start(spec, Path(folder), usual_limit) as worker:
-        deadline = NEVER.within(INSTANT_S)  # a device may have been waited for until now
+        deadline = NEVER.within(INSTANT_S - spent_s)  # a device may have been waited for until now
         work, made = Path(folder), create(spec)
         target = Capabilities.of(made, quant_type, max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}
         given = Artifact(file.path.resolve(), file.sha256)
-        run = in_reference(file) if quick else partial(worker.run, given)
+        run = in_reference(file) if quick or own_precision(made) else partial(worker.run, given)
         due = deadline if quick else NEVER
         one_shot = OneShot.open(file, target, worker, work, samples, specs, augment, seed, sizes, run, due)
         prepared = one_shot.prepared
@@ -159,7 +165,7 @@ def quantize(
         delivered = given if unchanged else writer.deliver(chosen.placement, work / out.name)
         accuracy, loss = chosen.accuracy, None
         if one_shot.real and accuracy is None:
-            accuracy = _on_all(worker, given, delivered, samples, work)
+            accuracy = _on_all(worker, run, delivered, samples, work)
         if accuracy is not None and chosen.varied is not None:
             loss = one_shot.test.robustness(chosen.varied, accuracy.sqnr_db)
         if unchanged:
@@ -186,6 +192,7 @@ def quantize(
         one_shot.judge.silent,
         any(u.quantizable for u in prepared.units),
         prepared.extraction is not None,
+        own_precision(made),
     )
 
 
@@ -215,13 +222,13 @@ def choose_by_rules(one_shot: OneShot, placement: Placement) -> Chosen:
     return Chosen(placement, choice, table, choice.digest(observed), shared, None, outputs)
 
 
-def _on_all(worker: Worker, given: Artifact, made: Artifact, samples: Samples, folder: Path) -> Accuracy:
+def _on_all(worker: Worker, reference: RunFiles, made: Artifact, samples: Samples, folder: Path) -> Accuracy:
     """Accuracy of a file on all samples, or on as many of them as tune judges by, evenly spaced."""
     some = samples.part(evenly_spaced([*range(len(samples))], _MOST_JUDGED))
     paths = [folder / f"all-{number}.npz" for number in range(len(some))]
     for path, feed in zip(paths, some.feeds, strict=True):
         save_feed(path, feed)
-    judge = Judge(worker.run(given, paths), some, Bound(), confidence=None)
+    judge = Judge(reference(paths), some, Bound(), confidence=None)
     return judge.judge(worker.run(made, paths))
 
 

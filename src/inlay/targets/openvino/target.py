@@ -70,6 +70,11 @@ class OpenVinoCpuTarget:
             raise UsageError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision}")
         self.threads, self.streams, self.precision = threads, streams, precision
 
+    @property
+    def own_precision(self) -> str:
+        """Empty with ``precision=f32``."""
+        return "" if self.precision == "f32" else "in bfloat16; --target-option precision=f32 computes in float32"
+
     def fingerprint(self) -> Fingerprint:
         """Runtime version, CPU, the ISA flags that its kernels choose by, and all options.
 
