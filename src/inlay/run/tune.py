@@ -333,6 +333,7 @@ def _result(
         confirmed,
         losses=lost,
         bound=inputs.config.bound,
+        own_precision=given.remark(inputs.config.bound, worker.spec.name),
         reports=model.prepared.normalized.reports,
         units=model.prepared.units,
         rewrites=model.prepared.rewrites,
@@ -348,7 +349,6 @@ def _result(
         why_slow=why_slow,
         elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint),
     )
-    said = not_measured(worker.fingerprint.facts), given.remark(inputs.config.bound, worker.spec.name)
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
     facts = {
         "builds": ended.builds,
@@ -367,7 +367,7 @@ def _result(
         anchors.trials,
         confirmed,
         search=facts,
-        notes=(*filter(None, said), *notes),
+        notes=(*filter(None, [not_measured(worker.fingerprint.facts)]), *notes),
         interrupted=ended.interrupted,
         losses=lost,
     )

@@ -52,27 +52,31 @@ def notes_for(
     why_slow: Callable[[], str],
     losses: Losses,
     bound: Bound,
+    own_precision: str = "",
     patterns: Coverage | None = None,
     frozen: str = "",
     elsewhere: str = "",
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
+    own = [own_precision] if own_precision else []
     if interrupted:
         return (
+            *own,
             *confirmed.troubles,
             *_data_notes(data_kind, verified),
             *cut,
             "the search was interrupted: this is the best so far; the same command goes on from here",
         )
     return (
+        *own,
         *confirmed.troubles,
         *_data_notes(data_kind, verified),
         *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
         *([elsewhere] if elsewhere else []),
         *_stress_notes(losses, bound),
-        *_signal_notes(confirmed, anchors, imported),
+        *(() if own else _signal_notes(confirmed, anchors, imported)),
         *_silent_notes(confirmed),
         *_integer_notes(units),
         *_frozen_notes(confirmed, frozen),
