@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,9 +20,13 @@ from inlay.errors import CompileFailed, Late, TargetError
 from inlay.measure.journal import Fact
 from inlay.measure.timing import Timing, joined
 from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
+from inlay.run.reference import in_reference, own_precision
 from inlay.targets.base import Artifact
-from inlay.targets.registry import DEFAULT_TARGET
+from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval
+
+FLOAT32 = ""
+"""In place of a target's label: the numeric reference."""
 
 Files = Mapping[str, Mapping[str, Artifact]]
 """Files by target and row; the first of each target is the given model."""
@@ -31,14 +37,14 @@ class Comparison:
 
     Args:
         session: of the command.
-        against_first: accuracy is against the given model on the numeric reference, where that is one of the targets:
-            what a target's own precision loses counts. Otherwise it is against the given model on the same target, as
-            in the target's own run.
+        choosing: one of the targets is chosen, so that the given model may be outside the bound on another one. Where
+            a file is to run on all of them, it is what a user has there, whatever their own precision loses.
     """
 
-    def __init__(self, session: AcrossSession, against_first: bool) -> None:
+    def __init__(self, session: AcrossSession, choosing: bool) -> None:
         self.session = session
-        self._against_first = against_first
+        self._choosing = choosing
+        self._in_float32 = in_reference(session.inputs.file)
         self._references: dict[tuple[str, str], Sequence[Outputs]] = {}
 
     def screen(self, fact: Fact[dict[str, float | str]]) -> dict[str, float | str]:
@@ -81,9 +87,12 @@ class Comparison:
                 reference = self._reference(panel, label, part)
                 judge = Judge(reference, self._parts[part], config.bound, metric, confidence)
                 try:
-                    found[row, label] = judge.judge(panel.workers[label].run(files[label][row], self._feeds[part]))
+                    judged = judge.judge(panel.workers[label].run(files[label][row], self._feeds[part]))
                 except TargetError as error:
                     found[row, label] = str(error)
+                    continue
+                stays = row == GIVEN and not self._choosing
+                found[row, label] = replace(judged, feasible=True, reason="") if stays else judged
         return found
 
     def measure(self, files: Files, verify: bool) -> tuple[dict[tuple[str, str], Cell], Readings]:
@@ -132,12 +141,17 @@ class Comparison:
         return panel.time(files, self._latency_feed, blocks, slot_ns, session.rng, left_s)
 
     def _reference(self, panel: Panel, label: str, part: str) -> Sequence[Outputs]:
-        """The given model's outputs that others are compared with."""
-        own = next((n for n in panel.workers if self.session.specs[n].name == DEFAULT_TARGET), label)
-        on = own if self._against_first else label
+        """The given model's outputs that others are compared with: in float32, as far as the model runs so."""
+        on = FLOAT32 if self._choosing or own_precision(create(self.session.specs[label])) else label
         if (on, part) not in self._references:
-            self._references[on, part] = panel.workers[on].run(self.session.given, self._feeds[part])
+            self._references[on, part] = self._outputs(panel, on, label, part)
         return self._references[on, part]
+
+    def _outputs(self, panel: Panel, on: str, label: str, part: str) -> Sequence[Outputs]:
+        if on == FLOAT32:
+            with contextlib.suppress(TargetError):  # of operators that only a target knows
+                return self._in_float32(self._feeds[part])
+        return panel.workers[label].run(self.session.given, self._feeds[part])
 
     @cached_property
     def _latency_feed(self) -> Path:

@@ -76,7 +76,7 @@ def tune_across(
         InlayError: the model, the samples, a target or the folder cannot be used.
     """
     with open_across(asked, specs) as session:
-        comparison = Comparison(session, against_first=others is not None)
+        comparison = Comparison(session, choosing=others is not None)
         screened = comparison.screen(SCREEN) if others is not None else {}
         tuned = _tune_each(session, screened)
         if not tuned.files:
