@@ -25,8 +25,9 @@ from inlay.model.load import load
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.model import PreparedModel, prepare
 from inlay.quant.qparams import QParamsTable
-from inlay.run.instant.one_shot import OneShot, in_reference
+from inlay.run.instant.one_shot import OneShot
 from inlay.run.instant.quantize import choose_by_rules
+from inlay.run.reference import in_reference
 from inlay.space.recipe_file import find_recipe
 from inlay.space.resolve import resolve
 from inlay.targets.base import Capabilities

@@ -34,6 +34,7 @@ from inlay.targets.null import NullExecutable, NullTarget, price
 from inlay.testing import random_feed, small_model
 from inlay.trial import Accuracy, Interval
 from tests.support.fixtures import SaveModel
+from tests.support.rounding import rounding
 
 SHORT_S = 40.0
 EXACT = Interval(1.0, 1.0, 1.0)
@@ -100,6 +101,22 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
         return ((session.given, "original") if label == target else found), interrupted
 
     monkeypatch.setattr(tune, "_one", lame)
+
+
+@pytest.mark.parametrize("own_db", [5.0, 40.0])
+def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
+    own_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = rounding(own_db)
+    monkeypatch.setattr(NullTarget, "own_precision", kind.own_precision, raising=False)
+    specs = {"rough": null(1.0), "rough effect=0.9": null(1.0, effect=0.9), "slow": null(50.0)}
+    result = across(save(small_model()), tmp_path / "out", specs, Rig({"1.0": kind}), others={})
+    is_rough = own_db < 10.0
+    assert result.deployed == ("rough effect=0.9" if is_rough else "rough")
+    assert (tmp_path / "out" / "rough").exists() is not is_rough
+    assert (tmp_path / "out" / "rough-effect=0.9").exists() is is_rough
+    why = result.columns["rough" if is_rough else "rough effect=0.9"].why
+    assert ("has 5.0 dB there by the target's own precision" if is_rough else "in the precision of rough") in why
 
 
 def test_one_file_for_all_is_measured_on_all(save: SaveModel, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -18,46 +17,16 @@ from inlay.run import given
 from inlay.run.inputs import TuneRequest
 from inlay.run.result import TuneResult
 from inlay.run.tune import tune
-from inlay.targets.base import Artifact, Feed, TargetSpec
-from inlay.targets.null import NullExecutable, NullTarget
+from inlay.targets.base import TargetSpec
 from inlay.testing import random_feed, small_model
 from inlay.trial import Infeasible, Measured
+from tests.support.rounding import rounding
 
 BOUND_DB = 20.0
 
 
-class Rounded(NullExecutable):
-    """Puts noise on every output, as many dB below it as its target says."""
-
-    def __init__(self, model: Artifact, target: Rounding) -> None:
-        super().__init__(model, target)
-        self._share = 10.0 ** (-target.own_db / 20.0)
-
-    def run(self, feed: Feed) -> dict[str, np.ndarray]:
-        return {name: self._rounded(array) for name, array in super().run(feed).items()}
-
-    def _rounded(self, array: np.ndarray) -> np.ndarray:
-        signs = np.where(np.arange(array.size) % 2, 1.0, -1.0).reshape(array.shape)
-        rms = np.sqrt(np.mean(np.square(array, dtype=np.float64)))
-        rounded: np.ndarray = (array + self._share * rms * signs).astype(np.float32)
-        return rounded
-
-
-class Rounding(NullTarget):
-    """Known costs, and numerics of fewer bits than float32."""
-
-    own_precision = "in halves; --target-option exact=1 computes in float32"
-
-    def __init__(self, own_db: float) -> None:
-        super().__init__(noise=0.0)
-        self.own_db = own_db
-
-    def compile(self, model: Artifact) -> Rounded:
-        return Rounded(model, self)
-
-
 def run(folder: Path, own_db: float, monkeypatch: pytest.MonkeyPatch, measurements: int = 8) -> TuneResult:
-    target, model = Rounding(own_db), folder / "model.onnx"
+    target, model = rounding(own_db)(), folder / "model.onnx"
     monkeypatch.setattr(given, "create", lambda spec: target)
     onnx.save(small_model(), model)
     samples = Samples(tuple(dict(random_feed(small_model(), n)) for n in range(12)), "npz", "seeds")
@@ -81,7 +50,8 @@ def test_what_is_judged_has_the_noise_of_the_target_too(tmp_path: Path, monkeypa
     assert result.best.verification is not None
     assert BOUND_DB <= result.best.verification.sqnr_db < 30.1
     (note,) = [n for n in result.notes if n.startswith("null itself")]
-    assert note == f"null itself computes the given model at 30.0 dB against float32 ({Rounding.own_precision})"
+    how = "in halves; --target-option effect=0.9 computes in float32"
+    assert note == f"null itself computes the given model at 30.0 dB against float32 ({how})"
 
 
 def test_where_the_target_itself_is_outside_the_bound_it_is_said(

@@ -20,8 +20,8 @@ from inlay.errors import CompileFailed, Late, TargetError
 from inlay.measure.journal import Fact
 from inlay.measure.timing import Timing, joined
 from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
-from inlay.run.reference import in_reference, own_precision
-from inlay.targets.base import Artifact
+from inlay.run.reference import in_reference
+from inlay.targets.base import Artifact, OwnPrecision
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval
 
@@ -142,7 +142,7 @@ class Comparison:
 
     def _reference(self, panel: Panel, label: str, part: str) -> Sequence[Outputs]:
         """The given model's outputs that others are compared with: in float32, as far as the model runs so."""
-        on = FLOAT32 if self._choosing or own_precision(create(self.session.specs[label])) else label
+        on = FLOAT32 if self._choosing or OwnPrecision.of(create(self.session.specs[label])) else label
         if (on, part) not in self._references:
             self._references[on, part] = self._outputs(panel, on, label, part)
         return self._references[on, part]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from inlay.errors import InlayError, UsageError
-from inlay.targets.base import OptionValue, TargetSpec
+from inlay.targets.base import OptionValue, OwnPrecision, TargetSpec
 from inlay.targets.registry import available, create, describe, options_of
 
 AUTO = "auto"
@@ -53,6 +53,8 @@ def target_of(
 def measurable(given: Sequence[str], threads: int) -> tuple[dict[str, TargetSpec], dict[str, str]]:
     """The installed targets whose latencies can be measured without further options, and why others are left out.
 
+    One that computes float32 operators in fewer bits is there a second time, as it computes them in float32.
+
     Whether a runtime works shows when its process starts. Estimates are not compared with measurements.
 
     Args:
@@ -72,9 +74,13 @@ def measurable(given: Sequence[str], threads: int) -> tuple[dict[str, TargetSpec
             if "latency" in getattr(target, "lacks", ()):
                 continue
             specs[name] = spec
+            own = OwnPrecision.of(target)
+            if own is not None:
+                exact = TargetSpec(name, {**spec.options, **own.exact})
+                specs[f"{name} {_options(own.exact)}"] = exact
         except InlayError as error:
             others[name] = str(error)
-    _refuse_idle(given, list(specs))
+    _refuse_idle(given, list(dict.fromkeys(spec.name for spec in specs.values())))
     return specs, others
 
 

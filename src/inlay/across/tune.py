@@ -19,6 +19,7 @@ from inlay.across import policy
 from inlay.across.choose import Chosen, choose_file, choose_target
 from inlay.across.comparing import Comparison
 from inlay.across.labels import folder_of
+from inlay.across.precision import one_of_each
 from inlay.across.result import AcrossResult, Cell, Column
 from inlay.across.session import AcrossSession, open_across
 from inlay.errors import InlayError, JournalError, ModelError, TargetError, TooShort, UsageError
@@ -77,7 +78,9 @@ def tune_across(
     """
     with open_across(asked, specs) as session:
         comparison = Comparison(session, choosing=others is not None)
-        screened = comparison.screen(SCREEN) if others is not None else {}
+        screened = {}
+        if others is not None:
+            screened = one_of_each(session, comparison, comparison.screen(SCREEN))
         tuned = _tune_each(session, screened)
         if not tuned.files:
             raise UsageError("; ".join(f"{label}: {why}" for label, why in {**(others or {}), **tuned.why}.items()))

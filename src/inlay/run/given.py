@@ -21,11 +21,11 @@ from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS
 from inlay.run.outcome.assemble import assemble
 from inlay.run.plan import Effort
-from inlay.run.reference import RunFiles, in_reference, own_precision, rounds_floats
+from inlay.run.reference import RunFiles, in_reference, rounds_floats
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, OwnPrecision
 from inlay.targets.registry import create
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
@@ -99,10 +99,10 @@ def run_given(session: Session) -> Given:
     inputs, apart = session.inputs, len(session.inputs.parts.selection)
     confidence = CHECKED_LATER if inputs.parts.verified else UNCHECKED
     run, in_float32 = partial(worker.run, file), in_reference(inputs.file)
-    precision, exact = own_precision(create(inputs.config.target)), None
+    precision, exact = OwnPrecision.of(create(inputs.config.target)), None
     with session.given_model_runs():
         outputs = worker.running(file, feeds)
-        if precision and "accuracy" not in worker.lacks:
+        if precision is not None and "accuracy" not in worker.lacks:
             exact = rounds_floats(in_float32, outputs.result(), inputs.judging, feeds, session.journal)
 
     def compared() -> Judge:
@@ -115,7 +115,7 @@ def run_given(session: Session) -> Given:
     if exact is None:
         given = Given(file, feeds, compared, run)
     else:
-        given = Given(file, feeds, compared, in_float32, outputs.result(), precision)
+        given = Given(file, feeds, compared, in_float32, outputs.result(), str(precision))
     if outputs.done():
         _ = given.judge  # which refuses what it can before the work
     return given

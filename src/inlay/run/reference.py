@@ -17,18 +17,12 @@ from inlay.model.load import ModelFile
 from inlay.model.reference import Session
 from inlay.quant.accuracy import Bound, Judge, Outputs
 from inlay.run.facts import ROUNDS_FLOATS
-from inlay.targets.base import Target
 
 _SAME_DB = 60.0
 """SQNR from which on a target's own outputs are as good as float32: what they lack takes 0.004 dB off 30 dB."""
 
 RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
 """Outputs of a model for the samples in files. Raises TargetError."""
-
-
-def own_precision(target: Target) -> str:
-    """What a target computes float32 operators in, and how to have them in float32; empty where it does so anyway."""
-    return str(getattr(target, "own_precision", ""))
 
 
 def rounds_floats(

@@ -143,8 +143,8 @@ class Target(Protocol):
     :meth:`fingerprint` was called; the search adapts. Where it lacks accuracy, :meth:`Executable.run` gives outputs
     that were computed elsewhere. It may have a text ``remark`` for the list of targets.
 
-    It may have a text ``own_precision``, where it computes float32 operators in fewer bits: in which, and how to have
-    them in float32. Then accuracy is against the numeric reference, if the two differ.
+    It may have an :class:`OwnPrecision` ``own_precision``, where it computes float32 operators in fewer bits. Then
+    accuracy is against the numeric reference, if the two differ.
 
     It may have a method ``integer_operators()``: rows (:class:`inlay.quant.plain.graph.IntegerOperator`) for operators
     of its runtime that work on integers, by which quantized models of other origin are read.
@@ -239,3 +239,26 @@ class TargetSpec:
 
     name: str
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OwnPrecision:
+    """What a target computes float32 operators in, where that is fewer bits.
+
+    Attributes:
+        name: of the type.
+        exact: options of the target with which it computes them in float32.
+    """
+
+    name: str
+    exact: Mapping[str, OptionValue]
+
+    def __str__(self) -> str:
+        options = " ".join(f"--target-option {name}={value}" for name, value in self.exact.items())
+        return f"in {self.name}; {options} computes in float32"
+
+    @classmethod
+    def of(cls, target: Target) -> OwnPrecision | None:
+        """That of a target; None where it computes in float32."""
+        found = getattr(target, "own_precision", None)
+        return found if isinstance(found, cls) else None

@@ -28,7 +28,7 @@ from inlay.run.instant.by_costs import INSTANT_S, ByCosts, choose_by_costs
 from inlay.run.instant.one_shot import Chosen, OneShot
 from inlay.run.machine_costs import read_costs
 from inlay.run.outputs import install, publish
-from inlay.run.reference import RunFiles, in_reference, own_precision
+from inlay.run.reference import RunFiles, in_reference
 from inlay.run.robustness import Robustness, variations_of
 from inlay.run.tuned_for import elsewhere
 from inlay.search.baselines import FULL_INT8
@@ -36,7 +36,7 @@ from inlay.space.recipe import Recipe
 from inlay.space.recipe_file import find_recipe
 from inlay.space.resolve import Decision, resolve
 from inlay.space.units import rejection_counts
-from inlay.targets.base import Artifact, Capabilities, TargetSpec
+from inlay.targets.base import Artifact, Capabilities, OwnPrecision, TargetSpec
 from inlay.targets.registry import create
 from inlay.trial import Accuracy
 from inlay.types import AUTO, Placement
@@ -66,7 +66,7 @@ class Quantized:
         silent: outputs that are the same number on all samples, and do not count.
         quantizable: whether the target runs any of the model's operators in low precision.
         given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
-        own_precision: what the target computes float32 operators in, as of :class:`~inlay.targets.base.Target`.
+        own_precision: what the target computes float32 operators in, where that is something else, for people.
     """
 
     path: Path
@@ -143,7 +143,8 @@ def quantize(
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}
         given = Artifact(file.path.resolve(), file.sha256)
-        run = in_reference(file) if quick or own_precision(made) else partial(worker.run, given)
+        own = OwnPrecision.of(made)
+        run = in_reference(file) if quick or own is not None else partial(worker.run, given)
         due = deadline if quick else NEVER
         one_shot = OneShot.open(file, target, worker, work, samples, specs, augment, seed, sizes, run, due)
         prepared = one_shot.prepared
@@ -192,7 +193,7 @@ def quantize(
         one_shot.judge.silent,
         any(u.quantizable for u in prepared.units),
         prepared.extraction is not None,
-        own_precision(made),
+        "" if own is None else str(own),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
-from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
+from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision
 from inlay.targets.machine import cpu_flags, cpu_name
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
@@ -71,9 +71,9 @@ class OpenVinoCpuTarget:
         self.threads, self.streams, self.precision = threads, streams, precision
 
     @property
-    def own_precision(self) -> str:
-        """Empty with ``precision=f32``."""
-        return "" if self.precision == "f32" else "in bfloat16; --target-option precision=f32 computes in float32"
+    def own_precision(self) -> OwnPrecision | None:
+        """None with ``precision=f32``."""
+        return None if self.precision == "f32" else OwnPrecision("bfloat16", {"precision": "f32"})
 
     def fingerprint(self) -> Fingerprint:
         """Runtime version, CPU, the ISA flags that its kernels choose by, and all options.
