@@ -60,7 +60,7 @@ def test_where_the_target_itself_is_outside_the_bound_it_is_said(
     result = run(tmp_path, 8.0, monkeypatch)
     assert result.best.origin == "original"
     assert max(anchors_db(result).values()) < 9.0
-    assert "at 8.0 dB against float32, which no model on it can keep 20 dB by (in halves" in result.notes[0]
+    assert "at 8.0 dB against float32, below 20 dB with nothing in 8 bits (in halves" in result.notes[0]
     assert not any("samples tell nothing" in note for note in result.notes)
 
 

@@ -74,7 +74,7 @@ class Given:
         if self.rounded is None:
             return ""
         db, least = self.accuracy.sqnr_db, bound.min_sqnr_db
-        lost = "" if least is None or db >= least else f", which no model on it can keep {least:g} dB by"
+        lost = "" if least is None or db >= least else f", below {least:g} dB with nothing in 8 bits"
         return f"{target} itself computes the given model at {db:.1f} dB against float32{lost} ({self.precision})"
 
 
@@ -102,7 +102,7 @@ def run_given(session: Session) -> Given:
     precision, exact = OwnPrecision.of(create(inputs.config.target)), None
     with session.given_model_runs():
         outputs = worker.running(file, feeds)
-        if precision is not None and "accuracy" not in worker.lacks:
+        if precision is not None and "accuracy" not in worker.lacks and inputs.samples.kind != "random":
             exact = rounds_floats(in_float32, outputs.result(), inputs.judging, feeds, session.journal)
 
     def compared() -> Judge:
