@@ -34,7 +34,7 @@ from inlay.targets.null import NullExecutable, NullTarget, price
 from inlay.testing import random_feed, small_model
 from inlay.trial import Accuracy, Interval
 from tests.support.fixtures import SaveModel
-from tests.support.rounding import rounding
+from tests.support.rounding import Rounding, rounding
 
 SHORT_S = 40.0
 EXACT = Interval(1.0, 1.0, 1.0)
@@ -101,6 +101,20 @@ def finds_nothing(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
         return ((session.given, "original") if label == target else found), interrupted
 
     monkeypatch.setattr(tune, "_one", lame)
+
+
+def test_of_two_precisions_that_keep_the_bound_the_exact_one_must_be_faster(
+    save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slowed(rounding(40.0)):  # type: ignore[misc]  # made by a function
+        def __init__(self, scale: float, effect: float = 1.0, **options: Any) -> None:
+            super().__init__(scale=scale if effect == 0.9 else 1.2 * scale, effect=effect, **options)
+
+    monkeypatch.setattr(NullTarget, "own_precision", Rounding.own_precision, raising=False)
+    specs = {"rough": null(1.0), "rough effect=0.9": null(1.0, effect=0.9)}
+    result = across(save(small_model()), tmp_path / "out", specs, Rig({"1.0": Slowed}), others={})
+    assert result.deployed == "rough effect=0.9"
+    assert result.columns["rough"].why == "the given model is faster on rough effect=0.9"
 
 
 @pytest.mark.parametrize("own_db", [5.0, 40.0])
