@@ -54,6 +54,24 @@ def test_a_search_builds_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest
     assert target.built + profiled >= result.search["builds"], "what was counted was built"
 
 
+@pytest.mark.parametrize("is_profiled", [False, True])
+def test_a_profile_counts_where_it_is_built(is_profiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulator that knows its kernels from the first build has twice as many candidates for as many builds."""
+    onnx.save(honesty.network(), tmp_path / "model.onnx")
+    monkeypatch.setattr(NullExecutable, "is_profiled", is_profiled, raising=False)
+    target = Counting(noise=0.0, scale=50.0)
+    config = TuneConfig(target=TargetSpec("null"), budget_s=None, max_builds=18, cost_db=False)
+    asked = TuneRequest(
+        load(tmp_path / "model.onnx"), tmp_path / "out", honesty.samples(), config, lab=simulated(target, Clock())
+    )
+    search = tune(asked).search
+    if is_profiled:
+        assert search["measurements"] > 8
+        assert search["builds"] <= target.built
+    else:
+        assert search["measurements"] <= 8
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.01])  # without noise, decisions about scales are measured, too
 def test_calibration_leaves_the_builds_to_the_search(tmp_path: Path, noise: float) -> None:
     model = concat_model()

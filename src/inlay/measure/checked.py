@@ -24,6 +24,7 @@ class Checked:
     Attributes:
         preempted: what other processes took of the last call of :meth:`time`.
         warms_up: :meth:`time` runs the model before its first reading.
+        is_profiled: :meth:`profile` builds nothing.
         is_of_this_process: inferences run here, and not in a simulation.
         one_by_one: inferences run in this process, and a call costs nothing besides.
     """
@@ -34,6 +35,7 @@ class Checked:
         self.is_of_this_process = not (estimated or elsewhere or isinstance(executable, Simulated))
         self.preempted = Preempted()
         self.warms_up = getattr(executable, "warms_up", False) is True
+        self.is_profiled = getattr(executable, "is_profiled", False) is True
         self.one_by_one = self.is_of_this_process and not self.warms_up
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:

@@ -260,8 +260,8 @@ class Worker:
 
     def _profile(self, artifact: Artifact, feed: Path, repeats: int) -> list[KernelTime]:
         self._load(artifact)
-        self.builds += 1
         answer = self._ask("profile", key=artifact.digest, feed=str(feed), repeats=repeats)
+        self.builds += bool(answer["built"])
         return kernel_times(answer["kernels"])
 
     def close(self) -> None:

@@ -155,7 +155,8 @@ class Service:
         feeds = load_workload(Path(feed))
         each = max(1, repeats // len(feeds))
         found = [(self._resident[key].profile(self._feed(path), each), weight) for path, weight in feeds]
-        return {"kernels": [list(astuple(k)) for k in mean_kernels(found)]}
+        built = not self._resident[key].is_profiled
+        return {"kernels": [list(astuple(k)) for k in mean_kernels(found)], "built": built}
 
     def _feed(self, path: Path) -> Feed:
         if path not in self._feeds:

@@ -181,13 +181,13 @@ class Evaluator:
 
         def ask() -> list[KernelTime]:
             repeats = int(min(wanted, fitting))
-            artifact = write()
+            artifact, before = write(), self._worker.builds
             try:
-                self.tally.compiles += 1
                 return self._worker.profile(artifact, feed, repeats)
             except TargetError:
                 return []
             finally:
+                self.tally.compiles += self._worker.builds > before
                 self._keep(artifact)
 
         if not self.times_kernels:

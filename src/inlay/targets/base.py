@@ -102,7 +102,8 @@ class Executable(Protocol):
 
     One whose times another process or device takes may say so by an attribute ``measured_elsewhere``: what happens to
     this process says nothing of them then. One whose :meth:`time` runs the model before its first reading may say so
-    by an attribute ``warms_up``: where each call is costly, it is spared calls that would only warm it up.
+    by an attribute ``warms_up``: where each call is costly, it is spared calls that would only warm it up. One that
+    builds nothing for a profile may say so by an attribute ``is_profiled``: where builds are counted, it costs none.
     """
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:

@@ -145,6 +145,8 @@ class QnnHtpExecutable:
         CompileFailed: it is no valid model, or one of fixed shapes cannot be built.
     """
 
+    is_profiled = True
+
     def __init__(self, provider: Provider, artifact: Artifact) -> None:
         self._provider, self._artifact = provider, artifact
         self._file: ModelFile | None = ModelFile(artifact.path)
