@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from inlay.run.confirm.contenders import (
     TIE,
@@ -99,6 +100,19 @@ def test_the_most_accurate_of_the_fastest_is_a_contender() -> None:
     more = [c.key for c in contenders_of(judged, incumbent, None, most=8)]
     assert sorted(more) == [*(f"f{i}" for i in range(6)), "quiet"], "two places are kept for float and an anchor"
     assert contenders_of([given], given, None) == []
+
+
+@pytest.mark.parametrize(("float_gain", "two"), [(1.01, ["rows", "conv"]), (3.0, ["float", "conv"])])
+def test_where_there_is_room_for_two_float_gives_way_to_what_is_faster(float_gain: float, two: list[str]) -> None:
+    """A slow model's races prove nothing: the given model is still the incumbent, and the fastest was left out."""
+    given, in_float = candidate("given", 1.0, 300.0), candidate("float", float_gain, 300.0)
+    in_float = replace(in_float, placement=Placement())
+    conv, rows = candidate("conv", 2.1, 28.0), candidate("rows", 2.9, 28.0)
+    proposal = replace(conv.trial.proposal, anchor=True)
+    conv = replace(conv, trial=replace(conv.trial, proposal=proposal))
+    judged = [given, in_float, conv, rows]
+    assert [c.key for c in contenders_of(judged, given, None, most=2)] == two
+    assert {c.key for c in contenders_of(judged, given, None)} == {"rows", "conv", "float"}
 
 
 def test_float_that_runs_as_the_given_model_does_is_no_contender() -> None:

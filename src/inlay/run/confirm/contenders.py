@@ -80,7 +80,10 @@ class Entry:
 def contenders_of(
     judged: Sequence[Candidate], incumbent: Candidate, least_db: float | None, most: int = MOST_CONTENDERS
 ) -> list[Candidate]:
-    """At most ``most``: float, incumbent, best anchor, the fastest, the most accurate of those as fast.
+    """At most ``most``: incumbent, the fastest, best anchor, float, the most accurate of those as fast.
+
+    Where there is room for two, a slow model may have no incumbent: races of few blocks prove nothing. Float is not one
+    of the two then, as long as there is something faster; the given model is measured in any case.
 
     Args:
         judged: every candidate, the given model first.
@@ -100,7 +103,7 @@ def contenders_of(
     tied = [c for c in fastest if c.speedup >= fastest[0].speedup * (1.0 - TIE)]
     safest = sorted(tied, key=lambda c: -_sqnr_db(c))[:1]
     kept = [incumbent] if accurate(incumbent) else []
-    wishes = [*floats, *kept, *anchors[:1], *fastest[:1], *safest, *fastest[1 : most - 2]]
+    wishes = [*kept, *fastest[:1], *anchors[:1], *floats, *safest, *fastest[1 : most - 2]]
     unique = {c.key: c for c in wishes if c.key != judged[0].key}
     return list(unique.values())[:most]
 
