@@ -19,7 +19,8 @@ import pytest
 from inlay.calibrate.tables import CalibrationChoice
 from inlay.errors import JournalError
 from inlay.measure.journal import Fact, Journal, Record
-from inlay.run.facts import CHOICE
+from inlay.run.facts import CHOICE, USUAL_REWRITES
+from inlay.search.rewrite_choice import RewriteChoice
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, OutputError
 from inlay.types import Placement, Port, PortRewrite, QType
 
@@ -340,3 +341,14 @@ def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_journal_in_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be used"), journal(tmp_path / "no" / "run.sqlite"):
         pass
+
+
+def test_rewrites_that_usually_pay_are_read_back(tmp_path: Path) -> None:
+    rewrites = frozenset(PortRewrite(Port(f"conv {i}", i), "rows") for i in range(3))
+    found = RewriteChoice(rewrites, {"conv 0": 0.5, "conv 2": 0.25})
+    for choice in (found, RewriteChoice()):
+        path = tmp_path / f"{len(choice.rewrites)}.sqlite"
+        with journal(path) as kept:
+            kept.record_fact(USUAL_REWRITES, choice)
+        with journal(path) as kept:
+            assert kept.fact(USUAL_REWRITES) == choice

@@ -11,6 +11,7 @@ from inlay.quant.sensitivity import Sensitivity
 from inlay.search import policy
 from inlay.search.base import Strategy
 from inlay.search.guided import Guided
+from inlay.search.rewrite_choice import RewriteChoice
 from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph
 from inlay.space.units import STATIC
@@ -36,6 +37,8 @@ class Bench:
         self.asked: list[Placement] = []
         self.best = 1.0
         self.rewrites: frozenset[PortRewrite] = frozenset()  # selectable ones
+        self.usual = RewriteChoice()  # what usually pays
+        self.profiles = True  # there is time for them
         self.priced: np.ndarray | None = None  # costs of all parameters by the processor's table
 
     def label(self, names: Mapping[str, str]) -> Placement:
@@ -79,7 +82,14 @@ class Bench:
         anchors = {n: self.judge(Proposal(self.label(units), n, anchor=True)) for n, units in names.items()}
         values = [e.value for e in self.graph.edges]
         alone = Sensitivity({v: (float(x),) for v, x in zip(values, self.noise, strict=True)})
-        oracles = Oracles(self.profile, lambda: alone, self.probe, self.label, rewrites=self.rewrites)
+        oracles = Oracles(
+            lambda placement: self.profile(placement) if self.profiles else [],
+            lambda: alone,
+            self.probe,
+            self.label,
+            rewrites=self.rewrites,
+            usual_rewrites=lambda: self.usual,
+        )
         rng = np.random.default_rng(0)
         surrogate = Surrogate(
             self.graph, oracles, anchors, names, ["out"], self.bound, self.base_ns, priced=self.priced
@@ -105,6 +115,24 @@ def test_planted_optimum_is_found(seed: int) -> None:
     bench.run()
     assert bench.best >= 0.99 * bench.optimum()
     assert len(bench.asked) <= 40
+
+
+@pytest.mark.parametrize("profiles", [True, False])
+def test_without_time_for_profiles_the_best_anchor_is_tried_with_what_usually_pays(profiles: bool) -> None:
+    bench = Bench(0, np.zeros(N + 1), 1.0)
+    first = bench.graph.units[0].name
+    offered = [PortRewrite(Port(u.name, 0), "rows") for u in bench.graph.units]
+    bench.rewrites, bench.profiles = frozenset(offered), profiles
+    bench.usual = RewriteChoice(frozenset(offered[:1]), {first: 0.5})
+    bench.runtime.units[:, 1] = 0.5 * bench.runtime.units[:, 0]  # low precision gains
+    bench.run()
+    tried = bench.asked[2:]
+    if profiles:
+        assert len(tried) != 1
+        assert not any(p.rewrites for p in tried), "the control: profiles show no gain by them"
+    else:
+        (only,) = tried
+        assert only.rewrites == frozenset(offered[:1])
 
 
 @pytest.mark.parametrize("probes", [True, False])

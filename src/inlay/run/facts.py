@@ -21,7 +21,9 @@ from inlay.prepare.equalize import Scales
 from inlay.quant.rounding import NEAREST, Rounding
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
+from inlay.search.rewrite_choice import RewriteChoice
 from inlay.targets.base import KernelTime, TargetSpec
+from inlay.types import Port, PortRewrite
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ def _sensitivity(data: Mapping[str, Mapping[str, Any]]) -> Sensitivity:
     return Sensitivity(values, constants, forms)
 
 
+def _rewrite_choice(data: Mapping[str, Any]) -> RewriteChoice:
+    rewrites = frozenset(PortRewrite(Port(str(node), int(slot)), str(name)) for node, slot, name in data["rewrites"])
+    return RewriteChoice(rewrites, {str(unit): float(ratio) for unit, ratio in data["ratios"].items()})
+
+
+def _rewrites_as_json(found: RewriteChoice) -> dict[str, Any]:
+    return {"rewrites": sorted([*r.port, r.name] for r in found.rewrites), "ratios": dict(found.ratios)}
+
+
 def _powers(data: list[float]) -> Powers:
     return tuple(map(float, data))
 
@@ -85,6 +96,8 @@ HURRIED = Fact("hurried", bool)
 """Whether the anchors took half of the search's time."""
 SPARE = Fact("spare", bool)
 """Whether there was time for anchors that are not expected to gain."""
+USUAL_REWRITES: Fact[RewriteChoice] = Fact("usual_rewrites", _rewrite_choice, _rewrites_as_json)
+"""The rewrites that pay by the processor's table, where there was no time to profile them."""
 KNOWN_COSTS: Fact[dict[str, float]] = Fact("known_costs", lambda data: {key: float(ns) for key, ns in data.items()})
 """Nanoseconds by signature that the cost database knew when the run began."""
 PRICED: Fact[np.ndarray] = Fact(

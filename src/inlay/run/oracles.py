@@ -21,7 +21,7 @@ from inlay.prepare.options import DEFAULT_BUDGET_S
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.cost_database import CostDatabase
 from inlay.run.evaluate import Evaluator
-from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY
+from inlay.run.facts import BASELINE_NS, KNOWN_COSTS, PRICED, SENSITIVITY, USUAL_REWRITES
 from inlay.run.machine_costs import read_costs
 from inlay.run.noise_probes import SHARE, Probes
 from inlay.run.plan import Costs
@@ -29,6 +29,7 @@ from inlay.run.progress import Progress
 from inlay.search.baselines import Anchors, anchor_units
 from inlay.search.cost_prior import CostParameters
 from inlay.search.guided import Guided
+from inlay.search.rewrite_choice import RewriteChoice
 from inlay.search.surrogate import Oracles, Surrogate
 from inlay.search.unit_graph import UnitGraph, build_unit_graph
 from inlay.targets.base import Fingerprint, KernelTime
@@ -106,6 +107,7 @@ class GuidedSetup:
             prepared.selectable_rewrites,
             lambda: _SOLVING_SHARE * self.search_end().left,
             self.evaluator.times_kernels,
+            partial(self.journal.once, USUAL_REWRITES, partial(self._usual_rewrites, unit_graph)),
         )
         least_db = config.bound.min_sqnr_db
         surrogate = Surrogate(
@@ -144,6 +146,13 @@ class GuidedSetup:
             self.progress.stage(known.warning)
         table = known.table if known.own or not self.evaluator.times_kernels else None
         return np.zeros(0) if table is None else table.price(self.prepared.graph, CostParameters(unit_graph))
+
+    def _usual_rewrites(self, unit_graph: UnitGraph) -> RewriteChoice:
+        table = read_costs(create(self.config.target), self.fingerprint, own=self.config.cost_db).table
+        if table is None:
+            return RewriteChoice()
+        parameters = CostParameters(unit_graph)
+        return table.choose_rewrites(self.prepared.graph, parameters, self.prepared.selectable_rewrites)
 
     def _sensitivity(self, probes: Probes) -> Sensitivity:
         if self.journal.fact(SENSITIVITY) is None:

@@ -72,17 +72,22 @@ class Guided(Scripted):
         surrogate = self.surrogate
         surrogate.choose_rewrites()
         surrogate.update_from_anchors()
-        if not surrogate.knows_costs:
+        if not surrogate.knows_costs:  # there was no time for a profile
+            yield from self._faster_kernels()
             return
         by_table = surrogate.solve_by_table()
         if by_table is not None and surrogate.trial(by_table) is None:
             yield from self._try(by_table, "by the processor's cost table")
-        if surrogate.rewrites.rewrites and surrogate.best.any() and surrogate.trial(surrogate.best) is None:
-            yield from self._try(surrogate.best, "the best anchor, faster kernels")
+        yield from self._faster_kernels()
         yield from self._cuts()
         yield from self._front(policy.FRONT_FIRST_POINTS)
         yield from self._explore()
         yield from self._front()
+
+    def _faster_kernels(self) -> Dialogue:
+        surrogate = self.surrogate
+        if surrogate.rewrites.rewrites and surrogate.best.any() and surrogate.trial(surrogate.best) is None:
+            yield from self._try(surrogate.best, "the best anchor, faster kernels")
 
     def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
         """Predict, ask, learn; where the runtime refuses the model, also which unit it refuses."""

@@ -41,6 +41,12 @@ class RewriteChoice:
             found.append(replace(kernel, ns=kernel.ns * self.ratios[name]) if name in missing else kernel)
         return found
 
+    def named(self, name: str) -> RewriteChoice:
+        """The part that consists of one rewrite."""
+        rewrites = frozenset(r for r in self.rewrites if r.name == name)
+        units = {r.port.node for r in rewrites}
+        return RewriteChoice(rewrites, {unit: ratio for unit, ratio in self.ratios.items() if unit in units})
+
     def __or__(self, other: RewriteChoice) -> RewriteChoice:
         """Both; where they disagree about a unit, the faster one."""
         slower = {n for n, ratio in other.ratios.items() if ratio < self.ratios.get(n, np.inf)}

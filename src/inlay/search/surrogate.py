@@ -80,6 +80,7 @@ class Oracles:
         rewrites: the selectable rewrites of the target, wherever they apply.
         patience: seconds that one integer program may take, beyond its own limit.
         profiles: whether the target gives times of kernels at all.
+        usual_rewrites: those that usually pay on such a processor, for models that there is no time to profile.
     """
 
     profile: Callable[[Placement], Sequence[KernelTime]]
@@ -90,6 +91,7 @@ class Oracles:
     rewrites: frozenset[PortRewrite] = frozenset()
     patience: Callable[[], float] = lambda: math.inf
     profiles: bool = True
+    usual_rewrites: Callable[[], RewriteChoice] = RewriteChoice
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,10 @@ class Surrogate:
         return self.solver.solve(model.expected_problem(), known=[self.best])
 
     def choose_rewrites(self) -> None:
-        """For each selectable rewrite, profile the anchor that has the most ports for it, without and with it."""
+        """For each selectable rewrite, profile the anchor that has the most ports for it, without and with it.
+
+        Where there is no time for that, what usually pays is taken.
+        """
         measured = [t.proposal.placement for t in self._anchors.values() if isinstance(t.outcome, Measured)]
         plain = [p for p in measured if not p.rewrites]
         for name in sorted({r.name for r in self.oracles.rewrites}):
@@ -251,7 +256,10 @@ class Surrogate:
             rewritten = usual.with_rewrites(offered)
             if rewritten.rewrites:
                 profiles = [self.oracles.profile(p) for p in (usual, rewritten)]
-                self.rewrites |= choose_rewrites(self.graph, rewritten.rewrites, *profiles)
+                if all(profiles):
+                    self.rewrites |= choose_rewrites(self.graph, rewritten.rewrites, *profiles)
+                elif self.oracles.profiles:
+                    self.rewrites |= self.oracles.usual_rewrites().named(name)
 
     def update_from_anchors(self) -> None:
         """Learn from the anchors' trials and profiles."""
