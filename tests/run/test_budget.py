@@ -239,10 +239,11 @@ def test_guarded_calls_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("feasible", "sites", "refused"), [(True, 1, True), (False, 1, False), (True, 0, False), (None, 0, False)]
+    ("feasible", "sites", "gain", "refused"),
+    [(True, 1, 1.5, True), (True, 1, 1.0, False), (False, 1, 1.5, False), (True, 0, 1.5, False), (None, 0, 1.0, False)],
 )
-def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound(
-    feasible: bool | None, sites: int, refused: bool
+def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound_and_gains(
+    feasible: bool | None, sites: int, gain: float, refused: bool
 ) -> None:
     """There is only the float model to confirm until then."""
     now = Clock()
@@ -255,8 +256,11 @@ def test_the_search_goes_on_while_no_quantized_model_keeps_the_bound(
         trial_s=5.0,
         plan=SimpleNamespace(deadline=Deadline(begun + 30.0, now)),
     )
-    trial = SimpleNamespace(feasible=feasible, proposal=SimpleNamespace(placement=range(sites)))
-    judged = [] if feasible is None else [SimpleNamespace(trial=trial)]
+    given = SimpleNamespace(trial=SimpleNamespace(feasible=True), placement=(), speedup=1.0)
+    trial = SimpleNamespace(feasible=feasible)
+    judged = (
+        [given] if feasible is None else [given, SimpleNamespace(trial=trial, placement=range(sites), speedup=gain)]
+    )
     journal, worker = SimpleNamespace(trial=lambda key: None), SimpleNamespace(busy_s=0.0)
     limit = TimeLimit(cast(Any, time), cast(Any, journal), cast(Any, worker))
     proposal, evaluator = SimpleNamespace(anchor=False), SimpleNamespace(judged=judged)

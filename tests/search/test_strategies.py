@@ -172,6 +172,27 @@ def test_weights_alone_are_tried_in_any_case_where_products_have_few_rows(
     assert any(name.startswith("weight-only") for name in asked) is tried
 
 
+@pytest.mark.parametrize(("size", "tried"), [(4, True), (96, False)])
+def test_products_that_do_next_to_nothing_have_no_anchor_of_their_own(size: int, tried: bool, tmp_path: Path) -> None:
+    """Behind convolutions of many elements, a product of one row gains nothing however it is written."""
+    b = Builder()
+    image = b.input("x", (1, 8, size, size))
+    value = b.node("conv", "Conv", [image, b.constant("k", b.rng.standard_normal((16, 8, 3, 3)))], pads=[1, 1, 1, 1])
+    value = b.node("flat", "Flatten", [b.node("pool", "GlobalAveragePool", [value])])
+    for name in ("first", "second"):
+        value = b.node(name, "MatMul", [value, b.constant(f"w {name}", b.rng.standard_normal((16, 16)))])
+    b.output(value)
+    prepared = Workspace(b.model(), tmp_path, capabilities_for("x86_64")).prepared
+    strategy = Anchors(prepared.graph, prepared.units, prepared.rules)
+    asked: list[str] = []
+    while (proposal := strategy.ask()) is not None:
+        asked.append(proposal.origin)
+        strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
+    assert {"float", "full-int8"} < set(asked)
+    assert ("dynamic" in asked) is tried
+    assert not strategy.left_out
+
+
 def test_weights_alone_are_tried_in_any_case_where_they_usually_gain(tmp_path: Path) -> None:
     b = Builder()
     weight = b.constant("w", b.rng.standard_normal((128, 8)))

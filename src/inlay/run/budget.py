@@ -22,6 +22,8 @@ _SPARE = 0.05
 """Of the time that is left, what a trial may take that is not expected to gain."""
 _HURRIED = 0.5
 """Of the search's time: where the anchors took as much, what is outside the accuracy bound is not explored."""
+_GAIN = 1.02
+"""Speed-up from which on a quantized model is worth a thorough confirmation: others are as good as none."""
 _RECENT = 3
 """Trials whose longest tells what the next one takes outside the runtime, for writing its model and comparing."""
 
@@ -86,8 +88,8 @@ class SearchTime:
 class TimeLimit:
     """The time of a search. A trial whose first look would not be over in time is not begun.
 
-    While no quantized model keeps the bound, there is only the float one to confirm, and finding another is worth more
-    than doing that thoroughly: all trials then have as much time as anchors.
+    While no quantized model keeps the bound and gains, there is only the float one to confirm, and finding another is
+    worth more than doing that thoroughly: all trials then have as much time as anchors.
 
     Args:
         time: of the search. Anchors come first and have more of it: the result must not be slower than the best of
@@ -113,7 +115,7 @@ class TimeLimit:
         self._begun = None
         if self._journal.trial(key) is not None:
             return ""
-        found = any(c.trial.feasible and len(c.trial.proposal.placement) for c in evaluator.judged)
+        found = any(c.trial.feasible and c.placement and c.speedup > _GAIN for c in evaluator.judged[1:])
         more = proposal.anchor or self._necessary or not found
         deadline = self._time.least() if more else self._time.end()
         if not deadline.fits(self._time.trial_s + max(self._outside_s)):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inlay.model.graph import Graph
 from inlay.search import policy
 from inlay.search.base import Dialogue, Scripted
+from inlay.search.workload import work
 from inlay.space.recipe import WEIGHTED
 from inlay.space.rules import Rules
 from inlay.space.units import STATIC, Unit, placement_from_precisions
@@ -121,7 +122,8 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
     """For each anchor that is not imported, the precisions of its units by name; what it does not name is float.
 
     Besides the static ones there is an anchor for each form to search that enough units have, by its name: in number,
-    or by their weights, as a few large products of a network of convolutions.
+    or by their weights, as a few large products of a network of convolutions. Where these units do next to nothing of
+    the model's work, there is none.
     """
     selectable = [u.name for u in units if u.selectable]
     weighted = [u for u in units if u.selectable and u.op_type in WEIGHTED]
@@ -132,6 +134,8 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
         elements.update(dict.fromkeys(unit.searched, sizes[unit.name]))
     few, small = policy.FORM_SHARE * len(weighted), policy.FORM_SHARE * sum(sizes[u.name] for u in weighted)
     forms = [form for form, count in having.items() if count >= few or elements[form] >= max(small, 1)]
+    least = policy.FORM_WORK * work(graph, units)
+    forms = [form for form in forms if work(graph, [u for u in units if form in u.forms]) >= least]
     return {
         FLOAT: {},
         FULL_INT8: dict.fromkeys(selectable, STATIC),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph, Node
@@ -46,6 +46,15 @@ def workloads(graph: Graph, parameters: CostParameters) -> list[tuple[Workload, 
     found += [(edge, State(state).name.lower()) for edge in edges for state in range(STATES)]
     found += [(unit, form) for unit in units for form in parameters.graph.forms]
     return found
+
+
+_MOVED = 8.0  # multiply-accumulates in float32 that take as long as reading or writing one element
+
+
+def work(graph: Graph, units: Iterable[Unit]) -> float:
+    """About how long units take in float32 on a CPU, in multiply-accumulates."""
+    loads = [unit_workload(graph, unit) for unit in units]
+    return sum(load.products + _MOVED * (load.moved + load.constants) for load in loads)
 
 
 CASE_NAMES = ("float", "float behind low", "low behind float", "low")
