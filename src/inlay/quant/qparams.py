@@ -292,7 +292,7 @@ class QParamsTable:
 
     def _compute(self, value: str, qtype: QType) -> QParams:
         if not self._graph.is_constant(value):
-            return activation_params(self._ranges[value], qtype, self._rules.symmetric_activations)
+            return activation_params(self._ranges[value], qtype, self._rules.is_symmetric(qtype))
         array = self._graph.constant(value)
         assert array is not None
         channels = self._weights[value][0] if qtype.block and value in self._weights else None
@@ -301,7 +301,7 @@ class QParamsTable:
             return _once(self._graph, (value, along, qtype), lambda: block_params(array, along, qtype))
         if value not in self._weights or not (qtype is self._rules.weight or qtype.floating):
             found = self._ranges.get(value) or constant_range(array)
-            return activation_params(found, qtype, self._rules.symmetric_activations)
+            return activation_params(found, qtype, self._rules.is_symmetric(qtype))
         axis, consumers = self._weights[value]
         axis = axis if self._rules.per_channel and value not in self._per_tensor else None
         axis = None if axis is None else axis % array.ndim

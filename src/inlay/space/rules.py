@@ -148,6 +148,7 @@ class Rules:
         share: operator types whose inputs and outputs must share qparams although they compute (Concat on some
             targets).
         symmetric_activations: zero points of activations must be 0.
+        symmetric: types of activations whose zero points are 0 besides: kernels of this target are faster so.
         fuses_residual_add: it folds Conv→Add→Relu into one kernel, so that the Conv's path into the Add stays bare.
         other_activations: further types of activations that a recipe may ask for: the target runs them, perhaps slowly.
         fast: by further type, the operators that have fast kernels for it: one more label of a search for each.
@@ -170,6 +171,7 @@ class Rules:
     absorbed: frozenset[str] = frozenset({"Relu", "Clip"})
     share: frozenset[str] = frozenset()
     symmetric_activations: bool = False
+    symmetric: frozenset[QType] = frozenset()
     fuses_residual_add: bool = False
     other_activations: frozenset[QType] = frozenset()
     fast: Mapping[QType, frozenset[str]] = field(default_factory=dict)
@@ -187,6 +189,10 @@ class Rules:
         return tuple(
             dict.fromkeys((self.activation, *(t for t in QType if t in {*self.other_activations, *self.fast})))
         )
+
+    def is_symmetric(self, activation: QType) -> bool:
+        """Whether zero points of activations of this type are 0."""
+        return self.symmetric_activations or activation in self.symmetric
 
     def weight_beside(self, activation: QType) -> QType:
         """Type of the weights of products with such activations: floats of 8 bits are multiplied by such floats."""
