@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from inlay.quant.noise_probe import NoiseProbe
 from inlay.targets.base import Capabilities
@@ -22,7 +23,7 @@ from inlay.targets.openvino.profile import Attribution, Kernel, executed_graph
 from inlay.targets.openvino.rules import OPS, rules_for
 from inlay.targets.openvino.target import OpenVinoCpuTarget
 from inlay.testing import Builder
-from inlay.types import Placement
+from inlay.types import Placement, QType
 from tests.support.hand_written_qdq import insert_qdq_everywhere
 from tests.support.workspace import Workspace
 
@@ -217,6 +218,37 @@ def test_the_noise_of_a_form_is_that_of_its_kernel(form: str, length: int, tmp_p
         outputs.append(np.stack([compiled(feed)[compiled.outputs[0]].astype(np.float64) for feed in space.feeds]))
     noise = float(np.square(outputs[1] - outputs[0]).sum() / np.square(outputs[0]).sum())
     assert probe.noise(placement)[0] == pytest.approx(noise, rel=0.05)
+
+
+WIDE = rules_for("x86_64", frozenset({"avx512_vnni"}))
+SYMMETRIC = [(op, variant) for op in sorted(WIDE.fast[QType.INT8]) for variant in CASES[op]]
+
+
+@pytest.mark.parametrize(("op_type", "variant"), SYMMETRIC)
+def test_products_without_zero_points_run_in_low_precision(op_type: str, variant: str, tmp_path: Path) -> None:
+    """The control is the usual type, whose values have zero points: the images behind a convolution are signed."""
+    space = Workspace(model(CASES[op_type][variant]), tmp_path, Capabilities(WIDE))
+    for label, dtype in (("int8", np.int8), ("static", np.uint8)):
+        emitted = space.emit(space.prepared.label({"op": label}))
+        zeros = zero_points(emitted, "op")
+        assert zeros.dtype == dtype
+        assert bool(zeros.any()) is (label == "static")
+        graph, attribution = executed(emitted)
+        read = {k.inputs[0] for k in graph if "op" in attribution.nodes(k) and not k.constant}
+        assert read & set(BYTES) == {"i8" if label == "int8" else "u8"}, read
+
+
+def zero_points(proto: onnx.ModelProto, node: str) -> np.ndarray:
+    """Of the activation that a node reads."""
+    arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    producers = {v: n for n in proto.graph.node for v in n.output}
+    (reader,) = [n for n in proto.graph.node if n.name == node]
+    found: np.ndarray = arrays[producers[reader.input[0]].input[2]]
+    return found
+
+
+def test_without_vnni_signed_activations_are_no_label() -> None:
+    assert not rules_for("x86_64", frozenset({"avx2"})).fast
 
 
 def test_every_row_has_a_case() -> None:
