@@ -144,10 +144,18 @@ def _answer(model: Stored, options: tuple[bool | None, bool], feed: dict[str, np
     return _answering[model].run(feed)
 
 
-def outputs_of(model: Stored, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Every output by name, for each of ``feeds``. Raises CompileFailed, RunFailed, Crashed, TimedOut."""
+def outputs_of(
+    model: Stored, feeds: Sequence[Mapping[str, np.ndarray]], briefly: bool = False
+) -> list[dict[str, np.ndarray]]:
+    """Every output by name, for each of ``feeds``. Raises CompileFailed, RunFailed, Crashed, TimedOut.
+
+    Args:
+        model: it.
+        feeds: its inputs.
+        briefly: as of :class:`Session`: the last digits are those of others that were run so.
+    """
     # not fused: large weights are dequantized once, not for each feed
-    session = Session(model.proto, model.store, fuse_qdq=False, briefly=True)
+    session = Session(model.proto, model.store, fuse_qdq=False, briefly=briefly)
     return [session.run(feed) for feed in feeds]
 
 
