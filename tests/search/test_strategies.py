@@ -204,4 +204,4 @@ def test_weights_alone_are_tried_in_any_case_where_they_usually_gain(tmp_path: P
     while (proposal := strategy.ask()) is not None:
         asked.append(proposal.origin)
         strategy.tell(StrategyTestCase().answer(proposal, len(asked)))
-    assert asked == ["float", "full-int8", "weight-only"]
+    assert asked == ["float", "full-int8", "weight-only", "int8"]  # and the products without zero points
