@@ -75,7 +75,7 @@ def measurable(given: Sequence[str], threads: int) -> tuple[dict[str, TargetSpec
                 continue
             specs[name] = spec
             own = OwnPrecision.of(target)
-            if own is not None:
+            if own is not None and not own.exact.keys() & spec.options.keys():  # else it was asked for
                 exact = TargetSpec(name, {**spec.options, **own.exact})
                 specs[f"{name} {_options(own.exact)}"] = exact
         except InlayError as error:

@@ -22,7 +22,7 @@ _FASTER = 1.03
 """Of two that keep the bound, the exact one has to be, by first readings: on many processors they are the same."""
 
 OWN: Fact[dict[str, str]] = Fact("own_precision", dict)
-"""What the given model loses on each target by its own precision, in words; empty where it keeps the bound."""
+"""Why each target is not tuned for in its own precision; empty where the given model keeps the bound there."""
 
 
 def in_float32(spec: TargetSpec) -> TargetSpec | None:
@@ -47,7 +47,7 @@ def one_of_each(
     lost = session.journal.once(OWN, lambda: {label: _lost(session, comparison, label) for label in pairs})
     for label, twin in pairs.items():
         if lost[label]:
-            found[label] = f"the given model has {lost[label]} there by the target's own precision"
+            found[label] = lost[label]
         elif _FASTER * float(screened[twin]) < float(screened[label]):
             found[label] = f"the given model is faster on {twin}"
         else:
@@ -58,16 +58,18 @@ def one_of_each(
 def _pairs(session: AcrossSession, screened: Mapping[str, float | str]) -> Iterator[tuple[str, str]]:
     """Labels of targets that run the model, each with that of the same one in float32."""
     for label, spec in session.specs.items():
-        twin = next((other for other, theirs in session.specs.items() if theirs == in_float32(spec)), None)
+        exact = in_float32(spec)
+        twin = next((other for other, theirs in session.specs.items() if theirs == exact), None)
         if twin is not None and not any(isinstance(screened[each], str) for each in (label, twin)):
             yield label, twin
 
 
 def _lost(session: AcrossSession, comparison: Comparison, label: str) -> str:
+    """Why a target in its own precision is out of the question; empty where the given model keeps the bound there."""
     with session.panel([label]) as panel:
         if label in panel.unusable:
             return str(panel.unusable[label])
         judged = comparison.accuracies(panel, {label: {GIVEN: session.given}}, verify=True)[GIVEN, label]
     if not isinstance(judged, Accuracy):
         return judged
-    return "" if judged.feasible else f"{judged.sqnr_db:.1f} dB"
+    return "" if judged.feasible else f"the given model has {judged.sqnr_db:.1f} dB there by the target's own precision"

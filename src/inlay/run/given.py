@@ -21,7 +21,7 @@ from inlay.run.evaluate import Candidate, Evaluator
 from inlay.run.facts import BASELINE_NS
 from inlay.run.outcome.assemble import assemble
 from inlay.run.plan import Effort
-from inlay.run.reference import RunFiles, in_reference, rounds_floats
+from inlay.run.reference import RunFiles, exact_outputs, in_reference
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
@@ -103,7 +103,7 @@ def run_given(session: Session) -> Given:
     with session.given_model_runs():
         outputs = worker.running(file, feeds)
         if precision is not None and "accuracy" not in worker.lacks and inputs.samples.kind != "random":
-            exact = rounds_floats(in_float32, outputs.result(), inputs.judging, feeds, session.journal)
+            exact = exact_outputs(in_float32, outputs.result(), inputs.judging, feeds, session.journal)
 
     def compared() -> Judge:
         with session.given_model_runs():

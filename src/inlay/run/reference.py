@@ -25,7 +25,7 @@ RunFiles = Callable[[Sequence[Path]], Sequence[Outputs]]
 """Outputs of a model for the samples in files. Raises TargetError."""
 
 
-def rounds_floats(
+def exact_outputs(
     in_float32: RunFiles,
     own: Sequence[Outputs],
     samples: Samples,

@@ -134,8 +134,9 @@ def anchor_units(graph: Graph, units: Sequence[Unit]) -> dict[str, Mapping[str, 
         elements.update(dict.fromkeys(unit.searched, sizes[unit.name]))
     few, small = policy.FORM_SHARE * len(weighted), policy.FORM_SHARE * sum(sizes[u.name] for u in weighted)
     forms = [form for form, count in having.items() if count >= few or elements[form] >= max(small, 1)]
-    least = policy.FORM_WORK * work(graph, units)
-    forms = [form for form in forms if work(graph, [u for u in units if form in u.forms]) >= least]
+    done = {u.name: work(graph, u) for u in units} if forms else {}
+    least = policy.FORM_WORK * sum(done.values())
+    forms = [form for form in forms if sum(done[u.name] for u in units if form in u.forms) >= least]
     return {
         FLOAT: {},
         FULL_INT8: dict.fromkeys(selectable, STATIC),

@@ -85,6 +85,7 @@ class Guided(Scripted):
         yield from self._front()
 
     def _faster_kernels(self) -> Dialogue:
+        """Try the best anchor with the rewrites that pay."""
         surrogate = self.surrogate
         if surrogate.rewrites.rewrites and surrogate.best.any() and surrogate.trial(surrogate.best) is None:
             yield from self._try(surrogate.best, "the best anchor, faster kernels")

@@ -13,6 +13,7 @@ FORM_SHARE = 1 / 4  # of the operators with weights, or of these, that must have
 FORM_WORK = 0.03
 """Share of a model's work that the operators with a form must do for an anchor: for nothing, they would gain as much.
 Of a speech model with 0.4 s of convolutions, three tiny products had taken a fifth of the search."""
+
 FEW_ROWS = 8
 """Rows of products up to which reading their weights takes most of the time, so that small weights are fast ones:
 weights of 8 bits alone gave 2.6x with one row (a decoder's step), 1.04x with 128 and 0.86x with 197."""

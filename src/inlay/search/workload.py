@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inlay.model.graph import Graph, Node
@@ -51,10 +51,10 @@ def workloads(graph: Graph, parameters: CostParameters) -> list[tuple[Workload, 
 _MOVED = 8.0  # multiply-accumulates in float32 that take as long as reading or writing one element
 
 
-def work(graph: Graph, units: Iterable[Unit]) -> float:
-    """About how long units take in float32 on a CPU, in multiply-accumulates."""
-    loads = [unit_workload(graph, unit) for unit in units]
-    return sum(load.products + _MOVED * (load.moved + load.constants) for load in loads)
+def work(graph: Graph, unit: Unit) -> float:
+    """About how long a unit takes in float32 on a CPU, in multiply-accumulates."""
+    load = unit_workload(graph, unit)
+    return load.products + _MOVED * (load.moved + load.constants)
 
 
 CASE_NAMES = ("float", "float behind low", "low behind float", "low")

@@ -248,7 +248,9 @@ def zero_points(proto: onnx.ModelProto, node: str) -> np.ndarray:
 
 
 def test_without_vnni_signed_activations_are_no_label() -> None:
-    assert not rules_for("x86_64", frozenset({"avx2"})).fast
+    narrow = rules_for("x86_64", frozenset({"avx2"}))
+    assert not narrow.fast
+    assert QType.INT8 in narrow.types, "who asks for them has them"
 
 
 def test_every_row_has_a_case() -> None:

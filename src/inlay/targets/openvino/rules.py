@@ -111,6 +111,7 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         share=frozenset({"Concat"}),
         unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
         symmetric=frozenset({QType.INT8}),
+        other_activations=frozenset({QType.INT8}),
         fast={QType.INT8: _PRODUCTS} if wide else {},
         forms=weight_only_forms(_WEIGHTS, _SOURCE, lambda _: _DATA_BLOCK if x86 and wide else 0, {QType.INT8}),
     )
