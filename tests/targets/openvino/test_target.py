@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from inlay.across.labels import measurable
 from inlay.errors import RunFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.openvino import runtime
@@ -209,3 +210,13 @@ def test_its_use_is_reported_to_nobody() -> None:
     modules = set(done.stdout.split())
     assert "openvino" in modules
     assert "openvino_telemetry" not in modules
+
+
+@pytest.mark.usefixtures("installed")
+def test_auto_looks_at_both_precisions_unless_one_was_asked_for() -> None:
+    def labels(*given: str) -> list[str]:
+        return [label for label in measurable(given, 1)[0] if label.startswith("openvino-cpu")]
+
+    assert labels() == ["openvino-cpu", "openvino-cpu precision=f32"]
+    assert labels("openvino-cpu.precision=bf16") == ["openvino-cpu"]
+    assert labels("openvino-cpu.precision=f32") == ["openvino-cpu"]
