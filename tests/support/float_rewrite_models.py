@@ -31,6 +31,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "residual": _residual(),
         "patches": _patches(),
         "few outputs": _few_outputs(),
+        "full tile rows": _full_tile_rows(),
         "short rows": _short_rows(),
         "stacked values": _stacked(),
         "short rows of scores": _one_node("Softmax", (1, 300, 2), axis=-1),
@@ -164,6 +165,12 @@ def _patches() -> onnx.ModelProto:
 def _few_outputs() -> onnx.ModelProto:
     b = Builder()
     b.output(b.conv("conv", b.input("x", (1, 8, 20, 24)), 3))
+    return b.model()
+
+
+def _full_tile_rows() -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.conv("conv", b.input("x", (1, 8, 12, 24)), 16, kernel=8))
     return b.model()
 
 

@@ -11,8 +11,10 @@ convolution before it only where both of them are bytes.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterable
+from dataclasses import replace
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Needs, OpRule, Rules
@@ -42,6 +44,42 @@ def _no_joined_rows(graph: Graph, node: Node) -> str | None:
     if rank and int(before.attributes.get("axis", -1)) % rank == rank - 1:
         return None
     return f"its rows are joined by {before.name}, which does not compile in 8 bits"
+
+
+_FROM_ZERO = frozenset({"Relu", "Sigmoid", "HardSigmoid", "Softmax"})
+
+
+def _right_groups(graph: Graph, node: Node) -> str | None:
+    """With AMX, 2026.4.1 gets some convolutions of groups wrong in 8 bits, most by more than their results.
+
+    Found by trying: those of single pixels with more than 64 channels in a group that are no multiple of 64; and those
+    of larger windows, where the data have a zero point, with fewer than 32 channels and more than 16 outputs in a
+    group, though not of all sizes.
+    """
+    groups = int(node.attributes.get("group", 1))
+    outputs, channels, *window = [d for d in graph.shape(node.inputs[1]) or () if isinstance(d, int)]
+    if groups == 1:
+        return None
+    if math.prod(window) == 1:
+        wrong = channels > 64 and channels % 64 != 0
+    else:
+        wrong = channels < 32 and outputs > 16 * groups and not _is_from_zero(graph, node.inputs[0])
+    return f"with AMX, groups of {channels} to {outputs // groups} channels come out wrong in 8 bits" if wrong else None
+
+
+def _is_from_zero(graph: Graph, value: str) -> bool:
+    """Whether a value is none below zero by what computes it, so that its zero point is 0."""
+    maker = graph.producer(value)
+    if maker is None:
+        return False
+    if maker.op_type == "Clip":
+        low = graph.constant(maker.inputs[1]) if len(maker.inputs) > 1 and maker.inputs[1] else None
+        return low is not None and float(low.min()) >= 0.0
+    if maker.op_type == "Concat":
+        return all(_is_from_zero(graph, v) for v in maker.inputs)
+    row = OPS.get(maker.op_type)
+    moved = maker.op_type == "Transpose" or (row is not None and row.moves_data)
+    return maker.op_type in _FROM_ZERO or (moved and _is_from_zero(graph, maker.inputs[0]))
 
 
 def _compute(op_type: str, **details: object) -> OpRule:
@@ -103,11 +141,14 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
     flags = cpu_flags() if flags is None else flags
     x86 = machine.lower() in ("x86_64", "amd64", "i686")
     wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
+    conv = OPS["Conv"]
+    if "amx_int8" in flags:
+        conv = replace(conv, conditions=(*conv.conditions, _right_groups))
     return Rules(
         activation=QType.UINT8,
         weight=QType.INT8,
         weight_limit=127 if wide else 63,
-        ops=OPS,
+        ops={**OPS, conv.op_type: conv},
         share=frozenset({"Concat"}),
         unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
         symmetric=frozenset({QType.INT8}),

@@ -37,12 +37,12 @@ PRECISIONS = ("default", "f32", "bf16")
 def capabilities() -> Capabilities:
     """What the runtime runs on this machine's CPU, and its rewrites."""
     # A worker never asks: it starts without these, and without the graph library behind them.
-    from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
+    from inlay.targets.openvino.float_rewrites import float_rewrites_for
     from inlay.targets.openvino.idle_pairs import IdlePairs
     from inlay.targets.openvino.rules import OPS, rules_for
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
-    return Capabilities(rules_for(), FLOAT_REWRITES, (IdlePairs(moving),))
+    return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), (IdlePairs(moving),))
 
 
 class OpenVinoCpuTarget:
@@ -101,7 +101,7 @@ class OpenVinoCpuTarget:
         return capabilities().rules
 
     def float_rewrites(self) -> tuple[FloatRewrite, ...]:
-        """All of :data:`~inlay.targets.openvino.float_rewrites.FLOAT_REWRITES`."""
+        """Those of :mod:`~inlay.targets.openvino.float_rewrites` for this CPU."""
         return capabilities().float_rewrites
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
