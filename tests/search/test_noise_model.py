@@ -20,6 +20,7 @@ from inlay.trial import (
     OutputError,
     Proposal,
     Trial,
+    decibels,
     noise_of,
 )
 from inlay.types import Placement
@@ -61,6 +62,20 @@ def test_trials_scale_every_prediction() -> None:
     learned.compare(labels, accuracy(-10.0 * math.log10(2.0 * probed)))
     assert learned.predict(labels) == pytest.approx([2.0 * probed])
     assert learned.predict(np.arange(N) == 1) == pytest.approx(2.0 * model().predict(np.arange(N) == 1))
+
+
+def test_what_a_target_loses_in_float_lies_beneath_all() -> None:
+    """It is no matter of probes: these are scaled by what is measured above it."""
+    floor = 2e-3
+    learned, labels = NoiseModel(GRAPH, ALONE, ["out"], [floor]), np.ones(N, bool)
+    probed = float(model().predict(labels)[0])
+    assert learned.predict(np.zeros(N, bool)) == pytest.approx([floor])
+    assert learned.predict(labels) == pytest.approx([floor + probed])
+    learned.compare(labels, accuracy(decibels(floor + 1.5 * probed)))
+    assert learned.predict(labels) == pytest.approx([floor + 1.5 * probed])
+    assert learned.predict(np.zeros(N, bool)) == pytest.approx([floor])
+    assert [limit.maximum for limit in learned.limits(5e-3, len(GRAPH.edges))] == pytest.approx([3e-3])
+    assert [limit.maximum for limit in learned.limits(1e-3, len(GRAPH.edges))] == [0.0]
 
 
 def test_the_limit_uses_up_what_is_predicted() -> None:

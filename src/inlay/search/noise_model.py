@@ -5,6 +5,7 @@ low precision on inputs that are quantized already, and running it in one of its
 values: the output of an operator that only moves elements lies on the quantization grid already, so quantizing it again
 adds nothing. The noise of each source alone is the prior. It overestimates: saturating operators absorb noise, and
 rounding twice is not twice as bad. So every labeling whose noise is known corrects the sources that it consists of.
+Beneath them all lies what the target makes itself where it computes float32 in fewer bits, which no probe shows.
 """
 
 from __future__ import annotations
@@ -25,11 +26,21 @@ _LEAST, _MOST = policy.NOISE_RANGE
 
 
 class NoiseModel:
-    """Noise power over signal power at each of the float ``outputs``, as a sum over units and values."""
+    """Noise power over signal power at each of the float ``outputs``, as a sum over units and values.
 
-    def __init__(self, graph: UnitGraph, alone: Sensitivity, outputs: Sequence[str]) -> None:
+    Args:
+        graph: units and values.
+        alone: noise of every source alone.
+        outputs: names of the float outputs, as in ``alone``.
+        floor: noise of the model in float at each output, on the target; none by default.
+    """
+
+    def __init__(
+        self, graph: UnitGraph, alone: Sensitivity, outputs: Sequence[str], floor: Sequence[float] = ()
+    ) -> None:
         self._graph = graph
         self.outputs = tuple(outputs)
+        self._floor = np.array(floor or (0.0,) * len(self.outputs), np.float64)
         none = (0.0,) * len(self.outputs)
         shape = (-1, len(self.outputs))
         values = np.array([alone.values.get(e.value, none) for e in graph.edges], np.float64).reshape(shape)
@@ -66,9 +77,12 @@ class NoiseModel:
 
     def predict(self, labels: np.ndarray) -> np.ndarray:
         """Noise at each output, shape (outputs,): as probed where it was, else the sum over sources."""
+        return np.asarray(self._probed(labels) * self.factor + self._floor)
+
+    def _probed(self, labels: np.ndarray) -> np.ndarray:
+        """What a probe shows, or would, of a labeling."""
         known = self._known.get(_key(labels))
-        noise = self.table[self.sources(labels)].sum(axis=0) if known is None else known[1]
-        return np.asarray(noise * self.factor)
+        return np.asarray(self.table[self.sources(labels)].sum(axis=0) if known is None else known[1])
 
     def knows(self, labels: np.ndarray) -> bool:
         """Whether ``labels`` were probed."""
@@ -83,10 +97,10 @@ class NoiseModel:
     def compare(self, labels: np.ndarray, accuracy: Accuracy) -> None:
         """Learn from a trial's accuracy: real kernels and all samples make a little more or less noise than probes."""
         measured = {o.name: noise_of(o.sqnr_db) for o in accuracy.outputs}
-        predicted = self.predict(labels) / self.factor
+        parts = zip(self.outputs, self._probed(labels), self._floor, self.factor, strict=True)
         ratios = [
-            np.clip(measured[o] / p, *policy.MEASURED_OVER_PROBED) if o in measured and p > _LEAST else f
-            for o, p, f in zip(self.outputs, predicted, self.factor, strict=True)
+            np.clip((measured[o] - below) / p, *policy.MEASURED_OVER_PROBED) if o in measured and p > _LEAST else f
+            for o, p, below, f in parts
         ]
         self._ratios.append(np.array(ratios, np.float64))
 
@@ -100,7 +114,8 @@ class NoiseModel:
         quantize = np.zeros((boundaries, len(self.outputs)))
         quantize[boundaries - edges :] = table[n : n + edges]
         forms = table[n + edges :].reshape(len(self._graph.forms), n, len(self.outputs)).swapaxes(0, 1)
-        return [Limit(quantize[:, k], table[:n, k], maximum, forms[:, :, k]) for k in range(len(self.outputs))]
+        left = np.maximum(maximum - self._floor, 0.0)
+        return [Limit(quantize[:, k], table[:n, k], float(left[k]), forms[:, :, k]) for k in range(len(self.outputs))]
 
     def _fit(self) -> np.ndarray:
         """Noise of the sources that explains what was probed, close to the prior.

@@ -94,6 +94,7 @@ PRIOR_LABELINGS = 0.3  # labelings of that source alone that weigh as much as it
 PRIOR_PULL = 0.2  # of the prior's weight in a correction
 NOISE_RANGE = (1e-30, 100.0)  # noise over signal of one source; above 100 it ruins everything, however much it is
 MEASURED_OVER_PROBED = (0.1, 10.0)  # range of that ratio; beyond, it is no matter of rounding
+MOST_FLOOR = 0.5  # of the allowed noise that what a target loses in float may take: operators in 8 bits do not lose it
 RECENT_RATIOS = 3  # that are averaged: the ratio drifts as labelings change
 ALLOWANCE_MARGIN = 0.96  # of the allowed noise (-0.2 dB): prediction errors of a solution at the limit
 MARGIN_DECAY = 0.7  # of an earlier sampling margin per trial: margins differ between models

@@ -12,7 +12,7 @@ from inlay.search.labeling import LabelingProblem, Limit
 from inlay.search.lagrangian import LagrangianSolver
 from inlay.search.noise_model import NoiseAllowance, NoiseModel
 from inlay.search.unit_graph import UnitGraph
-from inlay.trial import Accuracy, Trial, decibels
+from inlay.trial import Accuracy, Trial, decibels, noise_of
 
 
 class Solver:
@@ -141,12 +141,20 @@ class Solver:
     def _make_noise_model(self) -> None:
         """Make the noise model, where there is none, from probes and from the anchors' trials."""
         if self._noise is None:
-            self._noise = NoiseModel(self._graph, self._sensitivity(), self._outputs)
+            self._noise = NoiseModel(self._graph, self._sensitivity(), self._outputs, self._floor())
             for name, trial in self._anchors.items():
                 if name in self._chosen and trial.accuracy is not None and self._chosen[name]:
                     labels = self._graph.labels(self._chosen[name])
                     self.probe(labels)
                     self._noise.compare(labels, trial.accuracy)
+
+    def _floor(self) -> list[float]:
+        """Noise of the model in float at each output; at most a part of the bound, since low precision replaces it."""
+        tried = [self._anchors[name] for name, chosen in self._chosen.items() if not chosen and name in self._anchors]
+        found = [trial.accuracy for trial in tried if trial.accuracy is not None]
+        measured = {o.name: noise_of(o.sqnr_db) for accuracy in found for o in accuracy.outputs}
+        most = policy.MOST_FLOOR * self._allowance.maximum
+        return [min(measured.get(name, 0.0), most) for name in self._outputs]
 
     def _exact(self, problem: LabelingProblem, good: np.ndarray, maximum: float | None = None) -> np.ndarray:
         """The solution of an integer program where it is better than ``good``, which keeps ``maximum`` noise."""
