@@ -289,3 +289,69 @@ def test_retreat_gives_up_where_only_float_is_accurate_enough() -> None:
     bench = Bench(0, np.ones(N + 1), 20.0)
     bench.run()
     assert bench.answer(bench.guided.retreat(60.0)) == []
+
+
+class Miscomputing(Bench):
+    """A runtime that computes some units wrong in low precision, whatever else a model holds; probes do not show it."""
+
+    faulty: tuple[int, ...] = ()
+
+    def judge(self, proposal: Proposal) -> Trial:
+        labels = self.labels(proposal.placement)
+        if not labels[list(self.faulty)].any():
+            return super().judge(proposal)
+        self.asked.append(proposal.placement)
+        accuracy = Accuracy(False, -3.0, (OutputError("out", -3.0, 1.0),))
+        if not (proposal.anchor or proposal.timed):
+            return Trial(proposal, Infeasible(accuracy))
+        gain = self.base_ns / self.time(proposal.placement)
+        return Trial(proposal, Measured(Latency(1.0, Interval(gain, gain, gain), 1), accuracy))
+
+    def optimum(self) -> float:
+        return max(
+            self.base_ns / self.runtime.ns(y)
+            for y in every(N)
+            if self.made(y) <= self.bound and not y[list(self.faulty)].any()
+        )
+
+
+def where_units_are_wrong(faulty: tuple[int, ...]) -> tuple[list[float], list[set[str]]]:
+    """Of some landscapes, the best that was found over the optimum, and which units were found out."""
+    found, blamed = list[float](), list[set[str]]()
+    for seed in range(8):
+        noise = np.random.default_rng(seed).exponential(1e-3, N + 1)
+        bench = Miscomputing(seed, noise, float(noise.sum()))
+        bench.faulty = faulty
+        bench.run()
+        found.append(bench.best / bench.optimum())
+        blamed.append({b.unit for b in bench.guided.surrogate.bars.found if not b.refused})
+    return found, blamed
+
+
+@pytest.mark.parametrize("faulty", [(3,), (1, 6)])
+def test_what_a_runtime_computes_wrong_is_found_out_and_avoided(
+    faulty: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control does not look for it."""
+    found, blamed = where_units_are_wrong(faulty)
+    assert min(found) >= 0.95
+    assert all(units <= {f"u{i}" for i in faulty} for units in blamed)
+    assert all(blamed), "the model with everything in low precision is wrong each time"
+    monkeypatch.setattr(policy, "BLAMES", 0)
+    control, _ = where_units_are_wrong(faulty)
+    assert np.mean(control) < np.mean(found) - 0.02
+
+
+class Hopeful(Bench):
+    """Probes show a tenth of the noise."""
+
+    def probe(self, placement: Placement) -> tuple[float, ...] | None:
+        return (self.made(self.labels(placement)) / 10.0,)
+
+
+def test_nobody_is_blamed_for_what_is_only_noisier_than_probes() -> None:
+    for seed in range(4):
+        bench = Hopeful(seed, np.full(N + 1, 1e-3), 4e-3)
+        bench.run()
+        assert not bench.guided.surrogate.bars.found
+        assert bench.best >= 0.95 * bench.optimum()

@@ -67,7 +67,7 @@ def test_trials_scale_every_prediction() -> None:
 def test_what_a_target_loses_in_float_lies_beneath_all() -> None:
     """It is no matter of probes: these are scaled by what is measured above it."""
     floor = 2e-3
-    learned, labels = NoiseModel(GRAPH, ALONE, ["out"], [floor]), np.ones(N, bool)
+    learned, labels = NoiseModel(GRAPH, ALONE, ["out"], [1.0], most=floor), np.ones(N, bool)
     probed = float(model().predict(labels)[0])
     assert learned.predict(np.zeros(N, bool)) == pytest.approx([floor])
     assert learned.predict(labels) == pytest.approx([floor + probed])

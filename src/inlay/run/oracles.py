@@ -171,7 +171,8 @@ def guided_report(guided: Guided) -> dict[str, Any]:
     """What the guided strategy learned, for ``search`` in ``result.json``.
 
     ``forecast_error`` is the median relative error of its predictions, ``unattributed`` the largest share of any
-    profile's kernel time without a known cause, ``fusion_disagreements`` the units that ran against the rules.
+    profile's kernel time without a known cause, ``fusion_disagreements`` the units that ran against the rules, and
+    ``barred`` those that the runtime refused or computed wrong.
     """
     errors = [abs(f.measured_ns / f.predicted.mean - 1.0) for f in guided.surrogate.predictions]
     return {
@@ -187,4 +188,5 @@ def guided_report(guided: Guided) -> dict[str, Any]:
         "forecast_error": float(np.median(errors)) if errors else None,
         "unattributed": max(guided.surrogate.cost_model.unattributed, default=None),
         "fusion_disagreements": [asdict(d) for d in guided.surrogate.disagreements.values()],
+        "barred": [asdict(each) for each in guided.surrogate.bars.found],
     }

@@ -12,6 +12,7 @@ from inlay.prepare.qdq_import import ImportedQDQ
 from inlay.regions.evolve import Evolve
 from inlay.run.evaluate import Evaluator
 from inlay.run.patterns import RunPatterns
+from inlay.search.bars import Barred
 from inlay.search.base import Chain, LazyStrategy, Strategy
 from inlay.search.baselines import FLOAT, Anchors, anchor_units
 from inlay.search.guided import Guided
@@ -38,6 +39,11 @@ class Strategies:
     guided: Guided
     evolve: LazyStrategy
     chain: Strategy
+
+    @property
+    def barred(self) -> tuple[Barred, ...]:
+        """What the runtime refused or computed wrong, as far as it was found out."""
+        return tuple(self.guided.surrogate.bars.found)
 
     @property
     def evolution(self) -> Evolve | None:

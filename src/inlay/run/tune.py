@@ -36,7 +36,7 @@ from inlay.run.outcome.assemble import assemble
 from inlay.run.outcome.cuts import cuts
 from inlay.run.outcome.evidence import EVIDENCE, evidence_of
 from inlay.run.outcome.memory import measure_memory
-from inlay.run.outcome.notes import PROFILES_COMPARED, compare_profiles, notes_for
+from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profiles, notes_for
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import QUICK_CONTENDERS, efforts
@@ -367,7 +367,7 @@ def _result(
         anchors.trials,
         confirmed,
         search=facts,
-        notes=(*filter(None, [not_measured(worker.fingerprint.facts)]), *notes),
+        notes=(*filter(None, [not_measured(worker.fingerprint.facts)]), *notes, *bar_notes(search.strategies.barred)),
         interrupted=ended.interrupted,
         losses=lost,
     )

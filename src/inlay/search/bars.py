@@ -1,14 +1,14 @@
-"""Labels that a runtime refuses: found by models between one that failed and one that ran, and avoided from then on.
+"""Labels that a runtime refuses or computes wrong: found by models between one that failed and one that ran.
 
-A runtime may refuse a model for one operator alone, which no table foretold. What is learned of that operator spares
-the search all other models with it.
+A runtime may refuse a model for one operator alone, or compute that one wrong, which no table foretold. What is learned
+of that operator spares the search all other models with it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,25 +21,45 @@ _DEAR = 10.0
 """Costs of all units by which a barred label is dearer: no gain makes up for it, and solvers know it as a cost."""
 
 
+@dataclass(frozen=True)
+class Barred:
+    """A unit that may not have a label.
+
+    Attributes:
+        unit: its name.
+        op_type: its operator.
+        refused: the runtime refused it; else it computed something else.
+    """
+
+    unit: str
+    op_type: str
+    refused: bool
+
+
 class Bars:
     """Which units may not have which labels.
 
     Args:
         graph: the units.
+
+    Attributes:
+        found: those to blame, in the order in which they were found.
     """
 
     def __init__(self, graph: UnitGraph) -> None:
         self._graph = graph
         self._barred = np.zeros((len(graph.units), 2 + len(graph.forms)), bool)
         self._failed: Counter[tuple[str, int]] = Counter()
+        self.found: list[Barred] = []
 
-    def add(self, unit: int, label: int, ran: Sequence[np.ndarray]) -> None:
+    def add(self, unit: int, label: int, ran: Sequence[np.ndarray], refused: bool = True) -> None:
         """A model failed because of a unit in a label: bar it.
 
         Where others of its operator were, all of them are barred that had not this label in a model that ``ran``.
         """
         units, operator = self._graph.units, self._graph.units[unit].op_type
         self._barred[unit, label] = True
+        self.found.append(Barred(units[unit].name, operator, refused))
         self._failed[operator, label] += 1
         alike = [i for i, other in enumerate(units) if other.op_type == operator and self._graph.changeable[i]]
         spared = any(each.any() and (each[alike] == label).any() for each in ran)

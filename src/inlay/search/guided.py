@@ -91,12 +91,11 @@ class Guided(Scripted):
             yield from self._try(surrogate.best, "the best anchor, faster kernels")
 
     def _try(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
-        """Predict, ask, learn; where the runtime refuses the model, also which unit it refuses."""
+        """Predict, ask, learn; where the runtime refuses the model or computes another, also why."""
         labels = self._graph.fixed_point(labels)
         trial = yield from self._asked(labels, origin, timed)
-        if isinstance(trial.outcome, Failed) and self._blames:
-            self._blames -= 1
-            yield from self._blame(labels)
+        if self.surrogate.fails(labels, trial):
+            yield from self._blame(labels, trial)
         return trial
 
     def _asked(self, labels: np.ndarray, origin: str, timed: bool = False) -> Generator[Proposal, Trial, Trial]:
@@ -105,8 +104,20 @@ class Guided(Scripted):
         self.surrogate.update(labels, trial, prediction)
         return trial
 
-    def _blame(self, failed: np.ndarray) -> Dialogue:
+    def _blame(self, failed: np.ndarray, found: Trial) -> Dialogue:
         """Try models between one that failed and the one most like it that ran, and bar the unit that is to blame."""
+        surrogate, blamed = self.surrogate, None
+        if self._blames:
+            self._blames -= 1
+            blamed = yield from self._blamed(failed)
+        if blamed is not None:
+            unit, label = blamed
+            surrogate.bars.add(unit, label, surrogate.ran, refused=isinstance(found.outcome, Failed))
+        elif found.accuracy is not None:
+            surrogate.solver.believe(failed, found.accuracy)
+
+    def _blamed(self, failed: np.ndarray) -> Generator[Proposal, Trial, tuple[int, int] | None]:
+        """The unit that is to blame, and its label; None where several fail only together."""
         surrogate = self.surrogate
         search = between(failed, surrogate.nearest(failed), self._graph)
         try:
@@ -115,11 +126,20 @@ class Guided(Scripted):
                 trial = surrogate.trial(labels)
                 if trial is None:
                     trial = yield from self._asked(labels, "between one that failed and one that ran")
-                labels = search.send(not isinstance(trial.outcome, Failed))
+                labels = search.send(not surrogate.fails(labels, trial))
         except StopIteration as ended:
-            if ended.value is not None:
-                unit, label = ended.value
-                surrogate.bars.add(unit, label, surrogate.ran)
+            result: tuple[int, int] | None = ended.value
+            return result
+
+    def _wrong(self) -> Dialogue:
+        """Find out why the runtime computes some of the anchors otherwise than they say."""
+        surrogate = self.surrogate
+        surrogate.solver.prepare()
+        while self._blames and surrogate.wrong:
+            labels = surrogate.wrong[0]
+            trial = surrogate.trial(labels)
+            assert trial is not None
+            yield from self._blame(labels, trial)
 
     def _cuts(self) -> Dialogue:
         """Solve and try, until the solution is a labeling that was tried."""
@@ -129,6 +149,7 @@ class Guided(Scripted):
             unconstrained = surrogate.solver.solve_unconstrained(problem, [surrogate.best])
             if surrogate.trial(unconstrained) is None:
                 yield from self._try(unconstrained, "cut without a bound", timed=True)
+        yield from self._wrong()
         others = infeasible = 0
         while others < policy.CUTS and infeasible <= policy.INFEASIBLE_CUTS:
             labels = surrogate.solve()

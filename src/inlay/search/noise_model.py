@@ -32,15 +32,22 @@ class NoiseModel:
         graph: units and values.
         alone: noise of every source alone.
         outputs: names of the float outputs, as in ``alone``.
-        floor: noise of the model in float at each output, on the target; none by default.
+        in_float: noise of the model in float at each output, on the target; none by default.
+        most: of that, what lies beneath all others: operators in low precision do not make it.
     """
 
     def __init__(
-        self, graph: UnitGraph, alone: Sensitivity, outputs: Sequence[str], floor: Sequence[float] = ()
+        self,
+        graph: UnitGraph,
+        alone: Sensitivity,
+        outputs: Sequence[str],
+        in_float: Sequence[float] = (),
+        most: float = math.inf,
     ) -> None:
         self._graph = graph
         self.outputs = tuple(outputs)
-        self._floor = np.array(floor or (0.0,) * len(self.outputs), np.float64)
+        self._in_float = np.array(in_float or (0.0,) * len(self.outputs), np.float64)
+        self._floor = np.minimum(self._in_float, most)
         none = (0.0,) * len(self.outputs)
         shape = (-1, len(self.outputs))
         values = np.array([alone.values.get(e.value, none) for e in graph.edges], np.float64).reshape(shape)
@@ -93,6 +100,16 @@ class NoiseModel:
         capped = np.minimum(np.asarray(noise, np.float64), _MOST)
         self._known[_key(labels)] = (self.sources(labels), capped)
         self._fitted = None
+
+    def excess(self, labels: np.ndarray, accuracy: Accuracy) -> float:
+        """Measured noise over what a probe and the float model show, at the output where that is most.
+
+        Less than :data:`~inlay.search.policy.HARDLY_ANY_NOISE` is not expected of any.
+        """
+        expected = np.maximum(self._probed(labels) + self._in_float, policy.HARDLY_ANY_NOISE)
+        measured = {o.name: noise_of(o.sqnr_db) for o in accuracy.outputs}
+        pairs = zip(self.outputs, expected, strict=True)
+        return max((measured[name] / noise for name, noise in pairs if name in measured), default=0.0)
 
     def compare(self, labels: np.ndarray, accuracy: Accuracy) -> None:
         """Learn from a trial's accuracy: real kernels and all samples make a little more or less noise than probes."""

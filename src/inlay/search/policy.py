@@ -22,7 +22,7 @@ weights of 8 bits alone gave 2.6x with one row (a decoder's step), 1.04x with 12
 
 CUTS = 3  # solutions not outside the bound that are tried; each corrects the model, and exploring solves again anyway
 INFEASIBLE_CUTS = 6  # solutions outside the bound before cutting is given up; each tightens the noise allowance
-BLAMES = 6  # models that the runtime refused of which it is found out why, each by a few others
+BLAMES = 6  # models that the runtime refused or computed wrong of which it is found out why, each by a few others
 RETREATS = 6  # attempts at one accuracy, each with less noise than the last
 RETREAT_TIGHTENING = 0.7  # of the allowed noise (-1.5 dB), after an attempt that fell short
 FRONT_FIRST_POINTS = 3  # points of the front measured before exploring, which may use up the budget
@@ -94,6 +94,8 @@ PRIOR_LABELINGS = 0.3  # labelings of that source alone that weigh as much as it
 PRIOR_PULL = 0.2  # of the prior's weight in a correction
 NOISE_RANGE = (1e-30, 100.0)  # noise over signal of one source; above 100 it ruins everything, however much it is
 MEASURED_OVER_PROBED = (0.1, 10.0)  # range of that ratio; beyond, it is no matter of rounding
+WRONG = 30.0  # noise over what is predicted from which on a runtime computes something else (at least 15 dB more)
+HARDLY_ANY_NOISE = 1e-6  # over signal, -60 dB: many times less than that is no sign of it
 MOST_FLOOR = 0.5  # of the allowed noise that what a target loses in float may take: operators in 8 bits do not lose it
 RECENT_RATIOS = 3  # that are averaged: the ratio drifts as labelings change
 ALLOWANCE_MARGIN = 0.96  # of the allowed noise (-0.2 dB): prediction errors of a solution at the limit

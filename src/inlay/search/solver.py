@@ -51,6 +51,7 @@ class Solver:
         self._chosen = chosen
         self._patience = patience
         self._noise: NoiseModel | None = None
+        self._believed = set[bytes]()
 
     @property
     def constrained(self) -> bool:
@@ -114,7 +115,30 @@ class Solver:
         """Learn from a trial's accuracy."""
         if self._noise is not None and labels.any():
             self.probe(labels)
+            if not self.is_wrong(labels, accuracy):
+                self._noise.compare(labels, accuracy)
+
+    def is_wrong(self, labels: np.ndarray, accuracy: Accuracy) -> bool:
+        """Whether a model computes something else than its labels say: probes show a fraction of such noise."""
+        self.probe(labels)
+        if self._noise is None or not self._noise.knows(labels):
+            return False
+        return self._noise.excess(labels, accuracy) > policy.WRONG
+
+    def believe(self, labels: np.ndarray, accuracy: Accuracy) -> None:
+        """Learn from the accuracy of a model that is wrong for no reason that was found."""
+        self._believed.add(labels.tobytes())
+        if self._noise is not None:
             self._noise.compare(labels, accuracy)
+
+    def believes(self, labels: np.ndarray) -> bool:
+        """Whether that was done."""
+        return labels.tobytes() in self._believed
+
+    def prepare(self) -> None:
+        """Make the noise model where the constraint ruled something out."""
+        if self._allowance.active:
+            self._make_noise_model()
 
     def probe(self, labels: np.ndarray) -> bool:
         """Probe the noise of a labeling and learn it; False where it was known, or cannot be probed."""
@@ -141,20 +165,19 @@ class Solver:
     def _make_noise_model(self) -> None:
         """Make the noise model, where there is none, from probes and from the anchors' trials."""
         if self._noise is None:
-            self._noise = NoiseModel(self._graph, self._sensitivity(), self._outputs, self._floor())
+            most = policy.MOST_FLOOR * self._allowance.maximum
+            self._noise = NoiseModel(self._graph, self._sensitivity(), self._outputs, self._in_float(), most)
             for name, trial in self._anchors.items():
                 if name in self._chosen and trial.accuracy is not None and self._chosen[name]:
                     labels = self._graph.labels(self._chosen[name])
-                    self.probe(labels)
-                    self._noise.compare(labels, trial.accuracy)
+                    self.update(labels, trial.accuracy)
 
-    def _floor(self) -> list[float]:
-        """Noise of the model in float at each output; at most a part of the bound, since low precision replaces it."""
+    def _in_float(self) -> list[float]:
+        """Noise of the model in float at each output, as measured."""
         tried = [self._anchors[name] for name, chosen in self._chosen.items() if not chosen and name in self._anchors]
         found = [trial.accuracy for trial in tried if trial.accuracy is not None]
         measured = {o.name: noise_of(o.sqnr_db) for accuracy in found for o in accuracy.outputs}
-        most = policy.MOST_FLOOR * self._allowance.maximum
-        return [min(measured.get(name, 0.0), most) for name in self._outputs]
+        return [measured.get(name, 0.0) for name in self._outputs]
 
     def _exact(self, problem: LabelingProblem, good: np.ndarray, maximum: float | None = None) -> np.ndarray:
         """The solution of an integer program where it is better than ``good``, which keeps ``maximum`` noise."""

@@ -141,7 +141,6 @@ class Surrogate:
         bars: labels that a runtime refuses.
         best: the best labeling so far, which was measured in ``best_ns``.
         points: every measured model.
-        ran: labelings that the runtime did not refuse.
         predictions: made before measurements.
         disagreements: units that did not run as labeled, by name and label.
     """
@@ -184,7 +183,7 @@ class Surrogate:
         self.predictions: list[CheckedPrediction] = []
         self.disagreements: dict[tuple[str, bool], Disagreement] = {}
         self._trials: dict[Placement, Trial] = {}
-        self.ran: list[np.ndarray] = []
+        self._tried: list[tuple[np.ndarray, Trial]] = []
 
     @property
     def knows_costs(self) -> bool:
@@ -227,6 +226,25 @@ class Surrogate:
     def sampled_problem(self, rng: np.random.Generator) -> LabelingProblem:
         """The same under costs drawn from what is known of them."""
         return self.bars.priced(self.cost_model.sampled_problem(rng))
+
+    def fails(self, labels: np.ndarray, trial: Trial) -> bool:
+        """Whether the runtime refuses a trial's model, or computes something else, as far as that breaks the bound."""
+        if isinstance(trial.outcome, Failed):
+            return True
+        if trial.accuracy is None or trial.accuracy.feasible or not labels.any():
+            return False
+        return self.solver.is_wrong(self.graph.propagate(labels), trial.accuracy)
+
+    @property
+    def ran(self) -> list[np.ndarray]:
+        """Labelings whose models the runtime computes as they say."""
+        return [labels for labels, trial in self._tried if not self.fails(labels, trial)]
+
+    @property
+    def wrong(self) -> list[np.ndarray]:
+        """Labelings whose models it computes otherwise, for no reason that is known."""
+        found = [y for y, t in self._tried if not isinstance(t.outcome, Failed) and self.fails(y, t)]
+        return [labels for labels in found if not self.bars.forbid(labels) and not self.solver.believes(labels)]
 
     def nearest(self, labels: np.ndarray) -> np.ndarray:
         """The labeling that ran and differs from ``labels`` in fewest units; all float only where nothing else ran.
@@ -277,8 +295,7 @@ class Surrogate:
         """
         labels = self.graph.propagate(labels)
         self._remember(labels, trial)
-        if not isinstance(trial.outcome, Failed):
-            self.ran.append(self.graph.fixed_point(labels))
+        self._tried.append((self.graph.fixed_point(labels), trial))
         self.allowance.update(trial)
         if trial.accuracy is not None:
             self.solver.update(labels, trial.accuracy)

@@ -18,6 +18,7 @@ from inlay.regions.known import Coverage
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.patterns import PATTERN_CACHE
 from inlay.run.stress import Losses
+from inlay.search.bars import Barred
 from inlay.search.baselines import FLOAT, FULL_INT8, ORIGINAL
 from inlay.space.units import Unit, rejection_counts
 from inlay.targets.base import Artifact, KernelTime, Lack
@@ -201,6 +202,15 @@ def _rewrite_notes(confirmed: Confirmed, rewrites: Sequence[Rewrite[Any]]) -> It
     for rewrite in rewrites:
         if rewrite.name in counts:
             yield f"{counts[rewrite.name]} operators are written as '{rewrite.name}': {rewrite.reason}"
+
+
+def bar_notes(found: Sequence[Barred]) -> Iterator[str]:
+    """What the runtime refuses, and what it computes wrong."""
+    for refused, what in ((True, "does not build models with"), (False, "computes something else with")):
+        units = [each for each in found if each.refused is refused]
+        if units:
+            listed = ", ".join(f"{each.unit} ({each.op_type})" for each in units)
+            yield f"the runtime {what} these in low precision, and they stayed as they were: {listed}"
 
 
 def _import_notes(imported: ImportedQDQ) -> Iterator[str]:
