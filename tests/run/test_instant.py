@@ -20,8 +20,8 @@ from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
 from inlay.measure.timing import Timing
 from inlay.quant.sensitivity import Sensitivity
+from inlay.run.instant import by_costs, proposal
 from inlay.run.instant import calibrate_machine as calibration
-from inlay.run.instant import proposal
 from inlay.run.instant import quantize as quantizing
 from inlay.run.instant.proposal import Instant
 from inlay.run.instant.quantize import Quantized
@@ -36,6 +36,7 @@ from inlay.testing.models import random_feed, residual_model, run_reference
 
 SPEC = TargetSpec("ort-cpu", {"threads": 1})
 GIVEN = "model.onnx"
+FIRST_BLOCKS = 8
 
 
 def _priced(float_ns: float, low_ns: float, boundary_ns: float = 0.0) -> CostTable:
@@ -179,6 +180,32 @@ def test_where_only_the_given_model_runs_it_is_delivered(
     assert done.by_costs is not None
     assert done.by_costs.unchanged
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / GIVEN).read_bytes()
+
+
+class _Loaded(_Machine):
+    """A busy machine: the few readings of a first comparison tell nothing."""
+
+    per_node = -0.005
+
+    def time(self, artifacts: Sequence[Artifact], feed: Path, blocks: int, *args: Any, **kwargs: Any) -> Timing:
+        timing = super().time(artifacts, feed, blocks, *args, **kwargs)
+        if len(artifacts) > 1 and blocks <= FIRST_BLOCKS:
+            timing.ns[:, 2:] *= np.where(np.arange(blocks) % 2, 3.0, 0.6)[:, None]
+        return timing
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("more", [40, FIRST_BLOCKS])
+def test_what_a_comparison_cannot_tell_is_compared_longer(
+    more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control is as short the second time."""
+    monkeypatch.setattr(lab, "HERE", Lab(_Loaded))
+    monkeypatch.setattr(by_costs, "_MORE_BLOCKS", more)
+    done, pairs = _quantize(tmp_path, _priced(1.0, 0.25))
+    assert (pairs > 0) == (more > FIRST_BLOCKS)
+    assert done.by_costs is not None
+    assert (done.by_costs.timed is not None) == (more > FIRST_BLOCKS)
 
 
 @pytest.mark.usefixtures("cache")

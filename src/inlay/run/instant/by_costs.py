@@ -55,6 +55,8 @@ _GLANCE_S = 1.0
 """Seconds in which a model alone is timed: a long inference once."""
 _RACE_S = 1.0, 3.0
 """Seconds that the comparison has at least, whatever the time; up to the second where it takes them for an interval."""
+_MORE_BLOCKS = 40
+"""Blocks of a second comparison where the first cannot tell, and time is left."""
 _INTERVAL_BLOCKS = 6
 """The fewest with an interval. From two or three readings on a busy machine, equal models have differed by 1.6x."""
 _PROFILED, _PROFILE_NS = (1, 10), 200_000_000
@@ -320,7 +322,12 @@ class _Race:
     def _fastest(self, in_float: _Built, kept: Sequence[_Built]) -> tuple[_Built, ByCosts]:
         """The fastest of what was built, and what it gains; the float model too where the given one is no slower."""
         how = ByCosts("", bound_db=self._bound_db)
-        over_given, over_float = self._ratios([in_float, *kept])
+        built = [in_float, *kept]
+        over_given, over_float = self._ratios(built)
+        unclear = any(ratio.low <= 1.0 <= ratio.high for ratio in over_float[1:])
+        if unclear and self._deadline.fits(self._race_s(in_float, 1 + len(built))):
+            again = self._ratios(built, _MORE_BLOCKS)
+            over_given, over_float = again if again[1] else (over_given, over_float)
         if not over_float:
             return min(kept, key=lambda b: b.choice.ns, default=in_float), how
         how = replace(how, in_float=over_given[0])
@@ -331,7 +338,7 @@ class _Race:
             how = replace(how, rejected=over_given[best])
         return in_float, replace(how, unchanged=over_given[0].value <= _DRAWN and not self._one_shot.changed)
 
-    def _ratios(self, built: Sequence[_Built]) -> tuple[list[Interval], list[Interval]]:
+    def _ratios(self, built: Sequence[_Built], blocks: int = _BLOCKS) -> tuple[list[Interval], list[Interval]]:
         """Speed-up of each over the given model and over the first, from interleaved blocks; empty where untimed."""
         if not self._timing:
             return [], []
@@ -340,7 +347,7 @@ class _Race:
             self._worker.load(self._one_shot.given)  # outside of the time for readings
             until = max(self._deadline.at, self._deadline.clock() + self._race_s(built[0], len(artifacts)))
             timing = self._worker.time(
-                artifacts, feed, _BLOCKS, _SLOT_NS, self._one_shot.seed, lambda: replace(self._deadline, at=until).left
+                artifacts, feed, blocks, _SLOT_NS, self._one_shot.seed, lambda: replace(self._deadline, at=until).left
             )
         except TargetError:
             return [], []
