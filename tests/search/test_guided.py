@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -340,6 +341,24 @@ def test_what_a_runtime_computes_wrong_is_found_out_and_avoided(
     monkeypatch.setattr(policy, "BLAMES", 0)
     control, _ = where_units_are_wrong(faulty)
     assert np.mean(control) < np.mean(found) - 0.02
+
+
+class Rewriting(Miscomputing):
+    """With a rewrite that makes one unit faster."""
+
+    faulty = (3,)
+
+    def profile(self, placement: Placement) -> list[KernelTime]:
+        kernels, faster = super().profile(placement), {r.port.node for r in placement.rewrites}
+        return [replace(k, ns=0.5 * k.ns) if faster & {*k.nodes} else k for k in kernels]
+
+
+def test_anchors_that_are_wrong_are_found_out_where_others_have_rewrites() -> None:
+    bench = Rewriting(0, np.full(N + 1, 1e-4), 1e-2)
+    bench.rewrites = frozenset({PortRewrite(Port("u5", 0), "rows")})
+    bench.run()
+    assert bench.guided.rewrites == bench.rewrites, "the control: anchors have none of them"
+    assert [b.unit for b in bench.guided.surrogate.bars.found] == ["u3"]
 
 
 class Hopeful(Bench):

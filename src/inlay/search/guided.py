@@ -135,11 +135,8 @@ class Guided(Scripted):
         """Find out why the runtime computes some of the anchors otherwise than they say."""
         surrogate = self.surrogate
         surrogate.solver.prepare()
-        while self._blames and surrogate.wrong:
-            labels = surrogate.wrong[0]
-            trial = surrogate.trial(labels)
-            assert trial is not None
-            yield from self._blame(labels, trial)
+        while self._blames and (wrong := surrogate.wrong):
+            yield from self._blame(*wrong[0])
 
     def _cuts(self) -> Dialogue:
         """Solve and try, until the solution is a labeling that was tried."""

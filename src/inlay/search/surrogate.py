@@ -241,10 +241,11 @@ class Surrogate:
         return [labels for labels, trial in self._tried if not self.fails(labels, trial)]
 
     @property
-    def wrong(self) -> list[np.ndarray]:
-        """Labelings whose models it computes otherwise, for no reason that is known."""
-        found = [y for y, t in self._tried if not isinstance(t.outcome, Failed) and self.fails(y, t)]
-        return [labels for labels in found if not self.bars.forbid(labels) and not self.solver.believes(labels)]
+    def wrong(self) -> list[tuple[np.ndarray, Trial]]:
+        """Labelings whose models it computes otherwise, for no reason that is known, with their trials."""
+        computed = [(y, t) for y, t in self._tried if not isinstance(t.outcome, Failed)]
+        unexplained = [(y, t) for y, t in computed if not self.bars.forbid(y) and not self.solver.believes(y)]
+        return [(labels, trial) for labels, trial in unexplained if self.fails(labels, trial)]
 
     def nearest(self, labels: np.ndarray) -> np.ndarray:
         """The labeling that ran and differs from ``labels`` in fewest units; all float only where nothing else ran.

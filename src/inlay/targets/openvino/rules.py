@@ -57,9 +57,9 @@ def _right_groups(graph: Graph, node: Node) -> str | None:
     group, though not of all sizes.
     """
     groups = int(node.attributes.get("group", 1))
-    outputs, channels, *window = [d for d in graph.shape(node.inputs[1]) or () if isinstance(d, int)]
     if groups == 1:
         return None
+    outputs, channels, *window = [int(d or 0) for d in graph.shape(node.inputs[1]) or ()]  # it is a constant
     if math.prod(window) == 1:
         wrong = channels > 64 and channels % 64 != 0
     else:
