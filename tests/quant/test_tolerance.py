@@ -136,3 +136,15 @@ def test_a_rank_takes_no_library_of_distributions() -> None:
         "import sys; from inlay.quant import tolerance; tolerance.samples_needed(); print('scipy.stats' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_limit_below_all_signal_is_not_said() -> None:
+    """It holds, and tells nobody anything: two samples may differ by chance."""
+    found = state([28.0, 45.0], bound_db=20.0)
+    assert found.limit_db is not None
+    assert found.limit_db < 0.0
+    assert str(found).startswith(
+        "nothing can be said of new samples: 2 samples judged, too few for how much they differ;"
+    )
+    assert str(found).endswith("29 samples would be needed to state 20 dB without an assumption")
+    assert "keep -3.0 dB" in str(state([-3.0] * 40)), "what has none is told so"

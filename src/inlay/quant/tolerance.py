@@ -76,6 +76,8 @@ class Statement:
         judged = f"{self.samples} sample{'s' * (self.samples != 1)} judged"
         if self.limit_db is None:
             said = f"nothing can be said of new samples: {judged}"
+        elif self.limit_db < 0.0 <= (self.least_db or 0.0):  # more noise than signal would be no promise
+            said = f"nothing can be said of new samples: {judged}, too few for how much they differ"
         else:
             said = (
                 f"at least {self.share:.0%} of new samples of this kind keep {self.limit_db:.1f} dB, with "
