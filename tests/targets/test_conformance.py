@@ -79,6 +79,7 @@ class TestOpenVinoCpu(TargetTestCase):
                 "normalization of rows",
                 "patches",
                 "few outputs",
+                "full tile rows",
                 "stacked values",
                 "short rows of scores",
             )
