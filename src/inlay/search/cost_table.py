@@ -88,7 +88,7 @@ class CostTable:
                 continue
             work = unit_workload(graph, unit)
             plain, rewritten = (self.ns(work, s) for s in (CASE_NAMES[-1], rewritten_state(CASE_NAMES[-1], rewrite)))
-            if plain and rewritten is not None and rewritten < (1.0 - policy.REWRITE_MIN_GAIN) * plain:
+            if plain and rewritten is not None and rewritten < (1.0 - policy.PRICED_REWRITE_GAIN) * plain:
                 found |= RewriteChoice(frozenset({rewrite}), {unit.name: rewritten / plain})
         return found
 
