@@ -113,10 +113,8 @@ class Solver:
 
     def update(self, labels: np.ndarray, accuracy: Accuracy) -> None:
         """Learn from a trial's accuracy."""
-        if self._noise is not None and labels.any():
-            self.probe(labels)
-            if not self.is_wrong(labels, accuracy):
-                self._noise.compare(labels, accuracy)
+        if self._noise is not None and labels.any() and not self.is_wrong(labels, accuracy):
+            self._noise.compare(labels, accuracy)
 
     def is_wrong(self, labels: np.ndarray, accuracy: Accuracy) -> bool:
         """Whether a model computes something else than its labels say: probes show a fraction of such noise."""

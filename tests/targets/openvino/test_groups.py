@@ -8,12 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.targets.base import Artifact, Capabilities
-from inlay.targets.machine import cpu_flags
+from inlay.targets.base import Capabilities
 from inlay.targets.openvino.rules import rules_for
-from inlay.targets.openvino.target import OpenVinoCpuTarget
-from inlay.testing import Builder, full_int8, random_feed, run_reference, sqnr
+from inlay.testing import Builder, full_int8, random_feed
 from tests.support.fixtures import MakeWorkspace, SaveModel
+from tests.targets.openvino.conftest import InRuntime
 
 VNNI = frozenset({"avx512_vnni"})
 AMX = VNNI | {"amx_int8"}
@@ -72,18 +71,9 @@ def test_they_stay_in_float_where_they_would_be_wrong(case: str, workspace: Make
 
 
 @pytest.mark.parametrize("case", [*WRONG, *RIGHT])
-def test_the_runtime_gets_exactly_these_wrong(case: str, tmp_path: Path, save: SaveModel) -> None:
-    """Against ONNX Runtime on the same file, quantized by the rules of a processor without AMX."""
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
-    if "amx_int8" not in cpu_flags():
-        pytest.skip("the processor has no AMX")
+def test_the_runtime_gets_exactly_these_wrong(case: str, tmp_path: Path, save: SaveModel, in_amx: InRuntime) -> None:
+    """Quantized by the rules of a processor without AMX."""
     plain = save(WRONG.get(case) or RIGHT[case])
     feed = random_feed(plain)
-    path = full_int8(plain, Capabilities(rules_for("x86_64", VNNI)), feed, tmp_path)
-    executable = OpenVinoCpuTarget(precision="f32").compile(Artifact(path, "digest"))
-    try:
-        (want,), (got,) = run_reference(path, feed).values(), executable.run(feed).values()
-    finally:
-        executable.close()
-    found = sqnr(want, got)
+    found = in_amx(full_int8(plain, Capabilities(rules_for("x86_64", VNNI)), feed, tmp_path), feed, "f32")
     assert found < 10.0 if case in WRONG else found > 30.0

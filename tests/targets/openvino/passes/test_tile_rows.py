@@ -10,15 +10,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from inlay.model.normalize import FloatRewrite
-from inlay.targets.base import Artifact, Capabilities
-from inlay.targets.machine import cpu_flags
+from inlay.targets.base import Capabilities
 from inlay.targets.openvino.float_rewrites import float_rewrites_for
 from inlay.targets.openvino.passes.tile_rows import fills_rows, leave_a_rest
 from inlay.targets.openvino.rules import rules_for
-from inlay.targets.openvino.target import OpenVinoCpuTarget
-from inlay.testing import Builder, full_int8, random_feed, run_reference, sqnr
+from inlay.testing import Builder, full_int8, random_feed
 from tests.support.fixtures import RewriteModel, SaveModel
+from tests.targets.openvino.conftest import InRuntime
 
 Case = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
 """Shapes of the values and the weight, without the batch, and the attributes."""
@@ -76,36 +74,23 @@ def test_only_processors_with_tiles_need_it() -> None:
     assert [row.apply for row in ROWS] == [leave_a_rest]
 
 
-@pytest.fixture
-def amx() -> None:
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
-    if not {"amx_bf16", "amx_int8"} <= cpu_flags():
-        pytest.skip("the processor has no AMX")
-
-
-@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("case", [*WRONG, *RIGHT])
-def test_the_runtime_gets_exactly_these_wrong(case: str, quantized: bool, tmp_path: Path, save: SaveModel) -> None:
+def test_the_runtime_gets_exactly_these_wrong(
+    case: str, quantized: bool, tmp_path: Path, save: SaveModel, in_amx: InRuntime
+) -> None:
     """In bfloat16, and in 8 bits where the channels come in fours and fill more than a row of bytes."""
     x, weight, attributes = WRONG.get(case) or RIGHT[case]
     bytes_fill = weight[1] % 4 == 0 and weight[1] * weight[-1] > 64 and weight[1] * weight[-1] % 64 == 0
     wrong = case in WRONG and (bytes_fill if quantized else weight[1] < 16)
-    plain = save(convolution(x, weight, attributes))
+    given = convolution(x, weight, attributes)
+    plain, wider = save(given), save(ir.to_proto(leave_a_rest(ir.from_proto(given))[0]), "wider.onnx")
     feed = random_feed(plain)
-
-    def db(rows: tuple[FloatRewrite, ...]) -> float:
-        """Against ONNX Runtime on the same file."""
-        target = OpenVinoCpuTarget(precision="f32" if quantized else "bf16")
-        path = full_int8(plain, Capabilities(rules_for(), rows, ()), feed, tmp_path) if quantized else plain
-        if rows and not quantized:
-            path = save(ir.to_proto(leave_a_rest(ir.from_proto(onnx.load(plain)))[0]), "wider.onnx")
-        executable = target.compile(Artifact(path, str(len(rows))))
-        try:
-            (want,), (got,) = run_reference(path, feed).values(), executable.run(feed).values()
-            return sqnr(want, got)
-        finally:
-            executable.close()
-
-    assert (db(()) < 10.0) == wrong
-    assert db(tuple(ROWS)) > 30.0
+    if quantized:
+        rules = rules_for()
+        db = in_amx(full_int8(plain, Capabilities(rules), feed, tmp_path), feed, "f32")
+        wider_db = in_amx(full_int8(plain, Capabilities(rules, tuple(ROWS)), feed, tmp_path), feed, "f32")
+    else:
+        db, wider_db = in_amx(plain, feed, "bf16"), in_amx(wider, feed, "bf16")
+    assert (db < 10.0) == wrong
+    assert wider_db > 30.0
