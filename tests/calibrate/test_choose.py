@@ -258,6 +258,19 @@ def test_a_method_that_fails_is_never_taken(workspace: MakeWorkspace) -> None:
     assert nothing == (METHODS[0], {})
 
 
+def test_where_the_first_method_is_hopeless_no_other_is_tried(workspace: MakeWorkspace) -> None:
+    space, asked = workspace(model(), feeds=feeds(4)), list[float]()
+
+    def score(table: QParamsTable, placement: Placement) -> float:
+        asked.append(5.0 + len(asked))
+        return asked[-1]
+
+    given = space.prepared, space.observed, space.full(), By(score)
+    assert choose_method(*given, least_db=6.0) == (METHODS[0], {METHODS[0]: 5.0})
+    del asked[:]
+    assert set(choose_method(*given, least_db=5.0)[1]) == {*METHODS}, "at the limit all are"
+
+
 def test_without_samples_one_method_serves(workspace: MakeWorkspace) -> None:
     space = workspace(model(), feeds=feeds(4))
     found = choose_calibration(space.prepared, space.observed, space.full(), (), Scorer(space), 3.0, clock=StepClock())

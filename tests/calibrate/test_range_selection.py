@@ -47,13 +47,14 @@ class Planted:
         return {"y": np.array([1.0 + np.sqrt(total)], np.float32)}
 
 
-def choose(planted: Planted, samples: int = 6, seconds: float = 2000.0) -> Ranges:
+def choose(*planted: Planted, samples: int = 6, seconds: float = 2000.0) -> Ranges:
     ticks = iter(range(10**6))
     feeds = [{"x": np.array([i], np.int64)} for i in range(samples)]
+    domains = planted[0].domains
     return choose_ranges(
-        cast(RangeProbe, planted),
-        [dict.fromkeys(planted.domains, OPTIONS)] * samples,
-        {c: dict.fromkeys(OPTIONS, 1.0) for c in planted.domains},
+        [cast(RangeProbe, each) for each in planted],
+        [dict.fromkeys(domains, OPTIONS)] * samples,
+        {c: dict.fromkeys(OPTIONS, 1.0) for c in domains},
         "minmax",
         feeds,
         [{"y": np.ones(1, np.float32)} for _ in feeds],
@@ -97,10 +98,26 @@ def test_samples_that_did_not_choose_may_veto() -> None:
     worse_later = better.copy()
     worse_later[8:] = 1e-2  # at most the first eight choose
     same: dict[Method, np.ndarray] = {"percentile": noise}
-    assert choose(Planted({"a": {"minmax": noise, "mse": better, **same}}), 12).methods == {"a": "mse"}
-    vetoed = choose(Planted({"a": {"minmax": noise, "mse": worse_later, **same}}), 12)
+    assert choose(Planted({"a": {"minmax": noise, "mse": better, **same}}), samples=12).methods == {"a": "mse"}
+    vetoed = choose(Planted({"a": {"minmax": noise, "mse": worse_later, **same}}), samples=12)
     assert vetoed.methods == {"a": "minmax"}
     assert vetoed.after_db == vetoed.before_db
+
+
+def test_ranges_are_chosen_for_the_better_model_and_nothing_is_run_twice_before() -> None:
+    rng = np.random.default_rng(3)
+    good = {f"v{i}": {m: rng.uniform(1e-4, 1e-2, 16) for m in TRIED} for i in range(5)}
+    bad = {v: {m: 4.0 * noise for m, noise in known.items()} for v, known in good.items()}
+    alone = choose(Planted(good))
+    for models, number in (((bad, good), 1), ((good, bad), 0)):
+        probes = [Planted(noise) for noise in models]
+        found = choose(*probes)
+        assert (found.probe, found.methods, found.after_db) == (number, alone.methods, alone.after_db)
+        assert probes[1 - number].runs == 4, "as many samples as tell them apart"
+        assert found.runs == alone.runs + 4
+    unhurried = [Planted(good), Planted(bad)]
+    choose(*unhurried, seconds=0.0)
+    assert [probe.runs for probe in unhurried] == [4, 4]
 
 
 def test_without_time_nothing_changes() -> None:
@@ -132,7 +149,7 @@ def test_the_worst_output_counts() -> None:
     wanted = [{"y": np.ones(1, np.float32), "z": np.ones(1, np.float32)} for _ in feeds]
     local = {"a": dict.fromkeys(OPTIONS, 1.0)}
     args: tuple[Any, ...] = ([{"a": OPTIONS}] * 4, local, "minmax", feeds, wanted, 100.0, iter(range(10**6)).__next__)
-    assert choose_ranges(cast(RangeProbe, probe), *args).methods == {"a": "minmax"}
+    assert choose_ranges([cast(RangeProbe, probe)], *args).methods == {"a": "minmax"}
 
 
 def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
@@ -150,7 +167,7 @@ def test_a_range_that_larger_samples_overrun_loses_its_small_lead() -> None:
         probe = cast(RangeProbe, Tight({"a": {m: np.ones(16) for m in TRIED}}))
         options, local = [{"a": OPTIONS}] * 6, {"a": dict.fromkeys(OPTIONS, 1.0)}
         ticks = iter(range(10**6)).__next__
-        return choose_ranges(probe, options, local, "minmax", feeds, wanted, 1000.0, ticks, headroom).methods["a"]
+        return choose_ranges([probe], options, local, "minmax", feeds, wanted, 1000.0, ticks, headroom).methods["a"]
 
     assert found({}) == found({"a": 0.0}) == "mse"
     assert found({"a": 0.25}) == "minmax"
@@ -170,7 +187,7 @@ def test_each_sample_has_its_own_qparams() -> None:
     probe, local = cast(RangeProbe, Seen({"a": {m: np.ones(16) for m in TRIED}})), {"a": dict.fromkeys(TRIED, 1.0)}
     for options, best in ((own, "mse"), (OPTIONS, "minmax")):
         ticks = iter(range(10**6)).__next__
-        found = choose_ranges(probe, [{"a": options}] * 6, local, "minmax", feeds, wanted, 1000.0, ticks)
+        found = choose_ranges([probe], [{"a": options}] * 6, local, "minmax", feeds, wanted, 1000.0, ticks)
         assert found.methods == {"a": best}
 
 
@@ -254,7 +271,7 @@ def test_values_whose_outliers_do_not_matter_are_clipped_and_others_are_not(work
 
     def run(seconds: float, start: Method) -> Ranges:
         given = [options] * len(feeds)
-        return choose_ranges(probe, given, local, start, feeds, wanted, seconds, lambda: float(next(ticks)))
+        return choose_ranges([probe], given, local, start, feeds, wanted, seconds, lambda: float(next(ticks)))
 
     found = run(1e5, "minmax")
     assert covered_high(options, found, "a") < 20.0

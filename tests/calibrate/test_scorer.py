@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inlay.calibrate.scorer import OnTarget, Outcomes, Question, Run, TableScorer, in_process
-from inlay.data import Samples, save_feed
+from inlay.calibrate.clock import FeedsUntil
+from inlay.calibrate.scorer import ExactOutputs, OnTarget, Outcomes, Question, Run, TableScorer, in_process
+from inlay.data import Feed, Samples, save_feed
+from inlay.deadline import Deadline
 from inlay.errors import CompileFailed, RunFailed, TargetError, TimedOut
 from inlay.measure.client import Worker
 from inlay.model.hands import find_hands, helped
@@ -50,6 +52,27 @@ def test_the_score_is_the_sqnr_of_the_worst_output(workspace: MakeWorkspace) -> 
     assert TableScorer(judge, run)(space.table, Placement()) == EXACT_DB
     both = [(space.table, space.full()), (space.table, Placement())]
     assert [*TableScorer(judge, run).each(both)] == [found, EXACT_DB]
+
+
+def test_exact_outputs_are_computed_once_and_in_time(workspace: MakeWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = workspace(small_model(), samples=4)
+    exact, ran, run, now = ExactOutputs(space.prepared), list[int](), Session.run, 0.0
+
+    def counted(session: Session, feed: Feed) -> dict[str, np.ndarray]:
+        ran.append(id(feed))
+        return run(session, feed)
+
+    monkeypatch.setattr(Session, "run", counted)
+    feeds = FeedsUntil([dict(feed) for feed in space.feeds], Deadline(1.0, lambda: now))
+    some, found = exact.of([feeds[3], feeds[1]]), exact.of(feeds)
+    assert len(ran) == len(feeds)
+    assert (found[3], found[1]) == (some[0], some[1])
+    judge = judge_of(space)
+    for want, got in zip(judge.reference, found, strict=True):
+        np.testing.assert_allclose([*got.values()], [*want.values()], rtol=1e-4, atol=1e-5)
+    now = 1.0
+    with pytest.raises(TimedOut):
+        exact.of(feeds)
 
 
 def test_a_worker_gives_the_score_of_this_process(workspace: MakeWorkspace, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from inlay.calibrate.tables import observe
 from inlay.data import Samples
 from inlay.deadline import Deadline
+from inlay.model.hands import Stored, helped
 from inlay.model.load import load
 from inlay.model.reference import Session
 from inlay.prepare import equalize
@@ -27,6 +28,7 @@ from inlay.quant.qparams import QParamsTable
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import Builder
 from inlay.types import Placement
+from tests.support.hands import HandsHere
 
 ORT = capabilities_for("x86_64", frozenset({"avx512_vnni"}))  # the same on every processor
 WIDTH, OUTLIERS = 32, 8.0
@@ -159,20 +161,32 @@ def test_what_there_was_time_for_stays(tmp_path: Path, monkeypatch: pytest.Monke
     assert not found.in_time
 
 
+@pytest.mark.parametrize("sound", [100, 2])
+def test_helpers_find_the_same_scales(sound: int, tmp_path: Path) -> None:
+    """Of two attempts, one behind the other; whoever of them is lost."""
+    plain, hands = prepared_model(dense(twice=True), tmp_path), HandsHere(2, sound)
+    alone = find_scales(plain, ORT, feeds())
+    with helped(hands.recruit, 1e9):
+        found = find_scales(plain, ORT, feeds())
+    assert found.scales == alone.scales
+    assert alone.scales
+    assert hands.asked["outputs_of"] >= 3
+
+
 @pytest.mark.parametrize(("seconds", "forms"), [(100.0, 2), (8.0, 2), (6.0, 1), (3.0, 0)])
 def test_one_form_tells_where_there_is_no_time_for_both(
     seconds: float, forms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One judgement takes a second here; the first one shows whether there is time for others, or for none."""
-    now, told, db = 0.0, list[Form](), Disturbed.db
+    now, told, model = 0.0, list[Form](), Disturbed.model
 
-    def slow(disturbed: Disturbed, form: Form, factors: bool = False) -> float:
+    def slow(disturbed: Disturbed, form: Form, factors: bool) -> Stored:
         nonlocal now
         now += 1.0
         told.append(form)
-        return db(disturbed, form, factors)
+        return model(disturbed, form, factors)
 
-    monkeypatch.setattr(Disturbed, "db", slow)
+    monkeypatch.setattr(Disturbed, "model", slow)
     found = find_scales(prepared_model(dense(), tmp_path), ORT, feeds(), Deadline(seconds, lambda: now))
     assert told == {2: [Form.STATIC, Form.DYNAMIC] * 2, 1: [Form.STATIC] * 2, 0: [Form.STATIC]}[forms]
     assert bool(found.scales) == found.in_time == bool(forms)

@@ -111,6 +111,18 @@ def test_helpers_change_nothing_but_the_time_even_where_they_are_lost(
     assert slow.observe(most=COUNT - 1).digest != alone.digest, "a sample more or less is seen"
 
 
+@pytest.mark.parametrize(("sound", "observed"), [(COUNT, COUNT), (17, 17), (0, 0)])
+def test_helpers_that_are_here_already_begin_at_once(
+    sound: int, observed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one sample each, until they know how long that takes; then with as many as take them four seconds."""
+    slow, helpers = _Slow(tmp_path, monkeypatch), _Helpers(3, sound)
+    with helped(lambda: contextlib.nullcontext(helpers), 1e9):
+        together = slow.observe()
+    assert together.digest == slow.observe().digest
+    assert helpers.observed == observed or 0 < sound < COUNT
+
+
 def test_what_is_quick_is_observed_without_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> Any:
         raise AssertionError("asked for helpers")

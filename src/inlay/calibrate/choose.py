@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from inlay.calibrate import policy
 from inlay.calibrate.clock import FeedsUntil, StepClock
 from inlay.calibrate.scale_sharing import flip_sharing
-from inlay.calibrate.scorer import Score
+from inlay.calibrate.scorer import ExactOutputs, Score
 from inlay.calibrate.table_search import TableSearch
 from inlay.calibrate.tables import UNPROBED, CalibrationChoice, FixedQParams, sharing_of
 from inlay.data import Feed, evenly_spaced
@@ -80,12 +79,13 @@ def choose_calibration(
     """
     clock = clock or StepClock.for_model(prepared)
     started, whole = deadline.clock(), placement
-    known: dict[Method, float | Failed] = {}
+    partial_ranges, least_db = observed.half(1), -math.inf
     if min_sqnr_db is not None and len(products) and len(methods) > 1:
-        known = {methods[0]: _scored(prepared, observed.half(1), whole, score, methods[0])}
-        if _is_hopeless(known[methods[0]], min_sqnr_db):
-            placement, known = products, {}
-    method, scores = choose_method(prepared, observed.half(1), placement, score, methods, deadline, known)
+        least_db = min_sqnr_db - policy.RESTRICTION_TOLERANCE_DB
+    method, scores = choose_method(prepared, partial_ranges, whole, score, methods, deadline, least_db)
+    if scores.get(methods[0], math.inf) < least_db:  # so far that ranges are chosen for products alone
+        placement = products
+        method, scores = choose_method(prepared, partial_ranges, products, score, methods, deadline)
     single = CalibrationChoice(method, scores=scores)
     if not scores or not feeds:
         return single
@@ -95,7 +95,8 @@ def choose_calibration(
     thorough, scoring, selecting = time.is_thorough, time.scoring, time.selecting
     begun = clock()
     some = FeedsUntil(_alternating(feeds), scoring)
-    search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, selecting)
+    exact = ExactOutputs(prepared)
+    search = TableSearch(prepared, observed, placement, method, methods, fixed, some, clock, exact, selecting)
     try:
         of_weights = search.rounded(policy.ROUNDING_SHARE * seconds, policy.ROUNDING_TIME if thorough else 1.0)
     except TimedOut:
@@ -130,11 +131,6 @@ def choose_calibration(
     }
     cuts = (*(() if of_weights.in_time else (_NEAREST,)), *of_domains.cuts)
     return replace(widened.choice, report=report, cut=", ".join(cuts))
-
-
-def _is_hopeless(db: float | Failed, min_sqnr_db: float) -> bool:
-    """Whether all that may be quantized is so far below the constraint that ranges are chosen for products alone."""
-    return not isinstance(db, Failed) and db < min_sqnr_db - policy.RESTRICTION_TOLERANCE_DB
 
 
 class _Time:
@@ -288,31 +284,26 @@ def choose_method(
     score: Score,
     methods: Sequence[Method] = METHODS,
     deadline: Deadline = NEVER,
-    known: Mapping[Method, float | Failed] = MappingProxyType({}),
+    least_db: float = -math.inf,
 ) -> tuple[Method, dict[str, float]]:
     """The method that leaves the least error when ``placement`` is quantized, and the SQNR in dB of all that ran.
 
-    Methods for which there is no time are left out; those of ``known`` were scored before.
+    Methods for which there is no time are left out, and all but the first one where that leaves less than ``least_db``.
     """
     if not len(placement):
         return methods[0], {}
-    found, left = dict(known), [method for method in methods if method not in known]
-    tables = ((CalibrationChoice(method).table(prepared, observed), placement) for method in left)
+    scores: dict[str, float] = {}
+    tables = ((CalibrationChoice(method).table(prepared, observed), placement) for method in methods)
     begun = deadline.clock()
-    for method, db in zip(left, score.each(tables), strict=False):
-        found[method] = db
+    for method, db in zip(methods, score.each(tables), strict=False):
+        if not isinstance(db, Failed):
+            scores[method] = db
+            if method == methods[0] and db < least_db:
+                break
         ended, begun = begun, deadline.clock()
         if not deadline.fits((1 + policy.ROUNDING_IN_TIME) * (begun - ended)):
             break
-    scores: dict[str, float] = {method: db for method, db in found.items() if not isinstance(db, Failed)}
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
-
-
-def _scored(
-    prepared: PreparedModel, observed: Observed, placement: Placement, score: Score, method: Method
-) -> float | Failed:
-    """SQNR in dB where ``method`` chooses all ranges."""
-    return score(CalibrationChoice(method).table(prepared, observed), placement)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,8 +81,8 @@ CHOOSING_SAMPLES = (4, 8)
 """Least and most samples that a choice rests on: fewer for models that take long."""
 HELD_BACK_SAMPLES = 4
 """Further samples that must agree with the outcome as a whole."""
-TRIALS_IN_TIME = 100
-"""Trials that should fit into the time before more samples are used."""
+TRIALS_IN_TIME = 200
+"""Trials of one sample that should fit into the time before more samples are used."""
 MIN_EFFECT_DB = 0.02
 """Effect of a group of domains on one sample below which none of them is tried alone."""
 MIN_GAIN_DB = 0.02

@@ -37,9 +37,10 @@ class Ranges:
     Attributes:
         methods: by domain; all domains of the probe.
         before_db, after_db: SQNR of the worst output on the samples that chose, at the start and at the end.
-        runs: of the probe model.
+        runs: of probe models.
         complete: nothing was left to try; otherwise time ran out before.
         cut: the deadline came before that time, so that a faster or less busy machine would have tried more.
+        probe: number of the one that they were chosen for.
     """
 
     methods: Mapping[str, Method]
@@ -48,10 +49,11 @@ class Ranges:
     runs: int
     complete: bool
     cut: bool = False
+    probe: int = 0
 
 
 def choose_ranges(
-    probe: RangeProbe,
+    probes: Sequence[RangeProbe],
     options: Sequence[Options],
     own_noise: Mapping[str, Mapping[Method, float]],
     method: Method,
@@ -70,7 +72,7 @@ def choose_ranges(
     range that other samples would exceed, at the expense of the outputs, from one where that does not matter.
 
     Args:
-        probe: the quantized model.
+        probes: the quantized model, in ways with the same domains: ranges are chosen for the best at the start.
         options: for each of ``feeds``; preferably from other samples than that one.
         own_noise: by domain, the error that each method causes at the values themselves, relative to their power. Of
             groups with equal effects, those that could gain most are tried first.
@@ -89,20 +91,24 @@ def choose_ranges(
     Raises:
         RunFailed: the probe model does not run.
     """
-    search = _Search(probe, options, feeds, references, clock, clock() + seconds, headroom or {}, until, mask)
-    start = dict.fromkeys(probe.domains, method)
-    if not search.outputs or not feeds:
+    start, begun = dict.fromkeys(probes[0].domains, method), clock()
+    given = options, feeds, references, clock, begun + seconds, headroom or {}, until, mask
+    searches = [_Search(probe, *given) for probe in probes]
+    if not searches[0].outputs or not feeds:
         return Ranges(start, EXACT_DB, EXACT_DB, 0, True)
-    begun = clock()
-    search.first(start)
-    once = max(clock() - begun, 1e-6)
-    count = int(np.clip(seconds / (once * policy.TRIALS_IN_TIME * search.runs_per_sample), *policy.CHOOSING_SAMPLES))
-    before = search.errors(start, count)
+    least, most = policy.CHOOSING_SAMPLES
+    starts = [search.errors(start, range(least)) for search in searches]
+    number = max(range(len(probes)), key=lambda i: _worst_db(starts[i]))
+    search = searches[number]
+    once = max(clock() - begun, 1e-6) / sum(each.runs for each in searches)
+    count = int(np.clip(seconds / (once * policy.TRIALS_IN_TIME * search.runs_per_sample), least, most))
+    before = np.concatenate([starts[number], search.errors(start, range(least, count))])
     found, errors, complete = _descend(search, start, before, count, own_noise)
     before_db, after_db = _worst_db(before), _worst_db(errors)
     if not search.agrees(start, found, count):
-        return Ranges(start, before_db, before_db, search.runs, complete, search.cut)
-    return Ranges(found, before_db, after_db, search.runs, complete, search.cut)
+        found, after_db = start, before_db
+    runs = sum(each.runs for each in searches)
+    return Ranges(found, before_db, after_db, runs, complete, search.cut, number)
 
 
 def _descend(
@@ -125,7 +131,7 @@ def _descend(
                 changed = search.changed(methods, group.members, method)
                 if changed is None:
                     continue
-                tried = search.errors(changed, count, errors)
+                tried = search.errors(changed, range(count), errors)
                 once = search.runs_per_sample
                 effect = max(effect, float(np.abs(_gain_db(tried[:once], errors[:once])).max()))
                 if _better(tried, errors):
@@ -172,10 +178,6 @@ class _Search:
         self.cut = not spent and not self._until.left
         return spent or self.cut
 
-    def first(self, methods: Mapping[str, Method]) -> None:
-        """One run, to see how long it takes."""
-        next(self._noises([(0, {d: self._options[0][d][m] for d, m in methods.items()})]))
-
     def changed(self, methods: dict[str, Method], group: Sequence[str], method: Method) -> dict[str, Method] | None:
         """``methods`` with ``method`` for ``group``; None where that gives almost the same qparams."""
         affected = [d for d in group if method in self._options[0][d] and not self._same(d, methods[d], method)]
@@ -185,21 +187,21 @@ class _Search:
         kinds = {id(options): options for options in self._options}.values()
         return all(_near(options[domain][one], options[domain][other]) for options in kinds)
 
-    def errors(self, methods: Mapping[str, Method], count: int, best: np.ndarray | None = None) -> np.ndarray:
-        """Relative noise of each output for the first samples, as they are and scaled up, shape (runs, outputs).
+    def errors(self, methods: Mapping[str, Method], samples: range, best: np.ndarray | None = None) -> np.ndarray:
+        """Relative noise of each output for samples, as they are and scaled up, shape (runs, outputs).
 
         It stops as soon as the samples seen so far are, on average, no better than in ``best``.
         """
         rows: list[np.ndarray] = []
-        most = min(count, len(self._feeds))
-        at_once = most if best is None else max(1, width() // self.runs_per_sample)
-        for i in range(0, most, at_once):
-            runs = self._runs(methods, range(i, min(i + at_once, most)))
+        samples = samples[: max(0, len(self._feeds) - samples.start)]
+        at_once = max(1, len(samples) if best is None else width() // self.runs_per_sample)
+        for i in range(0, len(samples), at_once):
+            runs = self._runs(methods, samples[i : i + at_once])
             while pair := [*islice(runs, self.runs_per_sample)]:
                 rows += pair
                 if best is not None and _norm(np.array(rows)).mean() >= _norm(best[: len(rows)]).mean():
                     return np.array(rows)
-        return np.array(rows)
+        return np.array(rows).reshape(-1, len(self.outputs))
 
     def agrees(self, before: Mapping[str, Method], after: Mapping[str, Method], used: int) -> bool:
         """Whether the held back samples, if there are any, are better off with ``after``."""

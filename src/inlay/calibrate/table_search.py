@@ -7,21 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
 from inlay.calibrate import policy
 from inlay.calibrate.bias_correction import weight_error_means
 from inlay.calibrate.clock import FeedsUntil
 from inlay.calibrate.range_probe import RangeProbe
 from inlay.calibrate.range_selection import Ranges, choose_ranges
 from inlay.calibrate.rounding_cost import rounding_seconds
-from inlay.calibrate.scorer import Score, TableScorer, in_process
+from inlay.calibrate.scorer import ExactOutputs, Score, TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, FixedQParams, WeightErrorMeans, domains_of
 from inlay.calibrate.weight_rounding import only, round_weights, weights_alone
 from inlay.data import Feed, Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import TimedOut
-from inlay.model.reference import SharedSession
 from inlay.prepare.model import PreparedModel
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.calibrator import Observed
@@ -47,6 +44,7 @@ class TableSearch:
         fixed: qparams that replace the computed ones.
         feeds: samples, alternating between the first and the second half of all.
         clock: returns seconds.
+        exact: outputs of the float model for these samples.
         until: when range selection is cut short.
         rounding: how weights are rounded.
     """
@@ -59,6 +57,7 @@ class TableSearch:
     fixed: FixedQParams | None
     feeds: Sequence[Feed]
     clock: Callable[[], float]
+    exact: ExactOutputs
     until: Deadline = NEVER
     rounding: Rounding = NEAREST
 
@@ -172,9 +171,8 @@ class TableSearch:
     def _reference_score(self, first: Sequence[Feed]) -> Score:
         """The score on some of these samples, in the numeric reference. Raises TimedOut."""
         feeds = [first[i] for i in evenly_spaced([*range(len(first))], policy.ROUNDING_JUDGED)]
-        session = SharedSession(self.prepared.emitter.base, self.prepared.store, optimize=True)
         samples = Samples(tuple(feeds), "feeds", "calibration", mask=self.observed.mask)
-        judge = Judge([*session.each(feeds)], samples, Bound(), confidence=None)
+        judge = Judge(self.exact.of(feeds), samples, Bound(), confidence=None)
         return TableScorer(judge, in_process(self.prepared, feeds))
 
     def restricted(
@@ -221,8 +219,7 @@ class TableSearch:
     def select_ranges(self, means: WeightErrorMeans, seconds: float) -> tuple[Ranges, WeightErrorMeans]:
         """Methods by domain, and ``means`` where correcting lessens the error; selection starts from the better one."""
         begun = self.clock()
-        reference = SharedSession(self.prepared.emitter.base, self.prepared.store, optimize=True)
-        references = [*reference.each(self.feeds)]
+        references = self.exact.of(self.feeds)
         tables = [self.table(self.method, each) for each in ([{}, means] if means else [{}])]
         probes = [RangeProbe(self.prepared, self.placement, table, self.domains) for table in tables]
         activation = self.prepared.rules.activation
@@ -238,25 +235,20 @@ class TableSearch:
         histograms = self.observed.histograms
         headroom = {d: max((histograms[v].headroom for v in self.members.get(d, ())), default=0.0) for d in domains}
 
-        def select(probe: RangeProbe, seconds: float) -> Ranges:
-            return choose_ranges(
-                probe,
-                by_feed,
-                own_noise,
-                self.method,
-                self.feeds,
-                references,
-                seconds,
-                self.clock,
-                headroom,
-                self.until,
-                self.observed.mask,
-            )
-
-        starts = [select(probe, 0.0).before_db for probe in probes]
-        best = int(np.argmax(starts))
-        found = select(probes[best], max(0.0, seconds - (self.clock() - begun)))
-        return found, means if best else {}
+        found = choose_ranges(
+            probes,
+            by_feed,
+            own_noise,
+            self.method,
+            self.feeds,
+            references,
+            max(0.0, seconds - (self.clock() - begun)),
+            self.clock,
+            headroom,
+            self.until,
+            self.observed.mask,
+        )
+        return found, means if found.probe else {}
 
     def _noise(self, domain: str, params: QParams) -> float:
         """The largest error at a value of ``domain``, relative to its power."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +33,7 @@ from inlay.model.metadata import cloned
 from inlay.model.passes.steps import add_constant
 from inlay.model.pieces import PiecewiseSession, run_visibly
 from inlay.prepare.channel_scales import Channels, best_scales
-from inlay.prepare.form_noise import Disturbed, Form, FormNoise, is_dynamic, worst_db
+from inlay.prepare.form_noise import Disturbed, Form, FormNoise, Question, is_dynamic, worst_db
 from inlay.prepare.model import PreparedModel, index
 from inlay.prepare.product_inputs import ProductInput, matter, product_inputs, weight_of
 from inlay.quant.accuracy import Outputs
@@ -198,7 +199,7 @@ def _that_help(
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
     begun, forms = deadline.clock(), noise.forms
     plain = noise.of(noise.prepared, {})
-    first_db = plain.db(forms[0])
+    first_db = noise.here((plain, forms[0], False))
     each_s = deadline.clock() - begun
 
     def affordable(until: Deadline) -> int:
@@ -209,21 +210,32 @@ def _that_help(
     if not most:
         return replace(best, in_time=False)
     forms = forms[: max(1, min(most, affordable(soon)))]
-    found_db = np.array([first_db, *(plain.db(form) for form in forms[1:]), first_db])
-    now = plain
-    for tried in attempts:
-        try:
+    made: deque[tuple[Scales, Disturbed]] = deque()
+
+    def questions() -> Iterator[Question]:
+        yield from ((plain, form, False) for form in forms[1:])
+        for tried in attempts:
             changed, exact_db = evened(tried)
-            if not exact_db >= _EXACT_DB:  # nor where it is no number
-                continue
-            after = noise.of(changed, tried)
-            after_db = np.array([after.db(form) for form in forms])
-            after_db = np.append(after_db, after.db(forms[0], factors=True) if after.factors else after_db[0])
+            if exact_db >= _EXACT_DB:  # but not where it is no number
+                after = noise.of(changed, tried)
+                made.append((tried, after))
+                yield from ((after, form, False) for form in forms)
+                if after.factors:
+                    yield after, forms[0], True
+
+    judged = noise.each(questions())
+    found_db = np.array([first_db, *islice(judged, len(forms) - 1), first_db])
+    now = plain
+    try:
+        for db in judged:
+            tried, after = made.popleft()
+            after_db = np.array([db, *islice(judged, len(forms) - 1)])
+            after_db = np.append(after_db, next(judged) if after.factors else db)
             least_db = _OUTPUT_GAIN_DB if len(tried) == len(free) else _PAID_GAIN_DB
             if _gains(after_db - found_db, least_db, partial(_hidden_db, now, after)):
-                best, found_db, now = Evened(dict(tried), model=changed), after_db, after
-        except Late:
-            return replace(best, in_time=False)
+                best, found_db, now = Evened(dict(tried), model=after.changed), after_db, after
+    except Late:
+        return replace(best, in_time=False)
     return best if best.scales else replace(best, in_time=len(forms) == len(noise.forms))
 
 
@@ -243,7 +255,8 @@ def _gains(gains_db: np.ndarray, least_db: float, hidden_db: Callable[[], float]
 
 def _hidden_db(before: Disturbed, after: Disturbed) -> float:
     """What activations alone gain, which the noise of weights may hide that rounding them well takes away."""
-    return after.db(Form.ACTIVATIONS) - before.db(Form.ACTIVATIONS)
+    after_db, before_db = after.noise.each([(model, Form.ACTIVATIONS, False) for model in (after, before)])
+    return after_db - before_db
 
 
 def _apply(graph: ir.Graph, nodes: Mapping[str, ir.Node], given: ProductInput, scales: np.ndarray) -> None:

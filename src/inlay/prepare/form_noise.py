@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from inlay.data import Feed, Padding
-from inlay.model.hands import Stored
+from inlay.model.hands import Stored, each
 from inlay.model.reference import outputs_of
 from inlay.prepare.model import PreparedModel
 from inlay.prepare.product_inputs import ProductInput
@@ -27,6 +27,11 @@ class Form(Enum):
     STATIC = auto()
     DYNAMIC = auto()
     ACTIVATIONS = auto()  # static, and the weights in float, since rounding them well may leave little noise
+
+
+Question = tuple["Disturbed", Form, bool]
+"""A model, the form of its products, and whether the Mul nodes that divide activations are in low precision as well:
+their factors, of which the least are rounded to nothing, may cost more than evened channels gain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,24 @@ class FormNoise:
             ranges[constant] = Range(0.0, float(factors.max()))
         return Disturbed(self, changed, ranges, [port for one in low for port in one.multiplied])
 
+    def each(self, questions: Iterable[Question]) -> Iterator[float]:
+        """SQNR in dB of the worst output of several models in turn; where somebody helps, a few are made ahead.
+
+        Raises:
+            CompileFailed, RunFailed, Crashed, TimedOut: one does not run.
+        """
+        calls = ((disturbed.model(form, factors), self.feeds, True) for disturbed, form, factors in questions)
+        for outcome in each(outputs_of, calls):
+            yield self._db(outcome.result())
+
+    def here(self, question: Question) -> float:
+        """The same of one in this process, so that its time tells what the others take."""
+        disturbed, form, factors = question
+        return self._db(outputs_of(disturbed.model(form, factors), self.feeds, briefly=True))
+
+    def _db(self, got: Sequence[Outputs]) -> float:
+        return worst_db(self.padding.without_each(self.exact), self.padding.without_each(got))
+
     def _range(self, value: str, scales: Sequence[float] | None) -> Range:
         """Of all elements of an activation, once its channels are divided by ``scales``."""
         low, high = self._channels[value]
@@ -105,17 +128,14 @@ class Disturbed:
     ranges: Mapping[str, Range]
     factors: Sequence[Port]
 
-    def db(self, form: Form, factors: bool = False) -> float:
-        """SQNR in dB of the worst output.
+    def model(self, form: Form, factors: bool) -> Stored:
+        """The model with this in low precision."""
+        changed = self.changed
+        emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
+        table = QParamsTable(changed.graph, changed.rules, self.ranges)
+        return Stored(emitter.emit(self._placement(form, factors), table), changed.store)
 
-        Args:
-            form: of the products.
-            factors: have the Mul nodes in low precision as well: their factors, of which the least are rounded to
-                nothing, may cost more than evened channels gain.
-
-        Raises:
-            CompileFailed, RunFailed, Crashed, TimedOut: it does not run.
-        """
+    def _placement(self, form: Form, factors: bool) -> Placement:
         noise, rules = self.noise, self.noise.prepared.rules
         activation = QType.DYNAMIC if form is Form.DYNAMIC else rules.activation
         sites = [(Port(name, 0), activation) for one in noise.inputs for name in one.products]
@@ -123,14 +143,7 @@ class Disturbed:
             sites += [(Port(name, 1), rules.weight) for one in noise.inputs for name in one.products]
         if factors:
             sites += [(port, rules.activation) for port in self.factors]
-        # not by helpers: a few samples take less than the way of a large model there
-        got = outputs_of(self._emitted(Placement(sites)), noise.feeds, briefly=True)
-        return worst_db(noise.padding.without_each(noise.exact), noise.padding.without_each(got))
-
-    def _emitted(self, placement: Placement) -> Stored:
-        changed = self.changed
-        emitter = Emitter(changed.normalized.model, changed.graph, changed.store, base=changed.emitter.base)
-        return Stored(emitter.emit(placement, QParamsTable(changed.graph, changed.rules, self.ranges)), changed.store)
+        return Placement(sites)
 
 
 def is_dynamic(prepared: PreparedModel) -> bool:

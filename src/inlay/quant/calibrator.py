@@ -17,7 +17,7 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
 from inlay.model.graph import Graph
 from inlay.model.guard import left_s
-from inlay.model.hands import HandLost, Hands, Stored, find_hands, may_be_helped
+from inlay.model.hands import HandLost, Hands, Stored, find_hands, may_be_helped, width
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
@@ -182,6 +182,10 @@ class _Some:
         """Observe samples in this order; how many there was time for."""
         alone = not may_be_helped()
         done, size = 0, len(order) if alone and math.isinf(until.at) else 1
+        if width() > 1 and (helpers := find_hands(math.inf)):  # they are here: how long it takes, they find out
+            done, alone = self._helped(helpers, order, _Pace(), until), True
+            if done >= LEAST_SAMPLES and not until.left:
+                return done
         while done < len(order):
             begun = until.clock()
             some = order[done : done + size]
@@ -193,7 +197,7 @@ class _Some:
             ahead_s = min((len(order) - done) * each_s, until.left)
             found = find_hands(ahead_s) if timed and not alone else None
             if found is not None:
-                done += self._helped(found, order[done:], each_s, until)
+                done += self._helped(found, order[done:], _Pace(each_s, warm=True), until)
                 alone = True
             size = min(2 * size if timed or alone else 1, int(min(until.left, OBSERVING_S) / max(each_s, 1e-9)))
             if not size:
@@ -206,17 +210,15 @@ class _Some:
         histograms = self.halved[half]
         histograms.update(self.job.add(self.session, feeds, {v: histograms[v] for v in self.job.limits}))
 
-    def _helped(self, helpers: Hands, order: Sequence[int], each_s: float, until: Deadline) -> int:
+    def _helped(self, helpers: Hands, order: Sequence[int], pace: _Pace, until: Deadline) -> int:
         """The same by helpers, while they answer."""
-        most = max(1, int(HELPER_S / max(each_s, 1e-9)))
-        patience_s = max(LEAST_PATIENCE_S, PATIENCE * most * each_s)
         running: dict[Future[Histograms], tuple[int, Sequence[Feed]]] = {}
         given = 0
         answering = True
         while answering:
             while given < len(order) and len(running) <= helpers.width:
-                size = min(most, math.ceil((len(order) - given) / (TURNS * helpers.width)))
-                if not until.fits(2 * size * each_s):
+                size = min(pace.most, math.ceil((len(order) - given) / (TURNS * helpers.width)))
+                if not until.fits(2 * size * pace.each_s):
                     break
                 for half, indices in _by_half(order[given : given + size], len(self.feeds)):
                     if indices:
@@ -226,10 +228,12 @@ class _Some:
                 given += len(order[given : given + size])
             if not running:
                 break
+            patience_s = max(LEAST_PATIENCE_S, PATIENCE * pace.most * pace.each_s)
             done, _ = wait(running, min(patience_s, max(until.left, LEAST_PATIENCE_S)), FIRST_COMPLETED)
             answering = bool(done)
             for future in done:
                 half, asked = running.pop(future)
+                pace.answered(len(asked), helpers.width, until.clock())
                 try:
                     found = future.result()
                 except HandLost:
@@ -239,6 +243,39 @@ class _Some:
         for half, asked in running.values():
             self._here(half, asked)
         return given
+
+
+@dataclass
+class _Pace:
+    """How fast samples are observed.
+
+    Attributes:
+        each_s: seconds that one takes; 0 as long as nobody knows.
+        warm: whether that was found out here; otherwise the answers that begin with building the model, one from each
+            helper, are not counted.
+        seen: samples that were answered.
+        since: when those began that count.
+    """
+
+    each_s: float = 0.0
+    warm: bool = False
+    seen: int = 0
+    since: float = 0.0
+
+    @property
+    def most(self) -> int:
+        """Samples that a helper observes at a time, at most."""
+        return max(1, int(HELPER_S / self.each_s)) if self.each_s else 1
+
+    def answered(self, count: int, width: int, now: float) -> None:
+        """One of ``width`` helpers observed so many."""
+        if self.warm:
+            return
+        self.seen += count
+        if self.seen == width:
+            self.since = now
+        elif self.seen > width:
+            self.each_s = max(width * (now - self.since) / (self.seen - width), 1e-9)
 
 
 def _by_half(indices: Sequence[int], count: int) -> Iterator[tuple[int, list[int]]]:
