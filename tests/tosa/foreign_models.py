@@ -37,6 +37,12 @@ def _lrn(b: Builder, x: str) -> str:
     return b.node("lrn", "LRN", [x], size=3, alpha=0.3, bias=1.5)
 
 
+def _rounded_up_pool(b: Builder, x: str) -> str:
+    return b.node(
+        "pool", "AveragePool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, ceil_mode=1, count_include_pad=1
+    )
+
+
 def _prelu(b: Builder, x: str) -> str:
     slope = b.constant("slope", b.rng.uniform(-0.5, 0.5, (8, 1, 1)))
     return b.node("act", "PRelu", [b.conv("before", x, 8), slope])
@@ -160,5 +166,6 @@ def rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "dynamic product": recurrent_model(),
         "float8 pairs": small_model(),
         "float weight": upsampling_model(),
+        "float kernel": between_convs(_rounded_up_pool),
         "upright weight": small_model(),
     }

@@ -75,6 +75,7 @@ class Graph:
         dtypes: element type by value name, if known.
         shapes: shape by value name, if its rank is known; dynamic dimensions have the sizes that the caller bound.
         opset: version of the default ONNX domain.
+        infinite: names of values that an inference showed to hold infinity or NaN.
     """
 
     nodes: tuple[Node, ...]
@@ -84,6 +85,7 @@ class Graph:
     dtypes: Mapping[str, ir.DataType]
     shapes: Mapping[str, Shape]
     opset: int
+    infinite: frozenset[str] = frozenset()
 
     @cached_property
     def _by_name(self) -> Mapping[str, Node]:

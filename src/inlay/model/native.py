@@ -165,8 +165,14 @@ def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
 
 
 def note_shapes(whole: Collection[str], found: dict[str, Any], values: Values) -> None:
-    """Keep the shapes of those that are arrays, and the ``whole`` values themselves."""
-    found.update((v, a if v in whole else tuple(a.shape)) for v, a in values.items() if isinstance(a, np.ndarray))
+    """Keep of those that are arrays their shapes and whether they are finite, and the ``whole`` values themselves."""
+    arrays = {v: a for v, a in values.items() if isinstance(a, np.ndarray)}
+    found.update((v, a if v in whole else (tuple(a.shape), is_finite(a))) for v, a in arrays.items())
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether it holds neither infinity nor NaN."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def run_whole(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from inlay.errors import CompileFailed
 from inlay.model.collector import collector_paused
-from inlay.model.native import Values, gathered, note_arrays, note_shapes
+from inlay.model.native import Values, gathered, is_finite, note_arrays, note_shapes
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 
@@ -183,6 +183,7 @@ class Inference:
         outputs: by name.
         shapes: of each array that an operator of the main graph computes, by name.
         dtypes: element types of the same.
+        infinite: names of those that hold infinity or NaN.
     """
 
     proto: onnx.ModelProto
@@ -190,6 +191,7 @@ class Inference:
     outputs: Mapping[str, np.ndarray]
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, ir.DataType]
+    infinite: frozenset[str] = frozenset()
 
 
 @collector_paused()
@@ -202,11 +204,14 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     whole = {v: found[v] for v in outputs if v in found}
     if not {*outputs}.issubset(values):  # one is an input or a constant
         whole = Session(proto, store, briefly=True).run(feed)
-    shapes = {v: a.shape if isinstance(a, np.ndarray) else a for v, a in found.items()}
+    noted = {v: (a.shape, is_finite(a)) if isinstance(a, np.ndarray) else a for v, a in found.items()}
+    shapes = {v: shape for v, (shape, _) in noted.items()}
     same = {shape: shape for shape in shapes.values()}  # many values share few shapes
     shapes = {v: same[shape] for v, shape in shapes.items()}
     dtypes = {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
-    return Inference(proto, store, whole, shapes, dtypes)
+    return Inference(
+        proto, store, whole, shapes, dtypes, frozenset(v for v, (_, finite) in noted.items() if not finite)
+    )
 
 
 def _computed(proto: onnx.ModelProto) -> list[str]:

@@ -198,7 +198,7 @@ def index(
     """
     fixed = build_graph(normalized.model)  # rewrites decide by the sizes that the model fixes, not those of the samples
     store = seen.store
-    graph = _with_shapes(fixed, seen, feed)
+    graph = _as_seen(fixed, seen, feed)
     emitter = Emitter(normalized.model, graph, store, target.rewrites, fixed, seen.proto)
     rules = _usable(target.rules, graph, normalized)
     units = find_units(graph, rules)
@@ -256,7 +256,7 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
 
 
 @collector_paused()
-def _with_shapes(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> Graph:
+def _as_seen(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> Graph:
     fed = {name: tuple(a.shape) for name, a in feed.items()}
     return Graph(
         graph.nodes,
@@ -266,4 +266,5 @@ def _with_shapes(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) 
         {**graph.dtypes, **seen.dtypes},
         {**graph.shapes, **seen.shapes, **fed},
         graph.opset,
+        seen.infinite,
     )

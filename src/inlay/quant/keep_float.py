@@ -76,6 +76,25 @@ def keep_float(graph: onnx.GraphProto, unique: Callable[[str], str], opset: int 
         graph.node.extend([*kept, *at_end])
 
 
+def keep_alone(graph: onnx.GraphProto, unique: Callable[[str], str], names: Collection[str]) -> None:
+    """Rewrite ``graph`` in place so that no integer kernel takes the place of operators of these names.
+
+    Where Q/DQ nodes of others stand around one, a Size that nobody needs is a second reader of what it computes.
+    """
+    constants = {t.name for t in graph.initializer}
+    producers = {v: n for n in graph.node for v in n.output}
+    readers = {v: n for n in graph.node for v in n.input}
+    uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)
+    for node in [n for n in graph.node if n.name in names]:
+        source = producers.get(node.input[_DATA])
+        while source is not None and source.op_type in _BEFORE:
+            source = producers.get(source.input[_DATA])
+        result = _before_quantizer(node, readers, uses, constants)
+        if source is not None and source.op_type == DEQUANTIZE and result is not None:
+            name = unique(f"{node.name}_Size")
+            graph.node.append(onnx.helper.make_node("Size", [result], [name], name))
+
+
 def _before_quantizer(
     node: onnx.NodeProto, readers: dict[str, onnx.NodeProto], uses: Counter[str], constants: Collection[str]
 ) -> str | None:

@@ -40,6 +40,7 @@ class OpRule:
             (its fast integer kernel needs a layout that only integer units produce); a prior until profiles correct it.
         begins_at_zero: its kernel takes no other zero point of its output than the least integer of the type, so its
             output shares no range that reaches below zero.
+        reach: what the range of its output reaches up to at least, because its kernel is wrong in narrower ones.
         conditions: further checks of the very node, each naming its reason.
         source: where the rule is known from.
     """
@@ -53,6 +54,7 @@ class OpRule:
     propagates_qdq: bool = False
     slowdown_after_float: float = 1.0
     begins_at_zero: bool = False
+    reach: Callable[[Graph, Node], float] | None = None
     conditions: tuple[Condition, ...] = ()
     source: str = ""
 
@@ -242,6 +244,11 @@ class Rules:
     def rule(self, node: Node) -> OpRule | None:
         """The row for ``node``, or None when its operator has none."""
         return self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+
+    def reaches(self, graph: Graph) -> dict[str, float]:
+        """By result, what its range reaches up to at least."""
+        rules = ((node, self.rule(node)) for node in graph.nodes)
+        return {node.outputs[0]: rule.reach(graph, node) for node, rule in rules if rule is not None and rule.reach}
 
     def weight_slots(self, node: Node) -> tuple[int, ...]:
         """Input slots of ``node`` that some row calls a weight."""

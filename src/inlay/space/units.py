@@ -262,6 +262,8 @@ def _value_rejections(graph: Graph, values: list[str], outputs: tuple[str, ...])
             yield f"{value} is {dtype.name.lower() if dtype is not None else 'of unknown type'}, not float32"
         elif (array := graph.constant(value)) is not None and not np.isfinite(array).all():
             yield f"{value} holds infinity or NaN, which no integer stands for"
+        elif value in graph.infinite:
+            yield f"{value} holds infinity or NaN on the first sample, which no integer stands for"
     for value in outputs:
         if value in graph.captured:
             yield f"a subgraph reads its output {value}, which therefore must stay float"

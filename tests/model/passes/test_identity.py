@@ -18,6 +18,16 @@ def test_dropout_identity_and_casts_go(normalized: NormalizeModel) -> None:
     assert ops(normalized(b.model())[0]) == ["Conv", "Relu"]
 
 
+def test_a_cast_of_what_has_no_type_stated_goes(normalized: NormalizeModel) -> None:
+    """Runtimes remove it, and take the Q/DQ pairs around it for one."""
+    b = Builder()
+    x = b.node("same", "Cast", [b.conv("conv", b.input("x", (1, 3, 6, 6)), 4)], to=1)
+    b.output(b.node("other", "Cast", [b.node("less", "Less", [x, b.constant("zero", 0.0)])], to=1))
+    model = b.model()
+    del model.graph.value_info[:]
+    assert ops(normalized(model)[0]) == ["Conv", "Less", "Cast"]
+
+
 def test_dropout_whose_mask_is_read_stays(normalized: NormalizeModel) -> None:
     b = Builder()
     b.node("drop", "Dropout", [b.input("x", (1, 3))], ["y", "mask"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.steps import is_standard
 
 
@@ -14,6 +15,9 @@ def remove_identities(model: ir.Model) -> tuple[ir.Model, int]:
     A no-op between a graph input (or a constant, or another graph output) and a graph output has to stay.
     """
     before = model.graph.num_nodes()
+    casts = [n for n in model.graph if is_standard(n, "Cast") and n.inputs and n.inputs[0] is not None]
+    if any(n.inputs[0] is not None and n.inputs[0].dtype is None for n in casts):  # nor is it stated in many files
+        infer_shapes(model, strict=False)
     bypassed = 0
     for node in list(model.graph):
         if _does_nothing(node):  # which may depend on what was bypassed before

@@ -8,6 +8,7 @@ it, which is pure overhead, so they have no row.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterable
 
@@ -24,6 +25,7 @@ from inlay.targets.conditions import (
 from inlay.targets.machine import cpu_flags
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
+from inlay.targets.onnxruntime.rewrites.float_kernel import whole_windows
 from inlay.targets.onnxruntime.rewrites.transposed_conv import block_conv_of
 from inlay.types import QType
 
@@ -53,6 +55,20 @@ def _nearest(graph: Graph, node: Node) -> str | None:
     return None if mode == "nearest" else f"Resize runs in 8 bits only with mode nearest, not {mode}"
 
 
+_UNIFORM_REACH = 2.0
+"""Least end of the range of a Softmax, in shares of a row in which all are equal. Before 1.32 the integer kernel makes
+zeros of rows of nearly equal elements where it is below 1.75 (1.20.1 to 1.31.1, x86, rows of 2 to 600 elements): their
+sum in 32 bits overflows. A file that is tuned in a later version may run in an earlier one."""
+
+
+def _uniform_reach(graph: Graph, node: Node) -> float:
+    axis = node.attributes.get("axis", -1 if graph.opset >= 13 else 1)
+    shape = graph.shape(node.inputs[0]) or ()
+    lengths = shape[axis:] if graph.opset < 13 else shape[axis:][:1]
+    elements = math.prod(n or 1 for n in lengths)
+    return min(1.0, _UNIFORM_REACH / max(elements, 1))
+
+
 def _compute(op_type: str, **details: object) -> OpRule:
     return OpRule(op_type, source="QDQ selectors, checked against 1.31.1", **details)  # type: ignore[arg-type]
 
@@ -76,12 +92,12 @@ _ROWS: Iterable[OpRule] = (
     _compute("Mul", activations=(0, 1), conditions=(in_float_fusion,)),
     _compute("Where", activations=(1, 2)),
     _compute("Concat", activations=None),
-    _compute("AveragePool", slowdown_after_float=1.6),
+    _compute("AveragePool", slowdown_after_float=1.6, conditions=(whole_windows,)),
     _compute("GlobalAveragePool"),
     _compute("LeakyRelu"),
     _compute("Sigmoid"),
     _compute("HardSigmoid", conditions=(_rises,)),
-    _compute("Softmax"),
+    _compute("Softmax", reach=_uniform_reach),
     # Operators that only move elements: the runtime drops the Q/DQ around them and runs them on bytes, given equal
     # qparams. An integer MaxPool in NCHW processes one element at a time; the vectorized kernel is the NHWC one, which
     # the runtime takes only where an integer convolution produced the value in NHWC.

@@ -67,6 +67,14 @@ def _right_groups(graph: Graph, node: Node) -> str | None:
     return f"with AMX, groups of {channels} to {outputs // groups} channels come out wrong in 8 bits" if wrong else None
 
 
+def _zeros_around(graph: Graph, node: Node) -> str | None:
+    """2026.4.1 counts padding as the least integer, whatever the zero point is: up to 142 of 255 steps off."""
+    counted = node.attributes.get("count_include_pad", 0) and any(node.attributes.get("pads", ()))
+    if not counted or _is_from_zero(graph, node.inputs[0]):
+        return None
+    return "padding that counts is not 0 in 8 bits, where data have a zero point"
+
+
 def _is_from_zero(graph: Graph, value: str) -> bool:
     """Whether a value is none below zero by what computes it, so that its zero point is 0."""
     maker = graph.producer(value)
@@ -98,7 +106,7 @@ _ROWS: Iterable[OpRule] = (
     _compute("Add", activations=(0, 1), conditions=(_two_values,)),
     _compute("Sub", activations=(0, 1), conditions=(_two_values,)),
     _compute("Concat", activations=None),
-    _compute("AveragePool"),
+    _compute("AveragePool", conditions=(_zeros_around,)),
     _compute("GlobalAveragePool"),
     _compute("ReduceMean"),
     _move("MaxPool", one_output),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
     from inlay.model.normalize import FloatRewrite
+    from inlay.quant.rewrite import Rewrite
     from inlay.space.rules import Rules
 
 _COSTS = Path(__file__).parent / "costs.json"
@@ -79,9 +80,11 @@ class OrtWebTarget:
         """None: those of the CPU were measured on its kernels."""
         return ()
 
-    def rewrites(self) -> tuple[()]:
-        """None, for the same reason."""
-        return ()
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """What keeps operators in float; for the same reason no others."""
+        from inlay.targets.onnxruntime.rewrites import FloatKernel, FloatWeight
+
+        return FloatWeight(), FloatKernel()
 
     def compile(self, model: Artifact) -> CommandExecutable:
         """Have a Node process of its own build the model. Raises CompileFailed, UsageError."""

@@ -11,6 +11,7 @@ from inlay.quant.rewrite import Rewrite
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import DynamicLstm
 from inlay.targets.onnxruntime.rewrites.dynamic_product import DynamicProduct
 from inlay.targets.onnxruntime.rewrites.float8_pairs import Float8Pairs
+from inlay.targets.onnxruntime.rewrites.float_kernel import FloatKernel
 from inlay.targets.onnxruntime.rewrites.float_weight import FloatWeight
 from inlay.targets.onnxruntime.rewrites.nonzero_zero_point import NonzeroZeroPoint
 from inlay.targets.onnxruntime.rewrites.row_tiling import RowTiling
@@ -23,6 +24,7 @@ __all__ = [
     "DynamicLstm",
     "DynamicProduct",
     "Float8Pairs",
+    "FloatKernel",
     "FloatWeight",
     "NonzeroZeroPoint",
     "RowTiling",
@@ -49,6 +51,7 @@ def rewrites_for(absorbed: Collection[str], cache_bytes: int) -> tuple[Rewrite, 
         Float8Pairs(),
         SaturatingHardSigmoid(),
         FloatWeight(),
+        FloatKernel(),
         NonzeroZeroPoint(),
         TransposedConv(fused),
         RowTiling.for_cache(cache_bytes, fused, blocked),
