@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -38,6 +40,17 @@ def swish_between_convs() -> onnx.ModelProto:
     return b.model()
 
 
+def pool_between_convs() -> onnx.ModelProto:
+    """An AveragePool with an integer kernel that counts what lies beyond the padding."""
+    b = Builder()
+    x = b.conv("first", b.input("x", (1, 3, 8, 8)), 6)
+    window: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    x = b.node("pool", "AveragePool", [x], **window, ceil_mode=1, count_include_pad=1)
+    weight = b.constant("weight", b.rng.standard_normal((4, 6, 1, 1)).astype(np.float32))
+    b.output(b.node("last", "Conv", [x, weight]))
+    return b.model()
+
+
 class TestNull(TargetTestCase):
     def target(self) -> Target:
         return NullTarget()
@@ -53,7 +66,11 @@ class TestOrtCpu(TargetTestCase):
         return OrtCpuTarget()
 
     def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
-        own = {"float transposed convolution": transposed_between_convs(), "hard swish": swish_between_convs()}
+        own = {
+            "float transposed convolution": transposed_between_convs(),
+            "hard swish": swish_between_convs(),
+            "rounded up pool": pool_between_convs(),
+        }
         return {**super().rewrite_models(), **own}
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
@@ -120,3 +137,6 @@ class TestOrtWeb(TargetTestCase):
         except UsageError as error:
             pytest.skip(str(error))
         return OrtWebTarget()
+
+    def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
+        return {**super().rewrite_models(), "rounded up pool": pool_between_convs()}

@@ -133,6 +133,7 @@ def softmax(length: int, axis: int = -1, opset: int = 17) -> onnx.ModelProto:
 
 
 FLAT = {
+    "one": softmax(1),
     "two": softmax(2),
     "rows": softmax(50),
     "long rows": softmax(439),
@@ -141,7 +142,7 @@ FLAT = {
 }
 
 
-FLAT_ROWS = dict(zip(FLAT, (2, 50, 439, 20, 60), strict=True))
+FLAT_ROWS = dict(zip(FLAT, (1, 2, 50, 439, 20, 60), strict=True))
 
 
 @pytest.mark.parametrize("case", FLAT)

@@ -57,7 +57,7 @@ def _nearest(graph: Graph, node: Node) -> str | None:
 
 _UNIFORM_REACH = 2.0
 """Least end of the range of a Softmax, in shares of a row in which all are equal. Before 1.32 the integer kernel makes
-zeros of rows of nearly equal elements where it is below 1.75 (1.20.1 to 1.31.1, x86, rows of 2 to 600 elements): their
+zeros of rows of nearly equal elements where it is below 1.75 (1.20.1 to 1.31.1, x86, rows of 1 to 600 elements): their
 sum in 32 bits overflows. A file that is tuned in a later version may run in an earlier one."""
 
 
@@ -66,7 +66,7 @@ def _uniform_reach(graph: Graph, node: Node) -> float:
     shape = graph.shape(node.inputs[0]) or ()
     lengths = shape[axis:] if graph.opset < 13 else shape[axis:][:1]
     elements = math.prod(n or 1 for n in lengths)
-    return min(1.0, _UNIFORM_REACH / max(elements, 1))
+    return _UNIFORM_REACH / max(elements, 1)
 
 
 def _compute(op_type: str, **details: object) -> OpRule:

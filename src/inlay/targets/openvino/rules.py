@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from inlay.model.graph import Graph, Node
-from inlay.space.rules import Needs, OpRule, Rules
+from inlay.space.rules import Condition, Needs, OpRule, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output, weight_only_forms
 from inlay.targets.machine import cpu_flags
-from inlay.types import QType
+from inlay.types import GRAPH_OUTPUT, QType
 
 _SOURCE = "executed graphs of 2026.4.1"
 
@@ -44,6 +44,30 @@ def _no_joined_rows(graph: Graph, node: Node) -> str | None:
     if rank and int(before.attributes.get("axis", -1)) % rank == rank - 1:
         return None
     return f"its rows are joined by {before.name}, which does not compile in 8 bits"
+
+
+_FEW_ROWS, _SMALL = 8, 256
+
+
+def _not_tiny(graph: Graph, node: Node) -> str | None:
+    """2026.4.1 reads what a small product without bias writes in 8 bits for another one as something else.
+
+    Found by trying, on processors with and without AMX: where both have rank 2, up to 8 rows, and at most 256 channels
+    and outputs. A bias, or an operator other than Relu between them, and it is right. They gain nothing in 8 bits.
+    """
+    data, weight = graph.shape(node.inputs[0]) or (), graph.shape(node.inputs[1]) or ()
+    few = len(data) == 2 and len(weight) == 2 and 0 < (data[0] or 0) <= _FEW_ROWS
+    if not few or max(n or 0 for n in weight) > _SMALL or _has_bias(graph, node):
+        return None
+    return f"products of up to {_FEW_ROWS} rows and {_SMALL} channels without a bias come out wrong in 8 bits"
+
+
+def _has_bias(graph: Graph, node: Node) -> bool:
+    if node.op_type == "Gemm":
+        return len(node.inputs) > 2 and bool(node.inputs[2])
+    readers = graph.consumers(node.outputs[0])
+    after = graph.node(readers[0].node) if len(readers) == 1 and readers[0].node != GRAPH_OUTPUT else None
+    return after is not None and after.op_type == "Add" and any(map(graph.is_constant, after.inputs))
 
 
 _FROM_ZERO = frozenset({"Relu", "Sigmoid", "HardSigmoid", "Softmax"})
@@ -90,19 +114,47 @@ def _is_from_zero(graph: Graph, value: str) -> bool:
     return maker.op_type in _FROM_ZERO or (moved and _is_from_zero(graph, maker.inputs[0]))
 
 
-def _compute(op_type: str, **details: object) -> OpRule:
+_MAXIMA = frozenset({"ReduceMax", "ReduceMin", "GlobalMaxPool"})
+_FUSED = frozenset({"Abs", "Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Neg", "PRelu", "Relu", "Sigmoid"})
+_FUSED |= {"Add", "Div", "Mul", "Sqrt", "Sub", "Tanh"}
+
+
+def _no_maximum(graph: Graph, node: Node) -> str | None:
+    """2026.4.1 gets a maximum in float wrong whose result is quantized, at once or by what is fused behind it.
+
+    Its kernel then begins at the least integer of the result, or at 0, instead of below all of its data. Where the
+    result is joined with others, quantizing them together is moved before that.
+    """
+    found = next((m for value in node.inputs if value and (m := _maximum_before(graph, value))), None)
+    return (
+        None if found is None else f"the result of {found.op_type} {found.name} comes out wrong where it is quantized"
+    )
+
+
+def _maximum_before(graph: Graph, value: str) -> Node | None:
+    maker = graph.producer(value)
+    if maker is None or maker.op_type in _MAXIMA:
+        return maker
+    computed = [v for v in maker.inputs if v and not graph.is_constant(v)]
+    if maker.op_type == "Concat" or (maker.op_type in _FUSED and len(computed) == 1):
+        return next((found for v in computed if (found := _maximum_before(graph, v))), None)
+    return None
+
+
+def _compute(op_type: str, conditions: Sequence[Condition] = (), **details: object) -> OpRule:
+    details["conditions"] = (_no_maximum, *conditions)
     return OpRule(op_type, output=Needs.EITHER, source=_SOURCE, **details)  # type: ignore[arg-type]
 
 
-def _move(op_type: str, *conditions: object) -> OpRule:
+def _move(op_type: str, *conditions: Condition) -> OpRule:
     return _compute(op_type, moves_data=True, conditions=(moves_activation, *conditions))
 
 
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias)),
     # of two activations one would have to be without a zero point
-    _compute("MatMul", weight=1, conditions=(constant_weight, _no_joined_rows)),
-    _compute("Gemm", weight=1, bias=2, conditions=(constant_weight, constant_bias, _no_joined_rows)),
+    _compute("MatMul", weight=1, conditions=(constant_weight, _no_joined_rows, _not_tiny)),
+    _compute("Gemm", weight=1, bias=2, conditions=(constant_weight, constant_bias, _no_joined_rows, _not_tiny)),
     _compute("Add", activations=(0, 1), conditions=(_two_values,)),
     _compute("Sub", activations=(0, 1), conditions=(_two_values,)),
     _compute("Concat", activations=None),
