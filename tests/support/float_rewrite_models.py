@@ -21,6 +21,9 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "prelu": _with_slope(),
         "batch norm": _batch_norm(),
         "average pool": _one_node("AveragePool", (1, 5, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
+        "counted padding": _one_node(
+            "AveragePool", (1, 5, 8, 9), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1], count_include_pad=1
+        ),
         "mean of all pixels": _one_node("ReduceMean", (1, 5, 8, 8), axes=[2, 3]),
         "normalization of rows": _normalization(),
         "gelu": _gelu(),

@@ -96,6 +96,7 @@ class TestOpenVinoCpu(TargetTestCase):
                 "normalization of rows",
                 "patches",
                 "few outputs",
+                "counted padding",
                 "full tile rows",
                 "stacked values",
                 "short rows of scores",

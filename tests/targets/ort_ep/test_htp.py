@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from inlay.cli import render
 from inlay.errors import RunFailed
 from inlay.model.graph import build_graph
 from inlay.model.load import file_sha256
-from inlay.targets.base import Artifact
+from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.ort_ep.htp import QnnHtpExecutable, QnnHtpTarget
 from inlay.targets.ort_ep.htp_rules import RULES
 from inlay.testing import Builder, random_feed, run_reference, small_model, sqnr
 from tests.support.float_rewrite_models import gelu, normalization
+from tests.support.runtime import run_plain
+from tests.support.workspace import Workspace
 
 pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
 
@@ -261,6 +264,27 @@ def test_it_pads_with_the_integer_0(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _, pads = FORMS["Pad"]
     monkeypatch.setitem(FORMS, "Pad", ({}, [*pads, np.array(0, np.float32)]))
     assert steps_off("Pad", 100, tmp_path) > 5
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "wrong"), [(3, 2, 2, True), (4, 1, 2, True), (3, 3, 2, False), (8, 2, 2, False)]
+)
+def test_thin_windows_come_out_wrong(channels: int, kernel: int, stride: int, wrong: bool, tmp_path: Path) -> None:
+    b = Builder()
+    weight = b.constant("w", b.rng.standard_normal((channels, 1, kernel, kernel)).astype(np.float32))
+    x = b.input("x", (1, channels, 8, 8))
+    b.output(b.node("conv", "Conv", [x, weight], group=channels, strides=[stride, stride]))
+    rules = QnnHtpTarget().rules()
+    unaware = replace(rules, ops={**rules.ops, "Conv": replace(rules.ops["Conv"], conditions=())})
+    feed = random_feed(b.model())
+    (conv,) = Workspace(b.model(), tmp_path, Capabilities(rules)).prepared.units
+    assert conv.selectable != wrong
+    space = Workspace(b.model(), tmp_path, Capabilities(unaware))
+    written = space.emit(space.full())
+    executable = build(written, tmp_path)
+    (got,), (want,) = executable.run(feed).values(), run_plain(written, feed).values()
+    executable.close()
+    assert (sqnr(want, got) < 15.0) == wrong
 
 
 def test_the_operators_of_transformers_stay_there_as_a_whole(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""``AveragePool`` that counts its padding, as one that does not, times the share of each window that is inside.
+
+OpenVINO 2026.4.1 takes padding for the least integer where the data come in 8 bits, whatever their zero point is: not
+only between Q/DQ nodes, but behind operators that a dequantization is moved through, and where a Pad stands before the
+pool. Data behind a Relu or the like have no zero point, and their pools stay as they are.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.model.passes.steps import Steps, constant_of, ints, replace_each
+
+_FROM_ZERO = frozenset({"Relu", "Sigmoid", "HardSigmoid", "Softmax"})
+_MOVES = frozenset({"MaxPool", "Transpose", "Reshape", "Slice", "Split", "Resize", "DepthToSpace"})
+
+
+def leave_padding_out(model: ir.Model) -> tuple[ir.Model, int]:
+    """Rewrite each float32 ``AveragePool`` of known sizes that counts padding of data below zero."""
+    return replace_each(model, "AveragePool", _share, _counts)
+
+
+def _counts(node: ir.Node) -> bool:
+    get = node.attributes.get_int
+    plain = not get("ceil_mode", 0) and all(d == 1 for d in ints(node, "dilations", []))
+    padded = bool(get("count_include_pad", 0)) and any(ints(node, "pads", []))
+    return plain and padded and "auto_pad" not in node.attributes and not _is_from_zero(node.inputs[0])
+
+
+def _is_from_zero(value: ir.Value | None) -> bool:
+    maker = None if value is None else value.producer()
+    if maker is None:
+        return False
+    if maker.op_type == "Clip":
+        low = constant_of(maker.inputs[1]) if len(maker.inputs) > 1 else None
+        return low is not None and float(low.min()) >= 0.0
+    if maker.op_type == "Concat":
+        return all(map(_is_from_zero, maker.inputs))
+    return maker.op_type in _FROM_ZERO or (maker.op_type in _MOVES and _is_from_zero(maker.inputs[0]))
+
+
+def _share(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    assert x.shape is not None
+    window, spatial = ints(node, "kernel_shape", []), [*x.shape][2:]
+    pads, strides = ints(node, "pads", []), ints(node, "strides", [1] * len(window))
+    shares = []
+    for axis, size in enumerate(spatial):
+        if not isinstance(size, int):
+            return False
+        before, after = pads[axis], pads[axis + len(window)]
+        starts = np.arange(0, size + before + after - window[axis] + 1, strides[axis]) - before
+        inside = np.minimum(starts + window[axis], size) - np.maximum(starts, 0)
+        if inside.size == 0 or inside.min() < 1:  # nothing but padding
+            return False
+        shares.append(inside / window[axis])
+    whole = reduce(np.multiply.outer, shares)
+    kept = {"kernel_shape": window, "pads": pads, "strides": strides}
+    means = steps.add("AveragePool", [x], "inside", kept)
+    means.shape = ir.Shape([*list(x.shape)[:2], *whole.shape])
+    steps.replace(steps.add("Mul", [means, steps.constant("shares", whole[None, None])]))
+    return True
