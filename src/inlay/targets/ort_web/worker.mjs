@@ -69,13 +69,17 @@ const handlers = {
   },
 };
 
+// WebAssembly hands on the address of an exception of C++, which says nothing
+const said = (error) =>
+  typeof error === "number" ? "it failed without a message" : String(error?.message ?? error).replace(/\s+/g, " ");
+
 for await (const line of createInterface({ input: process.stdin })) {
   const request = JSON.parse(line);
   let answer;
   try {
     answer = await handlers[request.do](request);
   } catch (error) {
-    answer = { error: String(error?.message ?? error).replace(/\s+/g, " ") || "it failed without a message" };
+    answer = { error: said(error) || "it failed without a message" };
   }
   process.stdout.write(`${JSON.stringify(answer)}\n`);
 }
