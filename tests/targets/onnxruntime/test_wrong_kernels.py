@@ -17,7 +17,7 @@ import pytest
 from inlay.space.rules import Rules
 from inlay.testing import Builder
 from inlay.types import QType
-from tests.support.runtime import optimized
+from tests.support.runtime import check_and_load, optimized, run_plain
 from tests.support.workspace import Workspace
 from tests.targets.onnxruntime.test_rules import CASES, build
 
@@ -48,17 +48,10 @@ def feed_of(model: onnx.ModelProto, kind: str, seed: int) -> Feed:
 def steps_off(model: onnx.ModelProto, feed: Feed) -> float:
     """How far the optimized graph is from the plain one, in steps of the outputs' scales, or of 8 bits."""
 
-    def run(level: ort.GraphOptimizationLevel) -> list[np.ndarray]:
-        options = ort.SessionOptions()
-        options.graph_optimization_level, options.log_severity_level = level, 4
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return [np.asarray(each) for each in session.run(None, feed)]
-
     scales = {t.name: float(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer if not t.dims}
     made = {v: n for n in model.graph.node for v in n.output}
-    levels = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    found = [0.0]
-    for output, want, got in zip(model.graph.output, *map(run, levels), strict=True):
+    optimized_outputs, found = check_and_load(model).run(None, feed), [0.0]
+    for output, want, got in zip(model.graph.output, run_plain(model, feed).values(), optimized_outputs, strict=True):
         node = made[output.name]
         dequantized = node.op_type == "DequantizeLinear"
         step = scales[node.input[1]] if dequantized else max(float(np.abs(want).max()) / 255, 1e-9)

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
-from inlay.targets.base import Artifact, Capabilities
+from inlay.targets.base import Capabilities
 from inlay.targets.openvino.rules import _no_maximum, rules_for
-from inlay.testing import Builder, random_feed, run_reference, sqnr
+from inlay.testing import Builder, random_feed
 from tests.support.workspace import Workspace
+from tests.targets.openvino.conftest import InRuntime
 
 
 def behind(maximum: str, between: str = "", **attributes: Any) -> onnx.ModelProto:
@@ -52,10 +53,7 @@ MAYBE = {"of pixels": behind("GlobalMaxPool")}
 
 
 @pytest.mark.parametrize("case", [*WRONG, *RIGHT, *MAYBE])
-def test_what_reads_it_stays_in_float_where_it_would_be_wrong(case: str, tmp_path: Path) -> None:
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
-    from inlay.targets.openvino.target import OpenVinoCpuTarget
-
+def test_what_reads_it_stays_in_float_where_it_would_be_wrong(case: str, tmp_path: Path, in_runtime: InRuntime) -> None:
     model, rules, found = (WRONG | RIGHT | MAYBE)[case], rules_for(), {}
     free = tuple(c for c in rules.ops["Conv"].conditions if c is not _no_maximum)
     unaware = replace(rules, ops={**rules.ops, "Conv": replace(rules.ops["Conv"], conditions=free)})
@@ -66,11 +64,6 @@ def test_what_reads_it_stays_in_float_where_it_would_be_wrong(case: str, tmp_pat
         assert conv.selectable == (name == "unaware" or case in RIGHT), conv.rejection
         path = tmp_path / f"{name}.onnx"
         onnx.save(space.emit(space.label("conv") if conv.selectable else space.label()), path)
-        executable = OpenVinoCpuTarget(precision="f32").compile(Artifact(path, name))
-        try:
-            (want,), (got,) = run_reference(path, feed).values(), executable.run(feed).values()
-        finally:
-            executable.close()
-        found[name] = sqnr(np.asarray(want), np.asarray(got))
+        found[name] = in_runtime(path, feed, "f32")
     assert found["by the rules"] > 30.0
     assert (found["unaware"] < 25.0) == (case in WRONG) or case in MAYBE, found

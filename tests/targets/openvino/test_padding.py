@@ -9,11 +9,12 @@ from typing import Any
 import onnx
 import pytest
 
-from inlay.targets.base import Artifact, Capabilities
+from inlay.targets.base import Capabilities
 from inlay.targets.openvino.rules import rules_for
-from inlay.testing import Builder, full_int8, random_feed, run_reference, sqnr
+from inlay.testing import Builder, full_int8, random_feed
 from tests.support.fixtures import SaveModel
 from tests.support.workspace import Workspace
+from tests.targets.openvino.conftest import InRuntime
 
 
 def pooled(before: str, **attributes: Any) -> onnx.ModelProto:
@@ -42,24 +43,14 @@ def test_it_stays_in_float_where_it_would_be_wrong(case: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_runtime_gets_exactly_this_wrong(case: str, tmp_path: Path, save: SaveModel) -> None:
+def test_the_runtime_gets_exactly_this_wrong(case: str, tmp_path: Path, save: SaveModel, in_runtime: InRuntime) -> None:
     """Quantized by rules that do not know it."""
-    openvino = pytest.importorskip("inlay.targets.openvino.target", reason="the extra openvino is not installed")
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
     rules = rules_for()
     unaware = replace(rules, ops={**rules.ops, "AveragePool": replace(rules.ops["AveragePool"], conditions=())})
     plain, wrong = save(CASES[case][0]), CASES[case][1]
-    feed = random_feed(plain)
-    found = {}
+    feed, found = random_feed(plain), {}
     for name, known in (("by the rules", rules), ("unaware", unaware)):
-        folder = tmp_path / name
-        folder.mkdir()
-        path = full_int8(plain, Capabilities(known), feed, folder)
-        executable = openvino.OpenVinoCpuTarget(precision="f32").compile(Artifact(path, name))
-        try:
-            (want,), (got,) = run_reference(path, feed).values(), executable.run(feed).values()
-        finally:
-            executable.close()
-        found[name] = sqnr(want, got)
+        (folder := tmp_path / name).mkdir()
+        found[name] = in_runtime(full_int8(plain, Capabilities(known), feed, folder), feed, "f32")
     assert found["by the rules"] > 25.0
     assert (found["unaware"] < 15.0) == wrong, found

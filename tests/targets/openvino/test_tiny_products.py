@@ -8,11 +8,12 @@ from pathlib import Path
 import onnx
 import pytest
 
-from inlay.targets.base import Artifact, Capabilities
+from inlay.targets.base import Capabilities
 from inlay.targets.openvino.rules import _not_tiny, rules_for
-from inlay.testing import Builder, full_int8, random_feed, run_reference, sqnr
+from inlay.testing import Builder, full_int8, random_feed
 from tests.support.fixtures import SaveModel
 from tests.support.workspace import Workspace
+from tests.targets.openvino.conftest import InRuntime
 
 
 def products(
@@ -52,27 +53,18 @@ def test_they_stay_in_float(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", [*WRONG, *RIGHT])
-def test_the_runtime_gets_exactly_these_wrong(case: str, tmp_path: Path, save: SaveModel) -> None:
+def test_the_runtime_gets_exactly_these_wrong(
+    case: str, tmp_path: Path, save: SaveModel, in_runtime: InRuntime
+) -> None:
     """Quantized by rules that do not know it, as far as there are any in 8 bits."""
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
-    from inlay.targets.openvino.target import OpenVinoCpuTarget
-
     rules = rules_for()
     row = rules.ops["MatMul"]
     free = replace(row, conditions=tuple(c for c in row.conditions if c is not _not_tiny))
     unaware = replace(rules, ops={**rules.ops, "MatMul": free})
     plain = save((WRONG | RIGHT)[case])
-    feed = random_feed(plain)
-    found = {}
+    feed, found = random_feed(plain), {}
     for name, known in (("by the rules", rules), ("unaware", unaware)):
-        folder = tmp_path / name
-        folder.mkdir()
-        path = full_int8(plain, Capabilities(known), feed, folder)
-        executable = OpenVinoCpuTarget(precision="f32").compile(Artifact(path, name))
-        try:
-            (want,), (got,) = run_reference(path, feed).values(), executable.run(feed).values()
-        finally:
-            executable.close()
-        found[name] = sqnr(want, got)
+        (folder := tmp_path / name).mkdir()
+        found[name] = in_runtime(full_int8(plain, Capabilities(known), feed, folder), feed, "f32")
     assert found["by the rules"] > 30.0
     assert (found["unaware"] < 0.0) == (case in WRONG), found

@@ -10,13 +10,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from inlay.targets.base import Artifact, Capabilities
+from inlay.targets.base import Capabilities
+from inlay.targets.openvino.float_rewrites import FLOAT_REWRITES
 from inlay.targets.openvino.passes.counted_padding import leave_padding_out
 from inlay.targets.openvino.rules import rules_for
-from inlay.testing import Builder, random_feed, sqnr
+from inlay.testing import Builder, random_feed
 from tests.support.fixtures import RewriteModel
-from tests.support.runtime import run_plain
 from tests.support.workspace import Workspace
+from tests.targets.openvino.conftest import InRuntime
 
 
 def pool(shape: tuple[int, ...] = (1, 4, 9, 8), before: str = "", **attributes: Any) -> onnx.ModelProto:
@@ -58,23 +59,14 @@ def test_others_are_left_alone(case: str) -> None:
 
 
 @pytest.mark.parametrize("aware", [True, False])
-def test_the_runtime_gets_it_right_only_so(aware: bool, tmp_path: Path) -> None:
+def test_the_runtime_gets_it_right_only_so(aware: bool, tmp_path: Path, in_runtime: InRuntime) -> None:
     """Where nothing but a slice before the pool is in 8 bits; the control is without the rewrite."""
-    pytest.importorskip("openvino", reason="the extra openvino is not installed")
-    from inlay.targets.openvino.target import OpenVinoCpuTarget
-
     b = Builder()
     bounds = [b.constant(name, np.array([n])) for name, n in (("from", 0), ("to", 2), ("axis", 1))]
     x = b.node("part", "Slice", [b.input("x", (1, 4, 9, 9)), *bounds])
     b.output(b.node("pool", "AveragePool", [x], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1))
-    rewrites = OpenVinoCpuTarget().float_rewrites() if aware else ()
+    rewrites = FLOAT_REWRITES if aware else ()
     space = Workspace(b.model(), tmp_path, Capabilities(rules_for(), rewrites))
     path, feed = tmp_path / "written.onnx", random_feed(b.model())
     onnx.save(space.emit(space.label("part")), path)
-    executable = OpenVinoCpuTarget(precision="f32").compile(Artifact(path, "written"))
-    try:
-        (got,) = executable.run(feed).values()
-    finally:
-        executable.close()
-    (want,) = run_plain(onnx.load(path), feed).values()
-    assert (sqnr(want, got) > 30.0) == aware
+    assert (in_runtime(path, feed, "f32") > 30.0) == aware
