@@ -13,6 +13,7 @@ COMMANDS = {
     "farm": "nodes, devices and commands of a cluster killed at random moments",
     "fleet": "the same while a fleet of several models is tuned",
     "faults": "runtimes that fail in every way, at every stage",
+    "kernels": "random models on a target, against the same files node by node",
 }
 """Modules of this package, with what they attack by; one that is not there is not offered."""
 

@@ -246,9 +246,15 @@ class Rules:
         return self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
 
     def reaches(self, graph: Graph) -> dict[str, float]:
-        """By result, what its range reaches up to at least."""
-        rules = ((node, self.rule(node)) for node in graph.nodes)
-        return {node.outputs[0]: rule.reach(graph, node) for node, rule in rules if rule is not None and rule.reach}
+        """By result, what its range reaches up to at least; also behind activations that the target absorbs."""
+        found: dict[str, float] = {}
+        for node in graph.nodes:
+            rule = self.rule(node)
+            if rule is not None and rule.reach is not None:
+                found[node.outputs[0]] = rule.reach(graph, node)
+            elif node.op_type in self.absorbed and node.inputs[0] in found:
+                found[node.outputs[0]] = found[node.inputs[0]]
+        return found
 
     def weight_slots(self, node: Node) -> tuple[int, ...]:
         """Input slots of ``node`` that some row calls a weight."""

@@ -151,6 +151,18 @@ def test_flat_rows_of_a_softmax_stay_what_they_are(case: str, tmp_path: Path) ->
     assert scale == pytest.approx(2.0 / FLAT_ROWS[case] / 255.0)
 
 
+def test_they_do_so_behind_a_clip_that_the_runtime_removes(tmp_path: Path) -> None:
+    b = Builder()
+    x = b.node("before", "Mul", [b.input("x", (2, 3, 20)), b.constant("two", np.float32(2.0))])
+    x = b.node("clip", "Clip", [b.node("soft", "Softmax", [x]), b.constant("low", 0.0), b.constant("high", 1.0)])
+    b.output(b.node("after", "LeakyRelu", [x]))
+    model = b.model()
+    feed = feed_of(model, "nearly equal", 0)
+    space = Workspace(model, tmp_path, feeds=(feed,))
+    assert space.prepared.rules.reaches(space.graph) == {"soft_out": 0.1, "clip_out": 0.1}
+    assert steps_off(space.emit(space.label("before", "after")), feed) <= 1.01
+
+
 def test_without_that_the_runtime_makes_zeros_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control, in the versions that do."""
     if tuple(map(int, ort.__version__.split(".")[:2])) >= (1, 32):
