@@ -108,6 +108,19 @@ def test_a_model_that_does_not_run(run: RunCommand, save: SaveModel, tmp_path: P
     nothing_written(tmp_path / "out")
 
 
+def test_a_model_whose_output_is_a_sequence(run: RunCommand, tmp_path: Path) -> None:
+    node = helper.make_node("SplitToSequence", ["x"], ["parts"], "split", axis=0)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    parts = helper.make_tensor_sequence_value_info("parts", onnx.TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [parts]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    done = run("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx")
+    failed(done, 1, "output parts is a sequence, and only tensors can be compared")
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_a_model_without_outputs(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     model = residual_model()
     del model.graph.output[:]

@@ -97,6 +97,9 @@ def checked_outputs(found: object) -> dict[str, np.ndarray]:
         raise RunFailed(f"the runtime gave {type(found).__name__} in place of outputs by name")
     outputs = {name: as_text(array) if isinstance(array, np.ndarray) else array for name, array in found.items()}
     for name, array in outputs.items():
+        if isinstance(array, list | dict):
+            kind = "sequence" if isinstance(array, list) else "map"
+            raise RunFailed(f"its output {name} is a {kind}, and only tensors can be compared")
         if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.hasobject:
             what = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             raise RunFailed(f"the runtime gave {what} as output {name}")

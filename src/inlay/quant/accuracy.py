@@ -9,14 +9,14 @@ against the float model counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from inlay.data import Padding, Samples, load_function
-from inlay.errors import DataError, UsageError
+from inlay.errors import DataError, ModelError, UsageError
 from inlay.quant.metric_limits import Pairs
 from inlay.quant.metrics import AGREEMENTS, Agreement, hits_of, top1
 from inlay.quant.metrics import Metric as Metric
@@ -71,6 +71,9 @@ class Judge:
             None for no margin.
         apart: so many of the samples, the first ones, had no part in the ranges; the others had, which flatters them
             a little: what counts is the worse of the figures of these and of all. None where there is no difference.
+
+    Raises:
+        ModelError: an output is no tensor.
     """
 
     def __init__(
@@ -82,6 +85,11 @@ class Judge:
         confidence: float | None = UNCHECKED,
         apart: int | None = None,
     ) -> None:
+        outputs: Mapping[str, object] = reference[0] if reference else {}
+        for name, value in outputs.items():
+            if not isinstance(value, np.ndarray):
+                kind = "sequence" if isinstance(value, list) else type(value).__name__
+                raise ModelError(f"the model's output {name} is a {kind}, and only tensors can be compared")
         self.reference = reference
         self._padding = Padding.of(samples.feeds[: len(reference)], reference, samples.mask)
         self._wanted = self._padding.without_each(reference)
