@@ -15,6 +15,7 @@ import math
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, Needs, OpRule, Rules
@@ -101,17 +102,27 @@ def _zeros_around(graph: Graph, node: Node) -> str | None:
 
 def _is_from_zero(graph: Graph, value: str) -> bool:
     """Whether a value is none below zero by what computes it, so that its zero point is 0."""
-    maker = graph.producer(value)
-    if maker is None:
-        return False
-    if maker.op_type == "Clip":
-        low = graph.constant(maker.inputs[1]) if len(maker.inputs) > 1 and maker.inputs[1] else None
-        return low is not None and float(low.min()) >= 0.0
-    if maker.op_type == "Concat":
-        return all(_is_from_zero(graph, v) for v in maker.inputs)
-    row = OPS.get(maker.op_type)
-    moved = maker.op_type == "Transpose" or (row is not None and row.moves_data)
-    return maker.op_type in _FROM_ZERO or (moved and _is_from_zero(graph, maker.inputs[0]))
+    left, seen = [value], {value}
+    while left:
+        maker = graph.producer(left.pop())
+        if maker is None:
+            return False
+        if maker.op_type in _FROM_ZERO or _is_cut_off(graph, maker):
+            continue
+        row = OPS.get(maker.op_type)
+        if maker.op_type not in ("Concat", "Transpose") and (row is None or not row.moves_data):
+            return False
+        reads = {*(maker.inputs if maker.op_type == "Concat" else maker.inputs[:1])} - seen
+        left += reads
+        seen |= reads
+    return True
+
+
+def _is_cut_off(graph: Graph, node: Node) -> bool:
+    """Whether a node is a Clip that leaves nothing below zero."""
+    given = node.op_type == "Clip" and len(node.inputs) > 1 and node.inputs[1]
+    low = graph.constant(node.inputs[1]) if given else None
+    return low is not None and float(low.min()) >= 0.0
 
 
 _MAXIMA = frozenset({"ReduceMax", "ReduceMin", "GlobalMaxPool"})
@@ -125,20 +136,28 @@ def _no_maximum(graph: Graph, node: Node) -> str | None:
     Its kernel then begins at the least integer of the result, or at 0, instead of below all of its data. Where the
     result is joined with others, quantizing them together is moved before that.
     """
-    found = next((m for value in node.inputs if value and (m := _maximum_before(graph, value))), None)
+    behind = _behind_maxima(graph)
+    found = next((behind[value] for value in node.inputs if value in behind), None)
     return (
         None if found is None else f"the result of {found.op_type} {found.name} comes out wrong where it is quantized"
     )
 
 
-def _maximum_before(graph: Graph, value: str) -> Node | None:
-    maker = graph.producer(value)
-    if maker is None or maker.op_type in _MAXIMA:
-        return maker
-    computed = [v for v in maker.inputs if v and not graph.is_constant(v)]
-    if maker.op_type == "Concat" or (maker.op_type in _FUSED and len(computed) == 1):
-        return next((found for v in computed if (found := _maximum_before(graph, v))), None)
-    return None
+_of_graphs: WeakKeyDictionary[Graph, dict[str, Node]] = WeakKeyDictionary()  # every node of a graph asks
+
+
+def _behind_maxima(graph: Graph) -> dict[str, Node]:
+    """By value, the maximum that it is, or that it is fused or joined with."""
+    if graph not in _of_graphs:
+        found: dict[str, Node] = {}
+        for node in graph.nodes:
+            computed = [v for v in node.inputs if v and not graph.is_constant(v)]
+            if node.op_type in _MAXIMA:
+                found[node.outputs[0]] = node
+            elif node.op_type == "Concat" or (node.op_type in _FUSED and len(computed) == 1):
+                found.update((node.outputs[0], found[v]) for v in computed if v in found)
+        _of_graphs[graph] = found
+    return _of_graphs[graph]
 
 
 def _compute(op_type: str, conditions: Sequence[Condition] = (), **details: object) -> OpRule:

@@ -31,15 +31,25 @@ def _counts(node: ir.Node) -> bool:
 
 
 def _is_from_zero(value: ir.Value | None) -> bool:
-    maker = None if value is None else value.producer()
-    if maker is None:
-        return False
-    if maker.op_type == "Clip":
-        low = constant_of(maker.inputs[1]) if len(maker.inputs) > 1 else None
-        return low is not None and float(low.min()) >= 0.0
-    if maker.op_type == "Concat":
-        return all(map(_is_from_zero, maker.inputs))
-    return maker.op_type in _FROM_ZERO or (maker.op_type in _MOVES and _is_from_zero(maker.inputs[0]))
+    left, seen = [value], {value}
+    while left:
+        given = left.pop()
+        maker = None if given is None else given.producer()
+        if maker is None:
+            return False
+        if maker.op_type in _FROM_ZERO or _is_cut_off(maker):
+            continue
+        if maker.op_type != "Concat" and maker.op_type not in _MOVES:
+            return False
+        reads = {*(maker.inputs if maker.op_type == "Concat" else maker.inputs[:1])} - seen
+        left += reads
+        seen |= reads
+    return True
+
+
+def _is_cut_off(node: ir.Node) -> bool:
+    low = constant_of(node.inputs[1]) if node.op_type == "Clip" and len(node.inputs) > 1 else None
+    return low is not None and float(low.min()) >= 0.0
 
 
 def _share(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
