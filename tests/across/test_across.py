@@ -302,6 +302,18 @@ def test_regret_is_the_worst_ratio_to_the_best_file_there() -> None:
             assert regret(table, row, rows, columns) == pytest.approx(worst)
 
 
+def test_a_file_without_a_figure_on_one_target_is_said_so(save: SaveModel, tmp_path: Path) -> None:
+    """As where no time is left for a slow one: what cannot be compared is no number, in the result and in words."""
+    result = across(save(small_model()), tmp_path / "out", {"one": null(1.0), "two": null(3.0)})
+    assert result.worst_regret is not None, "the control"
+    late = Cell(None, None, None, "it did not finish within 2 s")
+    cut = replace(result, table={**result.table, (result.row, "two"): late})
+    assert json.loads(json.dumps(cut.as_json(), allow_nan=False))["worst_regret"] is None
+    text = "\n".join(line for line in verdict(cut) if isinstance(line, str))
+    assert "it was not compared everywhere" in text
+    assert "two: no figure of it: it did not finish within 2 s" in text
+
+
 def test_options_reach_the_targets_that_they_are_for() -> None:
     specs = labelled(["ort-cpu", "null"], ["threads=2", "null.seed=3", "noise=0.5"], None)
     assert specs["ort-cpu"].options == {"threads": 2}

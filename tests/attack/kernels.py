@@ -1,4 +1,4 @@
-"""Random models, some of their operators in 8 bits: a runtime computes what the same file says node by node."""
+"""Random models, their operators in random precisions: a runtime computes what the same file says node by node."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from inlay.prepare.model import PreparedModel
 from inlay.space.units import STATIC
 from inlay.targets.base import Artifact, Capabilities, Feed, Target, TargetSpec
 from inlay.targets.registry import create
 from inlay.testing import sqnr
+from inlay.types import Placement
 from tests.support.random_models import random_model
+from tests.support.random_sequences import random_sequence_model
 from tests.support.runtime import run_plain
 from tests.support.workspace import Workspace
 
@@ -22,11 +25,14 @@ _WORSE_DB, _GOOD_DB = 6.0, 25.0  # than the file node by node; above the latter,
 _SIGNAL = 1e-6  # mean square of an output that is compared: below, it is a difference of equal values
 
 Run = Callable[[Path, Feed], Mapping[str, np.ndarray]]
+Draw = Callable[[np.random.Generator], tuple[onnx.ModelProto, tuple[Feed, ...]]]
+KINDS: Mapping[str, Draw] = {"images": random_model, "sequences": random_sequence_model}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="ort-cpu")
     parser.add_argument("--target-option", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="images")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
 
@@ -37,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     target, found = create(TargetSpec(arguments.target, options)), 0
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         with tempfile.TemporaryDirectory() as folder:
-            wrong = difference(seed, Path(folder), Capabilities.of(target), runs_on(target))
+            wrong = difference(seed, Path(folder), Capabilities.of(target), runs_on(target), KINDS[arguments.kind])
         if wrong:
             found += 1
             print(f"{seed}: {wrong}", flush=True)
@@ -58,23 +64,46 @@ def runs_on(target: Target) -> Run:
     return outputs
 
 
-def difference(seed: int, folder: Path, capabilities: Capabilities, outputs: Run) -> str:
+def difference(seed: int, folder: Path, capabilities: Capabilities, outputs: Run, draw: Draw = random_model) -> str:
     """How the file of one random model differs from itself node by node; empty where it does not."""
     rng = np.random.default_rng(seed)
-    model = random_model(rng)
-    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
-    feeds = [{n: rng.normal(0, 1, s).astype(np.float32) for n, s in shapes.items()} for _ in range(3)]
-    space = Workspace(model, folder, capabilities, feeds=tuple(feeds))
-    names = [u.name for u in space.prepared.selectable]
-    low = [n for n in names if rng.random() < 0.6] if rng.random() < 0.6 else names
-    written = space.emit(space.prepared.label(dict.fromkeys(low, STATIC)))
-    onnx.save(written, folder / f"{seed}.onnx")
-    feed = feeds[0]
-    exact, plain = run_plain(model, feed), run_plain(written, feed)
-    try:
-        got = outputs(folder / f"{seed}.onnx", feed)
-    except Exception as error:
-        return f"it fails: {type(error).__name__}: {error}"
+    model, feeds = draw(rng)
+    space = Workspace(model, folder, capabilities, feeds=feeds)
+    precisions = _precisions(rng, space.prepared)
+    placement = space.prepared.label(precisions)
+    selected = [r for r in space.prepared.selectable_rewrites if r.port in placement and rng.random() < 0.5]
+    plain = space.emit(placement)
+    path = folder / f"{seed}.onnx"
+    onnx.save(space.emit(Placement(placement, selected)), path)
+    found = []
+    for feed in feeds[:: len(feeds) - 1]:
+        try:
+            got = outputs(path, feed)
+        except Exception as error:
+            found.append(f"it fails: {type(error).__name__}: {error}")
+            break
+        found += _wrong(run_plain(model, feed), run_plain(plain, feed), got)
+    operators = " ".join(n.op_type for n in model.graph.node)
+    chosen = " ".join(f"{name}={precision}" for name, precision in precisions.items())
+    return f"{'; '.join(found)}: {operators}; {chosen}" if found else ""
+
+
+def _precisions(rng: np.random.Generator, prepared: PreparedModel) -> dict[str, str]:
+    """All operators in 8 bits that can be, or some of them; or each in one of its precisions."""
+    names = [u.name for u in prepared.selectable]
+    kind = rng.random()
+    if kind < 0.6:
+        return {n: STATIC for n in names if kind < 0.3 or rng.random() < 0.6}
+    found = {}
+    for unit in prepared.units:
+        choices = ["", *([STATIC] if unit.selectable else []), *unit.forms]
+        if chosen := choices[int(rng.integers(len(choices)))]:
+            found[unit.name] = chosen
+    return found
+
+
+def _wrong(exact: Feed, plain: Feed, got: Feed) -> list[str]:
+    """What is off in the outputs of one feed: those of float, of the file node by node, and of the runtime."""
     found = []
     for name, want in exact.items():
         if got[name].shape != want.shape:
@@ -83,5 +112,4 @@ def difference(seed: int, folder: Path, capabilities: Capabilities, outputs: Run
             before_db, after_db = (sqnr(want, each[name]) for each in (plain, got))
             if not after_db > min(before_db - _WORSE_DB, _GOOD_DB):
                 found.append(f"{after_db:.1f} dB, node by node {before_db:.1f} dB")
-    operators = " ".join(n.op_type for n in model.graph.node)
-    return f"{'; '.join(found)}: {operators}; in 8 bits: {' '.join(low)}" if found else ""
+    return found

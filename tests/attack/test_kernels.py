@@ -10,18 +10,22 @@ import pytest
 
 from inlay.targets.base import Capabilities, Feed, TargetSpec
 from inlay.targets.registry import create
-from tests.attack.kernels import difference, runs_on
+from tests.attack.kernels import KINDS, difference, runs_on
 from tests.support.runtime import run_plain
 
 COUNT = 25
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "options"), [("ort-cpu", {}), ("openvino-cpu", {"precision": "f32"})])
-def test_random_models_are_computed_as_they_are_written(name: str, options: dict[str, str], tmp_path: Path) -> None:
+def test_random_models_are_computed_as_they_are_written(
+    name: str, options: dict[str, str], kind: str, tmp_path: Path
+) -> None:
     if name == "openvino-cpu":
         pytest.importorskip("openvino", reason="the extra openvino is not installed")
     target = create(TargetSpec(name, options))
-    found = [difference(seed, tmp_path / str(seed), Capabilities.of(target), runs_on(target)) for seed in range(COUNT)]
+    capabilities, runs = Capabilities.of(target), runs_on(target)
+    found = [difference(seed, tmp_path / str(seed), capabilities, runs, KINDS[kind]) for seed in range(COUNT)]
     assert not any(found), "\n".join(filter(None, found))
 
 

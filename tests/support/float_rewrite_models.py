@@ -24,6 +24,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "counted padding": _one_node(
             "AveragePool", (1, 5, 8, 9), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1], count_include_pad=1
         ),
+        "mean of all rows": _one_node("ReduceMean", (2, 7, 8), axes=[1], keepdims=0),
         "mean of all pixels": _one_node("ReduceMean", (1, 5, 8, 8), axes=[2, 3]),
         "normalization of rows": _normalization(),
         "gelu": _gelu(),

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import onnx
 
+from inlay.targets.base import Feed
 from inlay.testing import Builder
 
 Shape = tuple[int, ...]
@@ -46,8 +47,8 @@ class _Drawing:
         return fitting[int(self.rng.integers(len(fitting)))]
 
 
-def random_model(rng: np.random.Generator, most: int = 12) -> onnx.ModelProto:
-    """A model of 3 to ``most`` operators; its last value is its output, and sometimes another one, too."""
+def random_model(rng: np.random.Generator, most: int = 12) -> tuple[onnx.ModelProto, tuple[Feed, ...]]:
+    """A model of 3 to ``most`` operators, and feeds; its last value is its output, and sometimes another one, too."""
     drawing = _Drawing(rng)
     for _ in range(int(rng.integers(3, most))):
         value, shape = drawing.values[int(rng.integers(max(0, len(drawing.values) - _RECENT), len(drawing.values)))]
@@ -58,7 +59,8 @@ def random_model(rng: np.random.Generator, most: int = 12) -> onnx.ModelProto:
     drawing.b.output(computed[-1])
     if len(computed) > 2 and rng.random() < 0.3:
         drawing.b.output(computed[-3])
-    return drawing.b.model()
+    given = [(i, s) for i, s in drawing.values if i in ("x", "other")]
+    return drawing.b.model(), tuple({i: rng.normal(0, 1, s).astype(np.float32) for i, s in given} for _ in range(3))
 
 
 def _elementwise(op_type: str, **attributes: object) -> Step:
@@ -168,7 +170,8 @@ def _maximum(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape]:
 
 
 def _where(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape]:
-    return d.node("Where", d.node("Less", x, d.constant(0.0)), d.weight(), x), shape
+    below = d.node("Mul", x, d.weight())  # without a step, which would make much of the last bit of what is compared
+    return d.node("Where", d.node("Less", x, d.constant(0.0)), below, x), shape
 
 
 def _clip(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape]:

@@ -97,6 +97,7 @@ class TestOpenVinoCpu(TargetTestCase):
                 "patches",
                 "few outputs",
                 "counted padding",
+                "mean of all rows",
                 "full tile rows",
                 "stacked values",
                 "short rows of scores",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,8 +169,15 @@ class AcrossResult:
 
     @property
     def worst_regret(self) -> float | None:
-        """Of the delivered file, where it is for all targets."""
-        return None if self.deployed else regret(self.table, self.row, self.rows, self.used)
+        """Of the delivered file, where it is for all targets; None where it was not measured on each of them."""
+        worst = math.inf if self.deployed else regret(self.table, self.row, self.rows, self.used)
+        return worst if math.isfinite(worst) else None
+
+    @property
+    def unmeasured(self) -> Mapping[str, str]:
+        """Why there is no figure of the delivered file, by the targets where there is none."""
+        cells = {label: self.table.get((self.row, label)) for label in self.used}
+        return {n: "" if c is None else c.reason for n, c in cells.items() if c is None or c.speedup is None}
 
     @property
     def advantage(self) -> float | None:

@@ -65,9 +65,14 @@ def _deploy(result: AcrossResult) -> Iterator[str]:
 
 
 def _compromise(result: AcrossResult) -> Iterator[str]:
-    worst = result.worst_regret or 1.0
+    worst = result.worst_regret
     what = "the given model" if result.origin == ORIGINAL else result.origin
-    yield f"Verdict: one file for all: {what}; at worst {worst:.2f} times as slow as the best file there."
+    behind = "it was not compared everywhere"
+    if worst is not None:
+        behind = f"at worst {worst:.2f} times as slow as the best file there"
+    yield f"Verdict: one file for all: {what}; {behind}."
+    for label, why in result.unmeasured.items():
+        yield f"  {label}: no figure of it{f': {why}' if why else ''}."
     for each in result.ratios:
         if each.of == result.row:
             yield f"  {each.on}: nothing is measurably faster there."

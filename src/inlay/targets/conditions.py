@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, Form, FormRow, weight_only
@@ -57,7 +57,11 @@ def one_output(graph: Graph, node: Node) -> str | None:
 
 
 def weight_only_forms(
-    searched: Collection[QType], source: str, rounds_data: Callable[[QType], int], worth: Collection[QType] = ()
+    searched: Collection[QType],
+    source: str,
+    rounds_data: Callable[[QType], int],
+    worth: Collection[QType] = (),
+    conditions: Sequence[Condition] = (),
 ) -> tuple[Form, ...]:
     """Forms of plain products whose weights alone are quantized: per channel in 8 bits, and in each type of blocks.
 
@@ -66,6 +70,7 @@ def weight_only_forms(
         source: where it is known from that the target has kernels for them.
         rounds_data: of each type, as of :class:`Form`.
         worth: types that usually gain; the other forms are ``spare``.
+        conditions: of the target, besides those of every such form.
     """
     types = [QType.INT8, *(t for t in QType if t.block)]
     return tuple(
@@ -73,7 +78,9 @@ def weight_only_forms(
             weight_only(t),
             {
                 op: FormRow(
-                    op, conditions=(plain_product, *([whole_blocks(t.block)] if t.block else [])), source=source
+                    op,
+                    conditions=(plain_product, *([whole_blocks(t.block)] if t.block else []), *conditions),
+                    source=source,
                 )
                 for op in ("MatMul", "Gemm")
             },

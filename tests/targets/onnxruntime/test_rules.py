@@ -270,7 +270,11 @@ _WEIGHTS = ("weight-only", *(f"weight-only int{bits}/{block}" for bits in (4, 8)
 _PRODUCTS = ("plain", "without bias", "transposed weight")
 FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
     ("dynamic", "MatMul"): {"weight": CASES["MatMul"]["weight"]},
-    ("dynamic", "LSTM"): {"one way": _lstm("forward"), "both ways": _lstm("bidirectional")},
+    ("dynamic", "LSTM"): {
+        "one way": _lstm("forward"),
+        "both ways": _lstm("bidirectional"),
+        "a layout that is stated": _lstm("forward", layout=0),  # as models have it whose opset was raised
+    },
     ("dynamic", "Gemm"): {v: CASES["Gemm"][v] for v in _PRODUCTS},
     **{(form, "MatMul"): {"weight": _matmul(True, length=256)} for form in _WEIGHTS},
     **{
@@ -284,7 +288,9 @@ FORM_CASES: dict[tuple[str, str], dict[str, Case]] = {
     },
 }
 KERNELS = {("dynamic", "LSTM"): "DynamicQuantizeLSTM", ("dynamic", ""): "DynamicQuantizeMatMul"}
-OWED = {("dynamic", "LSTM", v) for v in ("one way", "both ways")} | {("dynamic", "Gemm", v) for v in _PRODUCTS}
+OWED = {("dynamic", "LSTM", v) for v in ("one way", "both ways", "a layout that is stated")} | {
+    ("dynamic", "Gemm", v) for v in _PRODUCTS
+}
 OWED |= {(form, "Gemm", "transposed weight") for form in _WEIGHTS}
 """What the runtime has a kernel for only as a rewrite writes it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import onnx
 import pytest
 
 from inlay.targets.base import Capabilities
-from inlay.targets.openvino.rules import _no_maximum, rules_for
+from inlay.targets.openvino.rules import rules_for
+from inlay.targets.openvino.wrong_kernels import no_maximum
 from inlay.testing import Builder, random_feed
 from tests.support.workspace import Workspace
-from tests.targets.openvino.conftest import InRuntime
+from tests.targets.openvino.conftest import InRuntime, unaware
 
 
 def behind(maximum: str, between: str = "", **attributes: Any) -> onnx.ModelProto:
@@ -55,10 +55,8 @@ MAYBE = {"of pixels": behind("GlobalMaxPool")}
 @pytest.mark.parametrize("case", [*WRONG, *RIGHT, *MAYBE])
 def test_what_reads_it_stays_in_float_where_it_would_be_wrong(case: str, tmp_path: Path, in_runtime: InRuntime) -> None:
     model, rules, found = (WRONG | RIGHT | MAYBE)[case], rules_for(), {}
-    free = tuple(c for c in rules.ops["Conv"].conditions if c is not _no_maximum)
-    unaware = replace(rules, ops={**rules.ops, "Conv": replace(rules.ops["Conv"], conditions=free)})
     feed = random_feed(model)
-    for name, known in (("by the rules", rules), ("unaware", unaware)):
+    for name, known in (("by the rules", rules), ("unaware", unaware(rules, "Conv", no_maximum))):
         space = Workspace(model, tmp_path / name, Capabilities(known))
         (conv,) = [u for u in space.prepared.units if u.name == "conv"]
         assert conv.selectable == (name == "unaware" or case in RIGHT), conv.rejection

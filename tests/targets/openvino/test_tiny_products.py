@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 
 from inlay.targets.base import Capabilities
-from inlay.targets.openvino.rules import _not_tiny, rules_for
+from inlay.targets.openvino.rules import rules_for
+from inlay.targets.openvino.wrong_kernels import not_tiny
 from inlay.testing import Builder, full_int8, random_feed
 from tests.support.fixtures import SaveModel
 from tests.support.workspace import Workspace
-from tests.targets.openvino.conftest import InRuntime
+from tests.targets.openvino.conftest import InRuntime, unaware
 
 
 def products(
@@ -58,12 +58,9 @@ def test_the_runtime_gets_exactly_these_wrong(
 ) -> None:
     """Quantized by rules that do not know it, as far as there are any in 8 bits."""
     rules = rules_for()
-    row = rules.ops["MatMul"]
-    free = replace(row, conditions=tuple(c for c in row.conditions if c is not _not_tiny))
-    unaware = replace(rules, ops={**rules.ops, "MatMul": free})
     plain = save((WRONG | RIGHT)[case])
     feed, found = random_feed(plain), {}
-    for name, known in (("by the rules", rules), ("unaware", unaware)):
+    for name, known in (("by the rules", rules), ("unaware", unaware(rules, "MatMul", not_tiny))):
         (folder := tmp_path / name).mkdir()
         found[name] = in_runtime(full_int8(plain, Capabilities(known), feed, folder), feed, "f32")
     assert found["by the rules"] > 30.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from inlay.model.normalize import FloatRewrite
 from inlay.model.passes.half import widen_halves
 from inlay.targets.openvino.passes.counted_padding import leave_padding_out
+from inlay.targets.openvino.passes.dropped_axes import drop_axes_behind
 from inlay.targets.openvino.passes.short_softmax import spread_short_softmax
 from inlay.targets.openvino.passes.stacked import join_stacked
 from inlay.targets.openvino.passes.tile_rows import leave_a_rest
@@ -58,6 +59,12 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         leave_padding_out,
         "2026.4.1 takes padding that counts for the least integer, where data have a zero point",
         "a slice in 8 bits before a pool of 3x3: -5 dB without",
+    ),
+    FloatRewrite(
+        "drop axes behind reductions",
+        drop_axes_behind,
+        "2026.4.1 moves scales of channels behind a reduction or a gather with the axis that these have dropped",
+        "a product in 8 bits, the mean of its rows, quantized: 5 to 17 dB without; a gathered row has an axis too many",
     ),
 )
 

@@ -23,12 +23,13 @@ from inlay.types import Port, QType
 
 LSTM, DYNAMIC_LSTM, DOMAIN = "LSTM", "DynamicQuantizeLSTM", "com.microsoft"
 _OPERANDS = 8  # of LSTM; in the other operator scales and zero points come behind them
+_LAYOUT = "layout"  # also stated where it is the usual one; the other operator does not know the attribute
 _AXIS = 1  # of the gates in the weights of LSTM, shape (directions, 4 hidden, inputs)
 
 
 def lstm_form(graph: Graph, node: Node) -> str | None:
     """Why ``node``, an LSTM, has no dynamic form, or None."""
-    if node.attributes.get("layout", 0):
+    if node.attributes.get(_LAYOUT, 0):
         return "its batch comes first"
     if len(node.inputs) >= _OPERANDS and node.inputs[_OPERANDS - 1]:
         return "it has peepholes"
@@ -66,6 +67,9 @@ class DynamicLstm(Rewrite[bool]):
             if source is None or not all(qdq.owns(dq) for dq in weights):
                 continue
             node.op_type, node.domain = DYNAMIC_LSTM, DOMAIN
+            attributes = [a for a in node.attribute if a.name != _LAYOUT]
+            del node.attribute[:]
+            node.attribute.extend(attributes)
             dynamic = source.op_type == DYNAMIC_QUANTIZE
             node.input[0] = source.input[0] if dynamic else data.output[0]
             node.input.extend([""] * (_OPERANDS - len(node.input)))

@@ -1,0 +1,109 @@
+"""Means that are right for the first of a batch only, and products and convolutions that do not compile in 8 bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay.errors import CompileFailed
+from inlay.space.rules import Condition
+from inlay.targets.base import Capabilities
+from inlay.targets.openvino.rules import rules_for
+from inlay.targets.openvino.wrong_kernels import no_function_of_words, no_new_last_axis, whole_batch
+from inlay.testing import Builder, random_feed
+from tests.support.workspace import Workspace
+from tests.targets.openvino.conftest import InRuntime, unaware
+
+FAILS = -300.0
+"""What stands for the SQNR of a model that does not compile."""
+
+
+def mean(shape: tuple[int, ...], axes: list[int]) -> onnx.ModelProto:
+    b = Builder()
+    b.output(b.node("tested", "ReduceMean", [b.input("x", shape)], axes=axes))
+    return b.model()
+
+
+def product(*behind: str, bias: bool = False) -> onnx.ModelProto:
+    """A product with operators behind it, the last of which may add an axis."""
+    b = Builder()
+    x = b.node("tested", "MatMul", [b.input("x", (2, 7, 16)), b.constant("w", b.rng.standard_normal((16, 8)) / 4)])
+    if bias:
+        x = b.node("bias", "Add", [x, b.constant("b", b.rng.standard_normal(8))])
+    for i, op in enumerate(behind):
+        if op in ("last", "first"):
+            x = b.node(op, "Unsqueeze", [x, b.constant(f"axis{i}", np.array([3 if op == "last" else 0]))])
+        else:
+            x = b.node(op, op, [x, *([b.constant(f"by{i}", 0.7)] if op == "Mul" else [])])
+    b.output(x)
+    return b.model()
+
+
+def pooled(kind: str) -> onnx.ModelProto:
+    """A product whose channels are columns of windows."""
+    b = Builder()
+    x = b.node("tested", "MatMul", [b.input("x", (1, 3, 8, 16)), b.constant("w", b.rng.standard_normal((16, 8)) / 4)])
+    x = b.node("pool", kind, [x], kernel_shape=[3, 3], strides=[2, 2])
+    b.output(b.node("last", "Conv", [x, b.constant("v", b.rng.standard_normal((4, 3, 1, 1)))]))
+    return b.model()
+
+
+def words(*functions: str, kind: str = "Conv") -> onnx.ModelProto:
+    """A convolution over words, or a product, behind functions of them."""
+    b = Builder()
+    ids = b.input("ids", (1, 7), onnx.TensorProto.INT64)
+    x = b.node("words", "Gather", [b.constant("table", b.rng.standard_normal((20, 16))), ids])
+    for i, op in enumerate(functions):
+        x = b.node(op, op, [x, *([b.constant(f"by{i}", 0.5)] if op == "Mul" else [])])
+    if kind == "Conv":
+        x = b.node("turned", "Transpose", [x], perm=[0, 2, 1])
+        b.output(b.node("tested", kind, [x, b.constant("w", b.rng.standard_normal((8, 16, 3)))], pads=[1, 1]))
+    else:
+        b.output(b.node("tested", kind, [x, b.constant("w", b.rng.standard_normal((16, 8)))]))
+    return b.model()
+
+
+WRONG: dict[str, tuple[onnx.ModelProto, Condition]] = {
+    "mean of rows": (mean((3, 17, 24), [1]), whole_batch),
+    "mean of rows and channels": (mean((3, 17, 24), [1, -1]), whole_batch),
+    "an axis behind a product": (product("last"), no_new_last_axis),
+    "an axis behind a factor": (product("Mul", "last", bias=True), no_new_last_axis),
+    "means along channels": (pooled("AveragePool"), no_new_last_axis),
+    "maxima along channels": (pooled("MaxPool"), no_new_last_axis),
+    "function of words": (words("Tanh"), no_function_of_words),
+    "factor of a function": (words("Relu", "Mul"), no_function_of_words),
+}
+RIGHT: dict[str, tuple[onnx.ModelProto, Condition]] = {
+    "one batch": (mean((1, 17, 24), [1]), whole_batch),
+    "mean of channels": (mean((3, 17, 24), [2]), whole_batch),
+    "mean of pixels": (mean((3, 4, 5, 6), [2, 3]), whole_batch),
+    "an axis before a product": (product("first"), no_new_last_axis),
+    "behind a function": (product("Tanh", "last"), no_new_last_axis),
+    "words": (words(), no_function_of_words),
+    "words times a number": (words("Mul"), no_function_of_words),
+    "product of a function": (words("Tanh", kind="MatMul"), no_function_of_words),
+}
+
+
+@pytest.mark.parametrize("case", [*WRONG, *RIGHT])
+def test_it_stays_in_float_where_the_runtime_gets_it_wrong(case: str, tmp_path: Path, in_runtime: InRuntime) -> None:
+    """And there alone; quantized by rules that do not know it, it is wrong."""
+    (model, condition), rules, found = (WRONG | RIGHT)[case], rules_for(), {}
+    (op_type,) = [n.op_type for n in model.graph.node if n.name == "tested"]
+    careless = unaware(rules, op_type, condition) if condition in rules.ops[op_type].conditions else rules
+    feed = random_feed(model)
+    for name, known in (("by the rules", rules), ("unaware", careless)):
+        space = Workspace(model, tmp_path / name, Capabilities(known), feeds=(feed,))
+        (tested,) = [u for u in space.prepared.units if u.name == "tested"]
+        assert tested.selectable == (name == "unaware" or case in RIGHT), tested.rejection
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(space.emit(space.label(*["tested"] if tested.selectable else [])), path)
+        try:
+            found[name] = in_runtime(path, feed, "f32")
+        except CompileFailed:
+            found[name] = FAILS
+    assert found["by the rules"] > 30.0
+    assert (found["unaware"] < 20.0) == (case in WRONG), found
