@@ -207,7 +207,7 @@ def _gated(d: _Drawing, x: str, width: int) -> tuple[str, int] | None:
     half = width // 2
     name = f"Split_{len(d.b.nodes)}"
     number = {"num_outputs": 2} if d.b.opset >= 18 else {}
-    d.b.node(name, "Split", [x], [f"{name}_a", f"{name}_b"], axis=2, **number)
+    d.b.node(name, "Split", [x], [f"{name}_a", f"{name}_b"], axis=2, **number)  # type: ignore[arg-type]
     return d.node("Mul", f"{name}_a", d.node("Sigmoid", f"{name}_b")), half
 
 
