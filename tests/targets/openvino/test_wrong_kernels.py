@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,15 @@ import onnx
 import pytest
 
 from inlay.errors import CompileFailed
-from inlay.space.rules import Condition
+from inlay.space.rules import Condition, weight_only
+from inlay.space.units import STATIC
 from inlay.targets.base import Capabilities
+from inlay.targets.conditions import plain_product
+from inlay.targets.machine import cpu_flags
 from inlay.targets.openvino.rules import rules_for
 from inlay.targets.openvino.wrong_kernels import no_function_of_words, no_new_last_axis, whole_batch
 from inlay.testing import Builder, random_feed
+from inlay.types import QType
 from tests.support.workspace import Workspace
 from tests.targets.openvino.conftest import InRuntime, unaware
 
@@ -106,4 +111,45 @@ def test_it_stays_in_float_where_the_runtime_gets_it_wrong(case: str, tmp_path: 
         except CompileFailed:
             found[name] = FAILS
     assert found["by the rules"] > 30.0
-    assert (found["unaware"] < 20.0) == (case in WRONG), found
+    assert (not found["unaware"] > 20.0) == (case in WRONG), found
+
+
+def scores(kind: str = "Softmax", between: str = "") -> onnx.ModelProto:
+    """A product of what a product in 8 bits becomes."""
+    b = Builder()
+    weights = [b.constant(name, b.rng.standard_normal((32, 32)) / 5) for name in "wv"]
+    x = b.node(kind, kind, [b.node("first", "MatMul", [b.input("x", (2, 128, 32)), weights[0]])])
+    if between:
+        x = b.node(between, between, [x])
+    b.output(b.node("last", "MatMul", [x, weights[1]]))
+    return b.model()
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "Tanh"])
+def test_scores_are_not_multiplied_with_quantized_weights(kind: str, tmp_path: Path, in_runtime: InRuntime) -> None:
+    """Other results may be. Shown with VNNI: without it, such products have other kernels."""
+    if not {"avx512_vnni", "avx_vnni"} & cpu_flags():
+        pytest.skip("the processor has no VNNI")
+    model, rules = scores(kind), rules_for()
+    form = weight_only(QType.INT8)
+    free = tuple(
+        replace(f, ops={k: replace(r, conditions=(plain_product,)) for k, r in f.ops.items()}) for f in rules.forms
+    )
+    feed, found = random_feed(model), {}
+    for name, known in (("by the rules", rules), ("unaware", replace(rules, forms=free))):
+        space = Workspace(model, tmp_path / name, Capabilities(known), feeds=(feed,))
+        (last,) = [u for u in space.prepared.units if u.name == "last"]
+        assert (form in last.forms) == (name == "unaware" or kind != "Softmax")
+        path = tmp_path / f"{name}.onnx"
+        precisions = {"first": STATIC, **({"last": form} if form in last.forms else {})}
+        onnx.save(space.emit(space.prepared.label(precisions)), path)
+        found[name] = in_runtime(path, feed, "f32")
+    assert found["by the rules"] > 30.0
+    assert (not found["unaware"] > 20.0) == (kind == "Softmax"), found  # it may be no number
+
+
+def test_what_is_computed_from_scores_is_one(tmp_path: Path) -> None:
+    """Element by element."""
+    space = Workspace(scores(between="Sigmoid"), tmp_path, Capabilities(rules_for()))
+    (last,) = [u for u in space.prepared.units if u.name == "last"]
+    assert weight_only(QType.INT8) not in last.forms
