@@ -16,7 +16,7 @@ from inlay.targets.base import Capabilities
 from inlay.targets.conditions import plain_product
 from inlay.targets.machine import cpu_flags
 from inlay.targets.openvino.rules import rules_for
-from inlay.targets.openvino.wrong_kernels import no_function_of_words, no_new_last_axis, whole_batch
+from inlay.targets.openvino.wrong_kernels import no_function_of_words, no_new_last_axis, no_pixels_apart, whole_batch
 from inlay.testing import Builder, random_feed
 from inlay.types import QType
 from tests.support.workspace import Workspace
@@ -56,6 +56,21 @@ def pooled(kind: str) -> onnx.ModelProto:
     return b.model()
 
 
+def apart(
+    window: int = 1, stride: int = 2, pad: int = 0, perm: tuple[int, ...] = (), between: str = ""
+) -> onnx.ModelProto:
+    """A convolution with strides, whose result may be turned."""
+    b = Builder()
+    rank = len(perm) or 4
+    given = {"kernel_shape": [window] * (rank - 2), "strides": [stride] * (rank - 2), "pads": [pad] * (2 * rank - 4)}
+    weight = b.constant("w", b.rng.standard_normal((6, 4, *given["kernel_shape"])))
+    x = b.node("tested", "Conv", [b.input("x", (1, 4, *range(8, 8 + 2 * rank - 4, 2))), weight], **given)
+    if between:
+        x = b.node("between", between, [x, *([b.constant("by", 0.7)] if between == "Mul" else [])])
+    b.output(b.node("turned", "Transpose", [x], perm=perm) if perm else x)
+    return b.model()
+
+
 def words(*functions: str, kind: str = "Conv") -> onnx.ModelProto:
     """A convolution over words, or a product, behind functions of them."""
     b = Builder()
@@ -78,6 +93,9 @@ WRONG: dict[str, tuple[onnx.ModelProto, Condition]] = {
     "an axis behind a factor": (product("Mul", "last", bias=True), no_new_last_axis),
     "means along channels": (pooled("AveragePool"), no_new_last_axis),
     "maxima along channels": (pooled("MaxPool"), no_new_last_axis),
+    "pixels apart, turned": (apart(perm=(0, 1, 3, 2)), no_pixels_apart),
+    "pixels apart, scaled and turned": (apart(perm=(0, 3, 1, 2), between="Mul"), no_pixels_apart),
+    "pixels apart with pads": (apart(pad=1), no_pixels_apart),
     "function of words": (words("Tanh"), no_function_of_words),
     "factor of a function": (words("Relu", "Mul"), no_function_of_words),
 }
@@ -87,6 +105,12 @@ RIGHT: dict[str, tuple[onnx.ModelProto, Condition]] = {
     "mean of pixels": (mean((3, 4, 5, 6), [2, 3]), whole_batch),
     "an axis before a product": (product("first"), no_new_last_axis),
     "behind a function": (product("Tanh", "last"), no_new_last_axis),
+    "pixels apart": (apart(), no_pixels_apart),
+    "pixels apart, channels last": (apart(perm=(0, 2, 3, 1)), no_pixels_apart),
+    "pixels apart behind a function": (apart(perm=(0, 1, 3, 2), between="Tanh"), no_pixels_apart),
+    "pixels apart of a sequence": (apart(perm=(0, 2, 1)), no_pixels_apart),
+    "windows apart": (apart(3, perm=(0, 1, 3, 2)), no_pixels_apart),
+    "pixels side by side": (apart(stride=1, perm=(0, 1, 3, 2)), no_pixels_apart),
     "words": (words(), no_function_of_words),
     "words times a number": (words("Mul"), no_function_of_words),
     "product of a function": (words("Tanh", kind="MatMul"), no_function_of_words),

@@ -20,8 +20,8 @@ from inlay.space.rules import Condition, Needs, OpRule, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output, weight_only_forms
 from inlay.targets.machine import cpu_flags
 from inlay.targets.openvino.wrong_kernels import (
+    WRONG_CONVOLUTIONS,
     WRONG_PRODUCTS,
-    no_function_of_words,
     no_maximum,
     no_scores,
     right_groups,
@@ -53,7 +53,7 @@ def _move(op_type: str, *conditions: Condition) -> OpRule:
 
 
 _ROWS: Iterable[OpRule] = (
-    _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias, no_function_of_words)),
+    _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias, *WRONG_CONVOLUTIONS)),
     # of two activations one would have to be without a zero point
     _compute("MatMul", weight=1, conditions=(constant_weight, *WRONG_PRODUCTS)),
     _compute("Gemm", weight=1, bias=2, conditions=(constant_weight, constant_bias, *WRONG_PRODUCTS)),

@@ -7,6 +7,7 @@ node. The tests in ``tests/targets/openvino`` show them in the runtime, and fail
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from inlay.model.graph import Graph, Node
@@ -157,26 +158,49 @@ _LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
 _WINDOWS = frozenset({"AveragePool", "MaxPool", "LpPool"})
 
 
+def _read_linearly(graph: Graph, node: Node) -> Iterator[tuple[str, Node]]:
+    """What reads a result, or what this is times or plus constants: each with the value that it reads."""
+    left = list(node.outputs)
+    while left:
+        value = left.pop()
+        for port in graph.consumers(value):
+            if port.node == GRAPH_OUTPUT:
+                continue
+            reader = graph.node(port.node)
+            if reader.op_type in _LINEAR and any(map(graph.is_constant, reader.inputs)):
+                left += reader.outputs
+            else:
+                yield value, reader
+
+
 def no_new_last_axis(graph: Graph, node: Node) -> str | None:
     """2026.4.1 moves scales of a product, or factors behind it, to what reads it, with the axes that they have there.
 
     With a new axis behind them it fails to compile; windows along their own axis come out wrong, or fail as well.
     """
-    left = list(node.outputs)
-    while left:
-        value = left.pop()
+    for value, reader in _read_linearly(graph, node):
         shape = graph.shape(value)
-        for port in graph.consumers(value):
-            reader = None if port.node == GRAPH_OUTPUT else graph.node(port.node)
-            if reader is None:
-                continue
-            if reader.op_type in _LINEAR and any(map(graph.is_constant, reader.inputs)):
-                left += reader.outputs
-            elif shape is not None and graph.shape(reader.outputs[0]) == (*shape, 1):
-                return f"{reader.name} adds an axis behind its channels, with which it does not compile in 8 bits"
-            elif reader.op_type in _WINDOWS:
-                return f"{reader.name} has windows along its channels, which come out wrong in 8 bits"
+        if shape is not None and graph.shape(reader.outputs[0]) == (*shape, 1):
+            return f"{reader.name} adds an axis behind its channels, with which it does not compile in 8 bits"
+        if reader.op_type in _WINDOWS:
+            return f"{reader.name} has windows along its channels, which come out wrong in 8 bits"
     return None
+
+
+def no_pixels_apart(graph: Graph, node: Node) -> str | None:
+    """2026.4.1 gets convolutions of single pixels with strides wrong in 8 bits, where they have pads, or are turned.
+
+    Turned: a Transpose reads the result, or what it is times or plus constants, but for one that puts channels last.
+    """
+    window, strides = (graph.shape(node.inputs[1]) or ())[2:], node.attributes.get("strides", ())
+    if any(d != 1 for d in window) or all(s == 1 for s in strides):
+        return None
+    if any(node.attributes.get("pads", ())):
+        return "single pixels with strides and pads come out wrong in 8 bits"
+    last = (0, *range(2, len(window) + 2), 1)
+    turns = (r for _, r in _read_linearly(graph, node) if r.op_type == "Transpose")
+    turned = next((r for r in turns if tuple(r.attributes.get("perm", ())) != last), None)
+    return f"{turned.name} turns single pixels with strides, which come out wrong in 8 bits" if turned else None
 
 
 _POINTWISE = _FUSED | {"Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Max", "Min", "Pow", "Sign", "Sin", "Softplus"}
@@ -235,3 +259,5 @@ def _scores(graph: Graph) -> set[str]:
 
 WRONG_PRODUCTS = (no_joined_rows, not_tiny, no_new_last_axis)
 """Of every product with a weight."""
+WRONG_CONVOLUTIONS = (no_function_of_words, no_pixels_apart)
+"""On any processor; with AMX there are more."""
