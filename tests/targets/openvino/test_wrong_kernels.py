@@ -61,10 +61,10 @@ def apart(
 ) -> onnx.ModelProto:
     """A convolution with strides, whose result may be turned."""
     b = Builder()
-    rank = len(perm) or 4
-    given = {"kernel_shape": [window] * (rank - 2), "strides": [stride] * (rank - 2), "pads": [pad] * (2 * rank - 4)}
-    weight = b.constant("w", b.rng.standard_normal((6, 4, *given["kernel_shape"])))
-    x = b.node("tested", "Conv", [b.input("x", (1, 4, *range(8, 8 + 2 * rank - 4, 2))), weight], **given)
+    axes = len(perm or "NCHW") - 2
+    weight = b.constant("w", b.rng.standard_normal((6, 4, *[window] * axes)))
+    inputs = b.input("x", (1, 4, *range(8, 8 + 2 * axes, 2))), weight
+    x = b.node("tested", "Conv", inputs, kernel_shape=[window] * axes, strides=[stride] * axes, pads=[pad] * 2 * axes)
     if between:
         x = b.node("between", between, [x, *([b.constant("by", 0.7)] if between == "Mul" else [])])
     b.output(b.node("turned", "Transpose", [x], perm=perm) if perm else x)
