@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,19 +82,20 @@ def add_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
 
 def replace_each(
     model: ir.Model,
-    op_type: str,
+    op_types: str | Collection[str],
     replace: Callable[[ir.Node, ir.Value, Steps], bool],
     may: Callable[[ir.Node], bool] = lambda _: True,
 ) -> tuple[ir.Model, int]:
-    """Call ``replace`` on each operator of a type whose first input is a float32 value of known rank.
+    """Call ``replace`` on each operator of these types whose first input is a float32 value of known rank.
 
     Args:
         model: is changed; shapes are inferred where they are missing.
-        op_type: of the default domain.
+        op_types: one or several of the default domain.
         replace: edits around the operator, given its first input, and returns whether it did.
         may: whether it could: shapes are not inferred for others, which takes an eighth of the time of a large model.
     """
-    found = [n for n in model.graph if is_standard(n, op_type) and may(n)]
+    wanted = (op_types,) if isinstance(op_types, str) else op_types
+    found = [n for n in model.graph if is_standard(n, *wanted) and may(n)]
     if any(n.inputs[0] is not None and n.inputs[0].shape is None for n in found):
         infer_shapes(model)
     done = 0

@@ -7,11 +7,26 @@ node. The tests in ``tests/targets/openvino`` show them in the runtime, and fail
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from inlay.model.graph import Graph, Node
 from inlay.types import GRAPH_OUTPUT
+
+Found = TypeVar("Found")
+
+
+def _once_each(find: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
+    """``find``, called once for each graph: every node of it asks."""
+    known: WeakKeyDictionary[Graph, Found] = WeakKeyDictionary()
+
+    def found(graph: Graph) -> Found:
+        if graph not in known:
+            known[graph] = find(graph)
+        return known[graph]
+
+    return found
 
 
 def no_joined_rows(graph: Graph, node: Node) -> str | None:
@@ -124,21 +139,17 @@ def no_maximum(graph: Graph, node: Node) -> str | None:
     )
 
 
-_of_graphs: WeakKeyDictionary[Graph, dict[str, Node]] = WeakKeyDictionary()  # every node of a graph asks
-
-
+@_once_each
 def _behind_maxima(graph: Graph) -> dict[str, Node]:
     """By value, the maximum that it is, or that it is fused or joined with."""
-    if graph not in _of_graphs:
-        found: dict[str, Node] = {}
-        for node in graph.nodes:
-            computed = [v for v in node.inputs if v and not graph.is_constant(v)]
-            if node.op_type in _MAXIMA:
-                found[node.outputs[0]] = node
-            elif node.op_type == "Concat" or (node.op_type in _FUSED and len(computed) == 1):
-                found.update((node.outputs[0], found[v]) for v in computed if v in found)
-        _of_graphs[graph] = found
-    return _of_graphs[graph]
+    found: dict[str, Node] = {}
+    for node in graph.nodes:
+        computed = [v for v in node.inputs if v and not graph.is_constant(v)]
+        if node.op_type in _MAXIMA:
+            found[node.outputs[0]] = node
+        elif node.op_type == "Concat" or (node.op_type in _FUSED and len(computed) == 1):
+            found.update((node.outputs[0], found[v]) for v in computed if v in found)
+    return found
 
 
 def whole_batch(graph: Graph, node: Node) -> str | None:
@@ -212,25 +223,21 @@ def no_function_of_words(graph: Graph, node: Node) -> str | None:
     return f"{words.name} is a function of words, behind which it does not compile in 8 bits" if words else None
 
 
-_words_of: WeakKeyDictionary[Graph, dict[str, Node | None]] = WeakKeyDictionary()
-
-
+@_once_each
 def _words(graph: Graph) -> dict[str, Node | None]:
     """Values that are rows of a table, or computed from each element of these alone: by which operator, if so."""
-    if graph not in _words_of:
-        found: dict[str, Node | None] = {}
-        for node in graph.nodes:
-            computed = [v for v in node.inputs if v and not graph.is_constant(v)]
-            if node.op_type == "Gather" and graph.is_constant(node.inputs[0]):
-                found[node.outputs[0]] = None
-            elif computed and all(v in found for v in computed):
-                by = next((found[v] for v in computed if found[v]), None)
-                if node.op_type == "Transpose" or (node.op_type in _LINEAR and len(computed) == 1):
-                    found[node.outputs[0]] = by
-                elif node.op_type in _POINTWISE:
-                    found[node.outputs[0]] = node
-        _words_of[graph] = found
-    return _words_of[graph]
+    found: dict[str, Node | None] = {}
+    for node in graph.nodes:
+        computed = [v for v in node.inputs if v and not graph.is_constant(v)]
+        if node.op_type == "Gather" and graph.is_constant(node.inputs[0]):
+            found[node.outputs[0]] = None
+        elif computed and all(v in found for v in computed):
+            by = next((found[v] for v in computed if found[v]), None)
+            if node.op_type == "Transpose" or (node.op_type in _LINEAR and len(computed) == 1):
+                found[node.outputs[0]] = by
+            elif node.op_type in _POINTWISE:
+                found[node.outputs[0]] = node
+    return found
 
 
 def no_scores(graph: Graph, node: Node) -> str | None:
@@ -242,19 +249,15 @@ def no_scores(graph: Graph, node: Node) -> str | None:
     return "scores of a Softmax come out wrong in products of quantized weights" if node.inputs[0] in scores else None
 
 
-_scores_of: WeakKeyDictionary[Graph, set[str]] = WeakKeyDictionary()
-
-
+@_once_each
 def _scores(graph: Graph) -> set[str]:
     """Results of a Softmax, also computed on or moved, element by element."""
-    if graph not in _scores_of:
-        found: set[str] = set()
-        for node in graph.nodes:
-            passes = node.op_type in _POINTWISE or node.op_type in _MOVES
-            if node.op_type in ("Softmax", "LogSoftmax") or (passes and not found.isdisjoint(node.inputs)):
-                found.update(node.outputs)
-        _scores_of[graph] = found
-    return _scores_of[graph]
+    found: set[str] = set()
+    for node in graph.nodes:
+        passes = node.op_type in _POINTWISE or node.op_type in _MOVES
+        if node.op_type in ("Softmax", "LogSoftmax") or (passes and not found.isdisjoint(node.inputs)):
+            found.update(node.outputs)
+    return found
 
 
 WRONG_PRODUCTS = (no_joined_rows, not_tiny, no_new_last_axis)

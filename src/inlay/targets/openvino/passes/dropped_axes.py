@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from inlay.model.passes.steps import Steps, add_constant, axes_of, constant_of, replace_each
 
-REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
 _AXES_ARE_INPUTS = 13  # the opset since which Squeeze reads its axes
 
 
@@ -21,52 +21,33 @@ def drop_axes_behind(model: ir.Model) -> tuple[ir.Model, int]:
     """Rewrite each reduction of given axes that does not keep them, and each Gather of one element by a constant."""
     if model.graph.opset_imports.get("", 1) < _AXES_ARE_INPUTS:
         return model, 0
-    done = 0
-    for op_type in REDUCTIONS:
-        model, count = replace_each(model, op_type, _reduced, _drops)
-        done += count
-    model, count = replace_each(model, "Gather", _gathered, _takes_one)
-    return model, done + count
+    return replace_each(model, (*_REDUCTIONS, "Gather"), _squeeze_behind, _drops)
 
 
 def _drops(node: ir.Node) -> bool:
-    return not node.attributes.get_int("keepdims", 1) and bool(axes_of(node))
-
-
-def _reduced(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
-    assert x.shape is not None
-    axes = sorted(axis % len(x.shape) for axis in axes_of(node))
-    if len(axes) == len(x.shape):  # one number, whatever the channels are
-        return False
-    attributes = {**{a.name: a for a in node.attributes.values()}, "keepdims": 1}
-    kept = steps.add(node.op_type, [v for v in node.inputs if v is not None], "kept", attributes)
-    kept.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(x.shape)])
-    return _squeezed(node, kept, axes, steps)
-
-
-def _takes_one(node: ir.Node) -> bool:
-    index, data = constant_of(node.inputs[1]), node.inputs[0]
-    return index is not None and index.ndim == 0 and constant_of(data) is None
-
-
-def _gathered(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    if node.op_type in _REDUCTIONS:
+        return not node.attributes.get_int("keepdims", 1) and bool(axes_of(node))
     index = constant_of(node.inputs[1])
+    return index is not None and index.ndim == 0 and constant_of(node.inputs[0]) is None
+
+
+def _squeeze_behind(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     assert x.shape is not None
-    assert index is not None
     assert node.graph is not None
-    axis = node.attributes.get_int("axis", 0) % len(x.shape)
-    listed = add_constant(node.graph, f"{node.name}_listed", index.reshape(1))
-    kept = steps.add("Gather", [x, listed], "kept", {"axis": axis})
-    kept.shape = ir.Shape([1 if i == axis else d for i, d in enumerate(x.shape)])
-    return _squeezed(node, kept, [axis], steps)
-
-
-def _squeezed(node: ir.Node, kept: ir.Value, axes: list[int], steps: Steps) -> bool:
-    assert node.graph is not None
-    assert kept.shape is not None
-    shape = ir.Shape([d for i, d in enumerate(kept.shape) if i not in axes])
-    dropped = steps.add("Squeeze", [kept, add_constant(node.graph, f"{node.name}_dropped", np.array(axes, np.int64))])
-    dropped.shape = shape
-    steps.replace(dropped)
-    dropped.shape = shape
+    if node.op_type == "Gather":
+        axes = [node.attributes.get_int("axis", 0) % len(x.shape)]
+        index = constant_of(node.inputs[1])
+        assert index is not None
+        listed = add_constant(node.graph, f"{node.name}_listed", index.reshape(1))
+        kept = steps.add("Gather", [x, listed], "kept", {"axis": axes[0]})
+    else:
+        axes = sorted(axis % len(x.shape) for axis in axes_of(node))
+        if len(axes) == len(x.shape):  # one number, whatever the channels are
+            return False
+        attributes = {**{a.name: a for a in node.attributes.values()}, "keepdims": 1}
+        kept = steps.add(node.op_type, [v for v in node.inputs if v is not None], "kept", attributes)
+    kept.shape = ir.Shape([1 if i in axes else d for i, d in enumerate(x.shape)])
+    result = steps.add("Squeeze", [kept, add_constant(node.graph, f"{node.name}_dropped", np.array(axes, np.int64))])
+    steps.replace(result)
+    result.shape = ir.Shape([d for i, d in enumerate(x.shape) if i not in axes])
     return True
