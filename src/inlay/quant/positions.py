@@ -271,14 +271,14 @@ def _axis(graph: Graph, node: Node, own: Sequence[tuple[str, int]], rank: int, a
     if kind == "Split":
         return None if axis == node.attributes.get("axis", 0) % before else axis
     if kind in _REDUCTIONS or kind == "Slice":
-        along = _along(graph, node, before)
+        along = axes_along(graph, node, before)
         if along is None or axis in along:
             return None
         return axis if kind == "Slice" or node.attributes.get("keepdims", 1) else axis - sum(a < axis for a in along)
     return None
 
 
-def _along(graph: Graph, node: Node, rank: int) -> set[int] | None:
+def axes_along(graph: Graph, node: Node, rank: int) -> set[int] | None:
     """Axes that a reduction or a Slice works along; None where they are not known."""
     slot = 3 if node.op_type == "Slice" else 1
     given = graph.constant(node.inputs[slot]) if len(node.inputs) > slot and node.inputs[slot] else None

@@ -12,6 +12,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from inlay.model.graph import Graph, Node
+from inlay.quant.positions import axes_along
 from inlay.types import GRAPH_OUTPUT
 
 Found = TypeVar("Found")
@@ -154,15 +155,10 @@ def _behind_maxima(graph: Graph) -> dict[str, Node]:
 
 def whole_batch(graph: Graph, node: Node) -> str | None:
     """2026.4.1 gets means of integers over the middle of three axes right for the first of a batch only."""
-    shape, axes = graph.shape(node.inputs[0]), _axes(graph, node)
-    if shape is None or len(shape) != 3 or shape[0] == 1 or not axes or {a % 3 for a in axes} not in ({1}, {1, 2}):
+    shape = graph.shape(node.inputs[0])
+    if shape is None or len(shape) != 3 or shape[0] == 1 or axes_along(graph, node, 3) not in ({1}, {1, 2}):
         return None
     return "means over the middle axis come out wrong in 8 bits behind the first of a batch"
-
-
-def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
-    given = graph.constant(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    return tuple(node.attributes.get("axes", ())) if given is None else tuple(int(a) for a in given.reshape(-1))
 
 
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
