@@ -92,7 +92,7 @@ def helped(recruit: Recruit | None, seconds: float = 0.0) -> Iterator[None]:
 
     Args:
         recruit: finds them; None where there can be none.
-        seconds: of work that is known to come: where it is worth it, they are looked for at once.
+        seconds: of work that is known to come, as of :func:`foresee`.
     """
     if recruit is None:
         yield
@@ -101,11 +101,17 @@ def helped(recruit: Recruit | None, seconds: float = 0.0) -> Iterator[None]:
         recruited = _Recruited(recruit, stack)
         token = _recruited.set(recruited)
         try:
-            if seconds >= policy.HELPED_FROM_S:
-                recruited.look()  # they get ready meanwhile
+            foresee(seconds)
             yield
         finally:
             _recruited.reset(token)
+
+
+def foresee(seconds: float) -> None:
+    """So much work is known to come: where it is worth it, hands are looked for at once, and get ready meanwhile."""
+    recruited = _recruited.get()
+    if recruited is not None and seconds >= policy.HELPED_FROM_S:
+        recruited.look()
 
 
 def may_be_helped() -> bool:

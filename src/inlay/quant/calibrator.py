@@ -17,13 +17,13 @@ from inlay.deadline import NEVER, Deadline
 from inlay.errors import RunFailed
 from inlay.model.graph import Graph
 from inlay.model.guard import left_s
-from inlay.model.hands import HandLost, Hands, Stored, find_hands, may_be_helped, width
+from inlay.model.hands import HandLost, Hands, Stored, each, find_hands, may_be_helped, width
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
 from inlay.model.store import WeightStore
 from inlay.quant.limits import limits_of
 from inlay.quant.observers import UNLIMITED, Histogram, widen
-from inlay.quant.observing import Histograms, Observing, observe_part
+from inlay.quant.observing import Histograms, Observing, observe_part, reach_of
 from inlay.quant.positions import Positions, find_positions
 
 BATCH_BYTES = 1 << 30
@@ -145,10 +145,7 @@ def calibrate(
         job = Observing(model, {v: limits.get(v, UNLIMITED) for v in batch}, positions)
         some = _Some(job, job.session(), feeds, halved)
         order = order[: some.observe(order, until)]
-        for half, feed in varied:  # one by one: the model may refuse some
-            with contextlib.suppress(RunFailed):
-                reached = {v: halved[half][v] for v in batch}
-                halved[half].update(some.session.gather([feed], positions.note(feed, widen), reached))
+        some.observe_varied(varied)
     for half, feed in varied:
         positions.note(feed, widen)(halved[half], {v: feed[v] for v in given.intersection(values)})
     for half, indices in _by_half(order, len(feeds)):
@@ -206,6 +203,17 @@ class _Some:
                 size = 1
         return done
 
+    def observe_varied(self, varied: Sequence[tuple[int, Feed]]) -> None:
+        """Widen the reach of the values to that of variations, one by one: the model may refuse some."""
+        calls = ((self.job.model, self.job.limits, self.job.positions, feed) for _, feed in varied)
+        outcomes = each(reach_of, calls, here=lambda *call: self.job.reach(self.session, call[-1]))
+        for (half, _), outcome in zip(varied, outcomes, strict=True):
+            with contextlib.suppress(RunFailed):
+                self._add(half, outcome.result())
+
+    def _add(self, half: int, found: Histograms) -> None:
+        self.halved[half].update({v: self.halved[half][v] | h for v, h in found.items()})
+
     def _here(self, half: int, feeds: Sequence[Feed]) -> None:
         histograms = self.halved[half]
         histograms.update(self.job.add(self.session, feeds, {v: histograms[v] for v in self.job.limits}))
@@ -235,11 +243,9 @@ class _Some:
                 half, asked = running.pop(future)
                 pace.answered(len(asked), helpers.width, until.clock())
                 try:
-                    found = future.result()
+                    self._add(half, future.result())
                 except HandLost:
                     self._here(half, asked)
-                    continue
-                self.halved[half].update({v: self.halved[half][v] | h for v, h in found.items()})
         for half, asked in running.values():
             self._here(half, asked)
         return given

@@ -10,7 +10,7 @@ from inlay.data import Feed
 from inlay.model.hands import Stored
 from inlay.model.pieces import PiecewiseSession
 from inlay.model.reference import in_batches
-from inlay.quant.observers import Histogram, Range, count
+from inlay.quant.observers import Histogram, Range, count, widen
 from inlay.quant.positions import Positions
 
 Histograms = dict[str, Histogram]
@@ -61,6 +61,13 @@ class Observing:
         for part in in_batches(list(sizes), sizes, FEEDS_BYTES):
             yield [feeds[int(i)] for i in part]
 
+    def reach(self, session: PiecewiseSession, feed: Feed) -> Histograms:
+        """How far a variation of a sample widens the reach of the values, in histograms of nothing else.
+
+        Raises as :meth:`add` does.
+        """
+        return session.gather([feed], self.positions.note(feed, widen), self.histograms())
+
 
 _sessions: weakref.WeakKeyDictionary[Stored, PiecewiseSession] = weakref.WeakKeyDictionary()
 
@@ -71,7 +78,17 @@ def observe_part(model: Stored, limits: Mapping[str, Range], positions: Position
     Raises as :meth:`Observing.add` does.
     """
     job = Observing(model, limits, positions)
-    session = _sessions.get(model)
-    if session is None or session.values != [*limits]:
-        session = _sessions[model] = job.session()
-    return job.add(session, feeds, job.histograms())
+    return job.add(_session(job), feeds, job.histograms())
+
+
+def reach_of(model: Stored, limits: Mapping[str, Range], positions: Positions, feed: Feed) -> Histograms:
+    """The same of :meth:`Observing.reach`."""
+    job = Observing(model, limits, positions)
+    return job.reach(_session(job), feed)
+
+
+def _session(job: Observing) -> PiecewiseSession:
+    session = _sessions.get(job.model)
+    if session is None or session.values != [*job.limits]:
+        session = _sessions[job.model] = job.session()
+    return session

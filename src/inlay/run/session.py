@@ -31,6 +31,11 @@ from inlay.targets.base import Artifact, TargetSpec
 _QUICK_S = 0.05
 """Seconds of a run below which a model counts as quick: what surrounds the inference is a large part of them."""
 
+_LEAST_BUILDS = 12
+"""Models that are built before the search, as they are and in low precision, to choose ranges by."""
+_BUILT_BYTES_S = 2e8
+"""Bytes of a model that are read, packed and optimized in a second; two processors took 1.2e8 to 3e8."""
+
 _CROSSING_SHARE = 0.05
 """Of the time, that is kept free to judge the winner on the samples that are not unseen."""
 _LEAST_LIMIT_S = 2.0
@@ -122,6 +127,11 @@ class Session:
         """The given model was timed: it takes so many seconds; nothing is learned where the target gives no times."""
         if self.worker.fingerprint.gives_times:
             self._costs = replace(self._costs, inference_s=inference_s)
+
+    @property
+    def least_preparing_s(self) -> float:
+        """Seconds that preparing takes by the model's size alone, before anything of it was run."""
+        return _LEAST_BUILDS * self.inputs.file.size / _BUILT_BYTES_S
 
     def calibrated(self, prepared: PreparedModel) -> None:
         """The qparams of a model were chosen: time is kept for rounding its weights once more."""

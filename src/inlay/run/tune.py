@@ -15,21 +15,17 @@ from pathlib import Path
 from inlay.errors import InlayError, Late
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
-from inlay.model.hands import helped
 from inlay.model.passes.freeze import METADATA
 from inlay.prepare.candidate_writer import CandidateWriter
-from inlay.prepare.model import PreparedModel
-from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.run.ahead import Ahead, building_ahead
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
-from inlay.run.calibration import Calibration
 from inlay.run.confirm.contenders import contenders_of
 from inlay.run.confirm.crossfit import cross_fitted
 from inlay.run.confirm.decision import Confirmation, Confirmed
 from inlay.run.confirm.verification import Unseen
 from inlay.run.evaluate import Evaluator
 from inlay.run.facts import SENSITIVITY
-from inlay.run.given import Given, evaluator_of, given_alone, run_given
+from inlay.run.given import Given, evaluator_of, given_alone
 from inlay.run.inputs import TuneRequest
 from inlay.run.oracles import GuidedSetup, guided_report
 from inlay.run.outcome.assemble import assemble
@@ -40,18 +36,15 @@ from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profil
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import QUICK_CONTENDERS, efforts
-from inlay.run.preparation import prepare_model, without_outliers
 from inlay.run.progress import Progress
+from inlay.run.ready import Calibrated, make_ready
 from inlay.run.result import TuneResult, not_measured, write_json
-from inlay.run.robustness import StressTest
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
-from inlay.run.stress import calibration_stress, losses, stress_test
+from inlay.run.stress import losses
 from inlay.run.tuned_for import elsewhere, facts_of
 from inlay.search.base import Strategy
 from inlay.search.baselines import FULL_INT8, Anchors
-from inlay.targets.base import Capabilities
-from inlay.targets.registry import create
 from inlay.trial import Proposal
 from inlay.types import Placement
 
@@ -70,14 +63,9 @@ def tune(asked: TuneRequest) -> TuneResult:
         InlayError: the model, the samples, the target or the folder cannot be used; nothing was written.
     """
     with open_session(asked) as session:
-        given = run_given(session)
-        try:
-            with limited(lambda: math.inf if session.resumed else session.plan.before_writing.left):
-                model = _calibrate(session, given)
-            if session.resumed:
-                session.plan = session.plan.with_time_to_confirm(session.inputs.config.budget_s)
-        except Late as late:
-            return given_alone(session, given, late)
+        given, model = make_ready(session)
+        if isinstance(model, Late):
+            return given_alone(session, given, model)
         with building_ahead(session, model.candidates, given.feeds) as ahead:
             search = _set_up(session, given, model, ahead)
             ended = _search(session, model, search)
@@ -123,51 +111,6 @@ def search_until(
     return EXHAUSTED
 
 
-# --- prepare and calibrate -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Calibrated:
-    """The model made ready for the search: normalized, indexed and calibrated.
-
-    Attributes:
-        prepared: the model.
-        imported: quantized models to start from and to beat.
-        candidates: turns placements into files.
-        test: variations of the selection samples.
-    """
-
-    prepared: PreparedModel
-    imported: ImportedQDQ
-    candidates: CandidateWriter
-    test: StressTest
-
-
-def _calibrate(session: Session, given: Given) -> _Calibrated:
-    observing_s = session.costs.sample_s * len(session.inputs.parts.calibration)
-    with helped(session.lab.recruit, observing_s):
-        return _prepared(session, given)
-
-
-def _prepared(session: Session, given: Given) -> _Calibrated:
-    inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
-    session.stage("normalize and index the model")
-    target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
-    prepared = prepare_model(session, target)
-    imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
-    prepared = without_outliers(session, target, prepared)
-    units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
-    session.stage(f"calibrate {units} units on {samples} samples")
-    deadline = session.plan.calibration(session.costs, config)
-    test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
-    stress = calibration_stress(session)
-    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
-    with session.calibrating():
-        candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
-    session.calibrated(prepared)
-    return _Calibrated(prepared, imported, candidates, test)
-
-
 # --- search --------------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +138,7 @@ class _SearchEnd:
     builds: int
 
 
-def _set_up(session: Session, given: Given, model: _Calibrated, ahead: Ahead) -> _SearchSetup:
+def _set_up(session: Session, given: Given, model: Calibrated, ahead: Ahead) -> _SearchSetup:
     config, parts, worker = session.inputs.config, session.inputs.parts, session.worker
     journal, plan = session.journal, session.plan
     feed = session.inputs.workload.save(session.work / "latency")
@@ -234,7 +177,7 @@ def _set_up(session: Session, given: Given, model: _Calibrated, ahead: Ahead) ->
     return _SearchSetup(feed, ahead, meter, evaluator, budget, time, guided, patterns, strategies)
 
 
-def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _SearchEnd:
+def _search(session: Session, model: Calibrated, search: _SearchSetup) -> _SearchEnd:
     evaluator, interrupted = search.evaluator, False
     try:
         for file in model.imported.files:
@@ -259,7 +202,7 @@ def _search(session: Session, model: _Calibrated, search: _SearchSetup) -> _Sear
 
 
 def _confirm(
-    session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd
+    session: Session, given: Given, model: Calibrated, search: _SearchSetup, ended: _SearchEnd
 ) -> tuple[Confirmed, int]:
     """Confirm the winner; where all that was fast fails on unseen or varied samples, search for more accuracy.
 
@@ -317,7 +260,7 @@ def _confirm(
 
 
 def _result(
-    session: Session, given: Given, model: _Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
+    session: Session, given: Given, model: Calibrated, search: _SearchSetup, ended: _SearchEnd, confirmed: Confirmed
 ) -> TuneResult:
     measure_memory(session, confirmed.finalists, search.feed)
     inputs, worker, anchors, write = session.inputs, session.worker, search.strategies.anchors, model.candidates.write
@@ -373,7 +316,7 @@ def _result(
     )
 
 
-def _leave_evidence(session: Session, model: _Calibrated, search: _SearchSetup, confirmed: Confirmed) -> None:
+def _leave_evidence(session: Session, model: Calibrated, search: _SearchSetup, confirmed: Confirmed) -> None:
     """Record what a report needs; what was delivered is profiled for it where there is time left."""
     writer, key, placement = model.candidates, model.candidates.key, confirmed.placement
     if placement is not None and session.plan.deadline.fits(session.costs.profile_s(1, PROFILES_COMPARED)):
