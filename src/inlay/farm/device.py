@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inlay.errors import TargetError
 from inlay.farm.parcels import digest_of
 from inlay.farm.scratch import own_folder, write_at
@@ -71,7 +73,7 @@ class Device:
             "lacks": sorted(process.lacks),
         }
 
-    def put(self, name: str, offset: int, data: bytes, digest: str) -> bool:
+    def put(self, name: str, offset: int, data: np.ndarray, digest: str) -> bool:
         """Write a piece of a file; whether it arrived as it was sent. ``name`` stays inside the device's folder."""
         path = (self._folder / name).resolve()
         if digest_of(data) != digest or not path.is_relative_to(self._folder.resolve()):

@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 _PREFIX = f"inlay-device-{os.uname().nodename}-"  # containers may share the folder, but not process numbers
 
 
@@ -18,7 +20,7 @@ def own_folder(root: str | None) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
 
 
-def write_at(path: Path, offset: int, data: bytes) -> None:
+def write_at(path: Path, offset: int, data: np.ndarray) -> None:
     """Write a piece of a file, which only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:

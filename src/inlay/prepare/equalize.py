@@ -199,7 +199,8 @@ def _that_help(
     attempts = [tried for tried in ((free, scales) if len(free) < len(scales) else (scales,)) if tried]
     begun, forms = deadline.clock(), noise.forms
     plain = noise.of(noise.prepared, {})
-    first_db = noise.here((plain, forms[0], False))
+    timed = not math.isinf(min(deadline.at, soon.at))  # otherwise it may be judged while the others are made
+    first_db = [noise.here((plain, forms[0], False))] if timed else []
     each_s = deadline.clock() - begun
 
     def affordable(until: Deadline) -> int:
@@ -213,7 +214,7 @@ def _that_help(
     made: deque[tuple[Scales, Disturbed]] = deque()
 
     def questions() -> Iterator[Question]:
-        yield from ((plain, form, False) for form in forms[1:])
+        yield from ((plain, form, False) for form in forms[len(first_db) :])
         for tried in attempts:
             changed, exact_db = evened(tried)
             if exact_db >= _EXACT_DB:  # but not where it is no number
@@ -224,7 +225,8 @@ def _that_help(
                     yield after, forms[0], True
 
     judged = noise.each(questions())
-    found_db = np.array([first_db, *islice(judged, len(forms) - 1), first_db])
+    plain_db = [*first_db, *islice(judged, len(forms) - len(first_db))]
+    found_db = np.array([*plain_db, plain_db[0]])
     now = plain
     try:
         for db in judged:
