@@ -312,9 +312,10 @@ def test_without_ray_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_hostile_name_does_not_leave_the_device_folder(tmp_path: Path) -> None:
     device = Device(str(tmp_path))
+    sent, other = np.frombuffer(b"x", np.uint8), np.frombuffer(b"y", np.uint8)
     digest = digest_of(b"x")
-    assert not device.put("../outside", 0, b"x", digest)
-    assert not device.put("inside", 0, b"y", digest)
-    assert device.put("inside", 0, b"x", digest)
+    assert not device.put("../outside", 0, sent, digest)
+    assert not device.put("inside", 0, other, digest)
+    assert device.put("inside", 0, sent, digest)
     assert not (tmp_path / "outside").exists()
     device.close()

@@ -25,29 +25,30 @@ def gather_gemm(model: ir.Model) -> tuple[ir.Model, int]:
 
 
 def _replace(node: ir.Node, x: ir.Value, steps: Steps) -> bool:
-    weight, use = constant_of(node.inputs[1]), sole_use(node.outputs[0])
-    if weight is None or weight.ndim != 2 or x.shape is None or len(x.shape) < 2:
+    given, use = node.inputs[1], sole_use(node.outputs[0])
+    weight = None if given is None else given.const_value
+    if given is None or weight is None or len(weight.shape) != 2 or x.shape is None or len(x.shape) < 2:
         return False
     if use is None or not is_standard(use[0], "Add"):
         return False
     add, slot = use
     bias = constant_of(add.inputs[1 - slot])
-    if bias is None or bias.dtype != weight.dtype or bias.shape != (*[1] * (bias.ndim - 1), weight.shape[1]):
+    depth, columns = weight.shape.numpy()  # its numbers are not read: there may be many
+    if bias is None or bias.dtype != weight.dtype.numpy() or bias.shape != (*[1] * (bias.ndim - 1), columns):
         return False
     leading = [d if isinstance(d, int) else -1 for d in x.shape[:-1]]
     if bias.ndim > len(x.shape) or (len(leading) > 1 and leading.count(-1) > 1):
         return False
-    assert node.inputs[1] is not None
     offset = steps.constant("bias", bias.reshape(-1))
     if len(leading) == 1:
-        steps.replace(steps.add("Gemm", [x, node.inputs[1], offset]), add)
+        steps.replace(steps.add("Gemm", [x, given, offset]), add)
         return True
     rows = None if -1 in leading else math.prod(leading)
-    matrix = steps.add("Reshape", [x, _sizes(node, "matrix", [-1, weight.shape[0]])], "matrix")
-    matrix.shape = ir.Shape([rows, weight.shape[0]])
-    product = steps.add("Gemm", [matrix, node.inputs[1], offset], "product")
-    product.shape = ir.Shape([rows, weight.shape[1]])
-    steps.replace(steps.add("Reshape", [product, _sizes(node, "shape", [*leading, weight.shape[1]])]), add)
+    matrix = steps.add("Reshape", [x, _sizes(node, "matrix", [-1, depth])], "matrix")
+    matrix.shape = ir.Shape([rows, depth])
+    product = steps.add("Gemm", [matrix, given, offset], "product")
+    product.shape = ir.Shape([rows, columns])
+    steps.replace(steps.add("Reshape", [product, _sizes(node, "shape", [*leading, columns])]), add)
     return True
 
 
