@@ -3,14 +3,13 @@
 A tolerance limit is kept by at least a ``share`` of all samples of this kind, with a ``confidence`` in the drawing of
 those that were judged. From enough samples it is one of their order statistics, whatever their distribution (Wilks
 1941), and from 40 on one that a user who counts finds true, too: of as many new samples as were judged, the ``share``
-keeps it with that confidence. Without that, limits of 64 samples were broken by as many others in 8 % of all draws,
-though by the kind itself in 0.5 % (``benchmarks/results/coverage.md``): few new ones scatter as much as those that were
-judged. From fewer samples it is ``mean - k s`` with the factor ``k`` of the noncentral t distribution (Owen 1963),
-which takes the SQNR in dB to be normally distributed, but no more than the worst of them, which is the limit of enough.
-Where a few samples are far worse than the others, or the dB are skewed to the bad side, such limits of 2 to 16 samples
-are broken in 15 to 60 % of all draws, by simulation: so what holds without the assumption is told beside it, the share
-of new samples that keeps the worst of those judged. Either way samples are taken to be drawn independently: many views
-of one scene count as one.
+keeps it with that confidence. Without that, limits of 64 samples are broken by as many others in 8 % of all draws,
+though in 5 % at most by the kind itself: few new ones scatter as much as those that were judged. From fewer samples it
+is ``mean - k s`` with the factor ``k`` of the noncentral t distribution (Owen 1963), which takes the SQNR in dB to be
+normally distributed, but no more than the worst of them, which is the limit of enough. Where a few samples are far
+worse than the others, or the dB are skewed to the bad side, such limits of 2 to 16 samples are broken in 15 to 60 % of
+all draws, by simulation: so what holds without the assumption is told beside it, the share of new samples that keeps
+the worst of those judged. Either way samples are taken to be drawn independently: many views of one scene count as one.
 """
 
 from __future__ import annotations
