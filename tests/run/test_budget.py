@@ -102,7 +102,7 @@ def test_where_preparing_takes_all_the_time_the_given_model_is_delivered(
         clock.sleep(80.0)
         raise Late("running the model took more than 60 s and was ended")
 
-    monkeypatch.setattr("inlay.run.tune.prepare_model", prepare)
+    monkeypatch.setattr("inlay.run.preparation.prepare_model", prepare)
     result, _ = run(tmp_path, 60.0, 300.0, clock=clock)
     assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
     assert result.best.origin == "original"
@@ -119,7 +119,7 @@ def test_where_preparing_leaves_almost_no_time_a_model_is_delivered(
         clock.sleep(59.0 - clock.seconds)
         return prepare_model(session, target)
 
-    monkeypatch.setattr("inlay.run.tune.prepare_model", prepare)
+    monkeypatch.setattr("inlay.run.preparation.prepare_model", prepare)
     result, _ = run(tmp_path, 60.0, 300.0, clock=clock)
     assert result.best.origin == "original"
     assert clock.seconds <= 66.0

@@ -1,14 +1,82 @@
-"""The prepared model of a run: taken apart where it is quantized, normalized, indexed, its outliers evened out."""
+"""From the opened session to the calibrated model: the given model run, normalized, indexed, outliers evened out.
+
+Helpers, where a cluster has some, are asked for before the given model is built if it is large: they get ready
+meanwhile.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from inlay.data import evenly_spaced
+from inlay.errors import Late
+from inlay.model.guard import limited
+from inlay.model.hands import foresee, helped
+from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.prepare.equalize import Evened, Scales, equalized, find_scales
 from inlay.prepare.model import PreparedModel, prepare
+from inlay.prepare.qdq_import import ImportedQDQ, import_qdq
 from inlay.prepare.take_apart import take_apart
+from inlay.run.calibration import Calibration
 from inlay.run.facts import EQUALIZATION, FROZEN, MAX_OPSET, OUTLIERS_LEFT, SATURATIONS
+from inlay.run.given import Given, run_given
+from inlay.run.robustness import StressTest
 from inlay.run.session import Session
+from inlay.run.stress import calibration_stress, stress_test
 from inlay.targets.base import Capabilities
+from inlay.targets.registry import create
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """The model made ready for the search: normalized, indexed and calibrated.
+
+    Attributes:
+        prepared: the model.
+        imported: quantized models to start from and to beat.
+        candidates: turns placements into files.
+        test: variations of the selection samples.
+    """
+
+    prepared: PreparedModel
+    imported: ImportedQDQ
+    candidates: CandidateWriter
+    test: StressTest
+
+
+def make_ready(session: Session) -> tuple[Given, Calibrated | Late]:
+    """What is known of the given model, and the model made ready, or that there was no time for it."""
+    with helped(session.lab.recruit, session.least_preparing_s):
+        given = run_given(session)
+        foresee(session.costs.sample_s * len(session.inputs.parts.calibration))
+        try:
+            with limited(lambda: math.inf if session.resumed else session.plan.before_writing.left):
+                model = _calibrated(session, given)
+        except Late as late:
+            return given, late
+    if session.resumed:
+        session.plan = session.plan.with_time_to_confirm(session.inputs.config.budget_s)
+    return given, model
+
+
+def _calibrated(session: Session, given: Given) -> Calibrated:
+    inputs, config, parts = session.inputs, session.inputs.config, session.inputs.parts
+    session.stage("normalize and index the model")
+    target = Capabilities.of(create(config.target), config.quant_type, config.max_opset)
+    prepared = prepare_model(session, target)
+    imported = import_qdq(prepared, inputs.qdq_baseline, target.float_rewrites, parts.calibration.feeds, session.work)
+    prepared = without_outliers(session, target, prepared)
+    units, samples = sum(u.quantizable for u in prepared.units), len(parts.calibration)
+    session.stage(f"calibrate {units} units on {samples} samples")
+    deadline = session.plan.calibration(session.costs, config)
+    test = stress_test(session, "varied", session.inputs.parts.selection, given.reference)
+    stress = calibration_stress(session)
+    calibration = Calibration(config, parts, session.worker, session.journal, session.progress, deadline, stress, test)
+    with session.calibrating():
+        candidates = calibration.candidates(prepared, given.judge, given.feeds, imported)
+    session.calibrated(prepared)
+    return Calibrated(prepared, imported, candidates, test)
 
 
 def prepare_model(session: Session, target: Capabilities) -> PreparedModel:

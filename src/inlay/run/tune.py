@@ -36,8 +36,8 @@ from inlay.run.outcome.notes import PROFILES_COMPARED, bar_notes, compare_profil
 from inlay.run.outputs import save_patterns, write_recipe
 from inlay.run.patterns import RunPatterns
 from inlay.run.plan import QUICK_CONTENDERS, efforts
+from inlay.run.preparation import Calibrated, make_ready
 from inlay.run.progress import Progress
-from inlay.run.ready import Calibrated, make_ready
 from inlay.run.result import TuneResult, not_measured, write_json
 from inlay.run.session import Session, open_session
 from inlay.run.strategies import Strategies, compose
