@@ -220,14 +220,14 @@ def test_the_noise_of_a_form_is_that_of_its_kernel(form: str, length: int, tmp_p
     assert probe.noise(placement)[0] == pytest.approx(noise, rel=0.05)
 
 
-WIDE = rules_for("x86_64", frozenset({"avx512_vnni"}))
-SYMMETRIC = [(op, variant) for op in sorted(WIDE.fast[QType.INT8]) for variant in CASES[op]]
+HERE = rules_for()
+SYMMETRIC = [(op, variant) for op in sorted(HERE.fast.get(QType.INT8, ())) for variant in CASES[op]]
 
 
 @pytest.mark.parametrize(("op_type", "variant"), SYMMETRIC)
 def test_products_without_zero_points_run_in_low_precision(op_type: str, variant: str, tmp_path: Path) -> None:
     """The control is the usual type, whose values have zero points: the images behind a convolution are signed."""
-    space = Workspace(model(CASES[op_type][variant]), tmp_path, Capabilities(WIDE))
+    space = Workspace(model(CASES[op_type][variant]), tmp_path, Capabilities(HERE))
     for label, dtype in (("int8", np.int8), ("static", np.uint8)):
         emitted = space.emit(space.prepared.label({"op": label}))
         zeros = zero_points(emitted, "op")
@@ -245,6 +245,18 @@ def zero_points(proto: onnx.ModelProto, node: str) -> np.ndarray:
     (reader,) = [n for n in proto.graph.node if n.name == node]
     found: np.ndarray = arrays[producers[reader.input[0]].input[2]]
     return found
+
+
+def test_convolutions_read_signed_activations_with_amx_alone(tmp_path: Path) -> None:
+    """Elsewhere on x86 they become unsigned, with a zero point: a label that would be none."""
+    flags = frozenset({"avx512_vnni"})
+    assert rules_for("x86_64", flags).fast[QType.INT8] == {"MatMul", "Gemm"}
+    with_amx = rules_for("x86_64", flags | {"amx_int8"})
+    assert with_amx.fast[QType.INT8] == {"Conv", "MatMul", "Gemm"}
+    if HERE.fast and "Conv" not in HERE.fast[QType.INT8]:
+        space = Workspace(model(CASES["Conv"]["plain"]), tmp_path, Capabilities(with_amx))
+        graph, attribution = executed(space.emit(space.prepared.label({"op": "int8"})))
+        assert "u8" in {k.inputs[0] for k in graph if "op" in attribution.nodes(k) and not k.constant}
 
 
 def test_without_vnni_signed_activations_are_no_label() -> None:
