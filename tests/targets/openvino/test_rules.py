@@ -247,12 +247,13 @@ def zero_points(proto: onnx.ModelProto, node: str) -> np.ndarray:
     return found
 
 
-def test_convolutions_read_signed_activations_with_amx_alone(tmp_path: Path) -> None:
-    """Elsewhere on x86 they become unsigned, with a zero point: a label that would be none."""
+def test_convolutions_have_signed_activations_where_they_are_read_as_such(tmp_path: Path) -> None:
+    """Elsewhere they become unsigned, with a zero point: a label that would be none."""
     flags = frozenset({"avx512_vnni"})
     assert rules_for("x86_64", flags).fast[QType.INT8] == {"MatMul", "Gemm"}
     with_amx = rules_for("x86_64", flags | {"amx_int8"})
-    assert with_amx.fast[QType.INT8] == {"Conv", "MatMul", "Gemm"}
+    for also in ("amx_int8", "avx_vnni_int8"):
+        assert rules_for("x86_64", flags | {also}).fast[QType.INT8] == {"Conv", "MatMul", "Gemm"}
     if HERE.fast and "Conv" not in HERE.fast[QType.INT8]:
         space = Workspace(model(CASES["Conv"]["plain"]), tmp_path, Capabilities(with_amx))
         graph, attribution = executed(space.emit(space.prepared.label({"op": "int8"})))

@@ -84,10 +84,11 @@ OPS = {row.op_type: row for row in _ROWS}
 
 # Without zero points of activations there is nothing to take off the sums: with AMX, BERT 6x384 takes 11.6 ms with its
 # products in uint8, 9.6 in int8 without zero points, and 14.6 in float, which is bfloat16.
-# Signed data of a convolution is read as such on processors with AMX only; elsewhere on x86 it becomes unsigned, with a
-# zero point, as the compiled model shows.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
-_WITH_AMX = _PRODUCTS | {"Conv"}
+
+# On x86 a convolution reads signed data as such with one of these alone; elsewhere it becomes unsigned, with a zero
+# point, as the compiled model shows on a processor that has AVX512-VNNI and neither.
+_SIGNED_IMAGES = frozenset({"amx_int8", "avx_vnni_int8"})
 
 # FullyConnected reads the integers, and with VNNI it rounds its data to 8 bits in blocks of 32. On BERT 6x384 (float
 # 46.6 ms): per channel 30.4 ms and 24.8 dB; in blocks of 128 31.3 ms and 27.0 dB; 4 bits gain size, and no time.
@@ -108,8 +109,9 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
     flags = cpu_flags() if flags is None else flags
     x86 = machine.lower() in ("x86_64", "amd64", "i686")
     wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
-    conv, amx = OPS["Conv"], "amx_int8" in flags
-    if amx:
+    fast = _PRODUCTS | {"Conv"} if not x86 or flags & _SIGNED_IMAGES else _PRODUCTS
+    conv = OPS["Conv"]
+    if "amx_int8" in flags:
         conv = replace(conv, conditions=(*conv.conditions, right_groups))
     return Rules(
         activation=QType.UINT8,
@@ -120,7 +122,7 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
         unfold_cost=0.0,  # activations are computed in float before the Q, in the same kernel
         symmetric=frozenset({QType.INT8}),
         other_activations=frozenset({QType.INT8}),
-        fast={QType.INT8: _WITH_AMX if amx or not x86 else _PRODUCTS} if wide else {},
+        fast={QType.INT8: fast} if wide else {},
         forms=weight_only_forms(
             _WEIGHTS, _SOURCE, lambda _: _DATA_BLOCK if x86 and wide else 0, {QType.INT8}, [no_scores]
         ),
