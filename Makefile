@@ -48,11 +48,12 @@ test-lowest: $(STAMP)  ## test a selection on the lowest dependencies; PYTHON ch
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps -e .
 	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(QUICK)
 
-lint: $(STAMP)  ## ruff, mypy, import contracts
+lint: $(STAMP)  ## ruff, mypy, import contracts, the layout of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_layout.py
 
 format: $(STAMP)  ## put the code into ruff's form
 	$(BIN)/ruff check --fix .

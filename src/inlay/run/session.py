@@ -33,9 +33,10 @@ _QUICK_S = 0.05
 
 _LEAST_BUILDS = 12
 """Models that are built before the search, as they are and in low precision, to choose ranges by."""
+
 _BUILT_BYTES_S = 2e8
-"""Bytes of a model that are read, packed and optimized in a second: ONNX Runtime took 1.3 s for 355 MB, and 3 s with
-their way to the device."""
+"""Bytes of a model that are read, packed and optimized in a second: a runtime took 1.3 s for 355 MB, and 3 s with their
+way to the device."""
 
 _CROSSING_SHARE = 0.05
 """Of the time, that is kept free to judge the winner on the samples that are not unseen."""
