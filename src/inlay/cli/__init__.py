@@ -8,8 +8,7 @@ prints all of that so that it controls nothing. The room may import everything; 
 
 import os
 
-# What numpy multiplies here is small. With a thread for each core and other work on them every product waits for the
-# slowest: beside two busy processes on two cores, evening out a BERT's outliers took 6 s, and 2 with one thread.
+# As inlay.model.products does for calls from Python, for whatever library is loaded from now on.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 __all__ = ["commands", "explained", "inspected", "options", "progress", "render", "terminal"]

@@ -23,6 +23,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from inlay.model.products import THREADS
+
 ORPHAN_POLL_S = 0.5  # seconds between a child's looks whether its parent is still there, where no signal tells it
 MEMORY_POLL_S = 0.05  # the same at its own memory, where the system does not limit that
 _BOOT = "import sys; sys.path[:] = filter(None, sys.path); from {module} import {name}; {name}()"
@@ -80,7 +82,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 pass_fds=passed,
-                env={**os.environ, **environment},
+                env={THREADS: "1", **os.environ, **environment},
                 start_new_session=True,  # Ctrl+C goes to the parent alone, which then ends the child
             )
         self._wire = _Wire(ours, shared, lasting=True)

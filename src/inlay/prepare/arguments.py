@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from inlay.errors import UsageError
+from inlay.model.products import in_one_thread
 
 T = TypeVar("T")
 Limits = Mapping[str, tuple[int | None, int | None]]
@@ -24,7 +25,7 @@ _NUMBERS = {int: (int, np.integer), float: (int, float, np.integer, np.floating)
 
 
 def checking(function: T, limits: Limits) -> T:
-    """``function``, which raises UsageError where its arguments do not fit its signature.
+    """``function``, which raises UsageError where its arguments do not fit its signature; its products take a thread.
 
     Args:
         function: its parameters are annotated.
@@ -35,7 +36,8 @@ def checking(function: T, limits: Limits) -> T:
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         arguments(function, limits, given, named)
-        return function(*given, **named)
+        with in_one_thread():
+            return function(*given, **named)
 
     call.limits = limits  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from threading import Thread
 
 import numpy as np
 
 from inlay.calibrate.choose import choose_calibration
+from inlay.calibrate.policy import METHODS_IN_TIME
 from inlay.calibrate.scorer import TableScorer, in_process
 from inlay.calibrate.tables import CalibrationChoice, observe, sharing_of
 from inlay.deadline import Deadline
@@ -44,7 +47,11 @@ _SELECTION_S = 1.0
 """For choosing ranges of single values, on a clock that does not depend on the machine."""
 _LEAST_CALIBRATING_S = 0.8
 """Seconds below which the first of the methods is taken: judging one takes as long where that is all that is left."""
-_OBSERVING, _CALIBRATING, _CHOOSING = 0.25, 0.3, 0.5
+_JUDGING = 0.6
+"""The least that judging a method took, of the time that observing as many samples did: 0.6 to 1.4 on 18 models."""
+_LOADED_MEANWHILE = "scipy.cluster.hierarchy", "scipy.optimize"
+"""Modules of which all that follows needs some: to load them takes 0.4 s, in which this process waits for another."""
+_OBSERVING, _CALIBRATING, _CHOOSING = 0.2, 0.3, 0.5
 """Shares of what is left of the time when each begins; on most models they take less."""
 _MARGIN_DB = 1.5
 """By how much less a probe is believed than the target showed of the first try: with a third of it, 2 in 10 second
@@ -59,7 +66,7 @@ _MORE_BLOCKS = 40
 """Blocks of a second comparison where the first cannot tell, and time is left."""
 _INTERVAL_BLOCKS = 6
 """The fewest with an interval. From two or three readings on a busy machine, equal models have differed by 1.6x."""
-_PROFILED, _PROFILE_NS = (1, 10), 200_000_000
+_PROFILED, _PROFILE_NS = (1, 10), 120_000_000
 """Inferences of a profile, at least and at most, and nanoseconds that they should take together."""
 _AMPLE_S = 0.4 * INSTANT_S
 """Seconds that are left where something in low precision is tried whatever the table says, and something else where
@@ -152,13 +159,15 @@ def choose_by_costs(
     prepared, samples = one_shot.prepared, one_shot.samples
     bound_db = bound_db if one_shot.real else None
     begun = deadline.clock()
+    Thread(target=lambda: [import_module(name) for name in _LOADED_MEANWHILE], daemon=True).start()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
     sample_s = (deadline.clock() - begun) / observed.samples
     numbers = halves(len(samples))[0][: min(_JUDGED, len(one_shot.reference))]
     few = Judge(one_shot.reference[: len(numbers)], samples.part(numbers), Bound(), confidence=None)
     calibrating_s = _CALIBRATING * deadline.left
     calibration = CalibrationChoice(_METHODS[0])
-    if calibrating_s > _LEAST_CALIBRATING_S:
+    first_s = _JUDGING * sample_s * len(numbers)
+    if calibrating_s > max(_LEAST_CALIBRATING_S, METHODS_IN_TIME * first_s):
         calibration = choose_calibration(
             prepared,
             observed,
