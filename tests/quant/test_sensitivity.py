@@ -207,3 +207,14 @@ def test_the_loudest_units_are_left_out_until_the_rest_keeps_the_limit(tmp_path:
     assert units_within(prepared.graph, units, noise, 0.0) == frozenset()
     two = {**dict.fromkeys(noise, (0.0, 0.0)), "v1": (0.0, 0.3)}
     assert units_within(prepared.graph, units, two, 0.1) == {"c2"}  # every output counts
+
+
+def test_units_that_matter_are_asked_about_apart_from_their_neighbours() -> None:
+    """With few questions the neighbour of a loud value gets a part of its noise; asked about apart, only its own."""
+    grouped, apart = _Planted(), _Planted()
+    few = sensitivity(grouped.switches, grouped.units, grouped.ask, most=8)
+    found = sensitivity(apart.switches, apart.units, apart.ask, most=8, apart=("n81", "n3"))
+    assert few.values["v81"][0] > 1e-2
+    assert found.values["v81"] == found.values["v3"] == (1e-6,)
+    assert apart.asked <= grouped.asked + 2
+    assert found.values.keys() == few.values.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,8 @@ from inlay.farm import lab
 from inlay.measure.client import Worker
 from inlay.measure.lab import Lab
 from inlay.measure.timing import Timing
+from inlay.model.load import ModelFile
+from inlay.quant.accuracy import Outputs
 from inlay.quant.sensitivity import Sensitivity
 from inlay.run.instant import by_costs, proposal
 from inlay.run.instant import calibrate_machine as calibration
@@ -26,6 +29,7 @@ from inlay.run.instant import quantize as quantizing
 from inlay.run.instant.proposal import Instant
 from inlay.run.instant.quantize import Quantized
 from inlay.run.machine_costs import read_costs, write_costs
+from inlay.run.reference import RunFiles, in_reference
 from inlay.search import policy
 from inlay.search.cost_table import CostTable, Fit
 from inlay.search.workload import Workload
@@ -292,6 +296,27 @@ def test_samples_and_variations_take_a_part_of_the_time(
     assert done.accuracy.samples == (8 if seconds else 4), "of half of them: the others make the ranges"
     assert done.robustness is not None
     assert len(done.robustness.varied_db) == 2 if not seconds else len(done.robustness.varied_db) > 2
+
+
+@pytest.mark.usefixtures("cache")
+def test_building_the_model_leaves_no_sample_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many are judged by follows from what an inference takes; the first one comes with building the model."""
+    def slow_to_build(file: ModelFile) -> RunFiles:
+        run, built = in_reference(file), list[bool]()
+
+        def running(paths: Sequence[Path]) -> Sequence[Outputs]:
+            time.sleep(0.0 if built else 0.5)
+            built.append(True)
+            return run(paths)
+
+        return running
+
+    _machine(monkeypatch, -0.005)
+    monkeypatch.setattr(quantizing, "in_reference", slow_to_build)
+    monkeypatch.setattr(quantizing, "INSTANT_S", 10.0)
+    done, _ = _quantize(tmp_path, _priced(1.0, 0.25), min_sqnr=0.0, samples=16)
+    assert done.accuracy is not None
+    assert done.accuracy.samples == 8
 
 
 @pytest.mark.usefixtures("cache")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, groupby
 
@@ -70,6 +70,11 @@ class _Source:
     name: str
     switches: tuple[Switch, ...]
 
+    def is_of(self, units: Collection[str], outputs: Collection[str]) -> bool:
+        """Whether it is a constant of one of ``units``, a value that one reads, or one of their ``outputs``."""
+        ports = (port for switch in self.switches for port in switch.ports)
+        return (self.kind == VALUE and self.name in outputs) or any(port.node in units for port in ports)
+
 
 @dataclass(frozen=True)
 class ProbeBudget:
@@ -129,7 +134,9 @@ def probe_budget(
     return ProbeBudget(ranked, of_placements, of_sources, runs // of_sources)
 
 
-def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int) -> Sensitivity:
+def sensitivity(
+    switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, most: int, apart: Collection[str] = ()
+) -> Sensitivity:
     """Noise of every source alone, by at most about ``most`` questions.
 
     Args:
@@ -137,10 +144,17 @@ def sensitivity(switches: Sequence[Switch], units: Sequence[Unit], ask: Ask, mos
         units: the units that can be anything but float, in topological order.
         ask: noise of placements in turn.
         most: questions; a few more are asked where even the coarsest groups take that many.
+        apart: units about whose own sources is asked first, each alone, by further questions: what they read and write,
+            and their constants.
     """
     sources = _sources(switches, units)
-    alone = len(sources) <= most
-    groups = _measured([[source] for source in sources], 0, ask) if alone else _split(sources, ask, most)
+    if len(sources) <= most:
+        groups = _measured([[source] for source in sources], 0, ask)
+    else:
+        outputs = {value for u in units if u.name in apart for value in u.outputs}
+        first = [s for s in sources if s.is_of(apart, outputs)]
+        others = [s for s in sources if not s.is_of(apart, outputs)]
+        groups = [*_measured([[source] for source in first], 0, ask), *_split(others, ask, most)]
     return Sensitivity.of(
         {
             (source.kind, source.name): tuple(x / len(group.members) for x in group.answer)

@@ -53,14 +53,15 @@ _LOADED_MEANWHILE = "scipy.cluster.hierarchy", "scipy.optimize"
 """Modules of which all that follows needs some: to load them takes 0.4 s, in which this process waits for another."""
 _OBSERVING, _CALIBRATING, _CHOOSING = 0.2, 0.3, 0.5
 """Shares of what is left of the time when each begins; on most models they take less."""
-_MARGIN_DB = 1.5
-"""By how much less a probe is believed than the target showed of the first try: with a third of it, 2 in 10 second
-tries missed a bound on a segmentation network, by 0.2 dB: samples differ more with some placements than with others."""
+_MARGIN_DB = 2.5
+"""By how much less a probe is believed than the target showed of the first try. With 0.5 dB, 2 in 10 second tries missed
+a bound on a segmentation network, and with 1.5 dB 2 in 3 on a detector: samples differ more with some placements than
+with others."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 """Blocks of a model alone, interleaved blocks of a comparison, and nanoseconds of one reading."""
 _GLANCE_S = 1.0
 """Seconds in which a model alone is timed: a long inference once."""
-_RACE_S = 1.0, 3.0
+_RACE_S = 0.7, 3.0
 """Seconds that the comparison has at least, whatever the time; up to the second where it takes them for an interval."""
 _MORE_BLOCKS = 40
 """Blocks of a second comparison where the first cannot tell, and time is left."""
