@@ -54,9 +54,9 @@ _LOADED_MEANWHILE = "scipy.cluster.hierarchy", "scipy.optimize"
 _OBSERVING, _CALIBRATING, _CHOOSING = 0.2, 0.3, 0.5
 """Shares of what is left of the time when each begins; on most models they take less."""
 _MARGIN_DB = 2.5
-"""By how much less a probe is believed than the target showed of the first try. With 0.5 dB, 2 in 10 second tries missed
-a bound on a segmentation network, and with 1.5 dB 2 in 3 on a detector: samples differ more with some placements than
-with others."""
+"""By how much less a probe is believed than the target showed of the first try. With 0.5 dB, 2 in 10 second tries
+missed a bound on a segmentation network, and with 1.5 dB 2 in 3 on a detector: samples differ more with some placements
+than with others."""
 _GLANCES, _BLOCKS, _SLOT_NS = 3, 8, 2_000_000
 """Blocks of a model alone, interleaved blocks of a comparison, and nanoseconds of one reading."""
 _GLANCE_S = 1.0
