@@ -301,6 +301,7 @@ def test_samples_and_variations_take_a_part_of_the_time(
 @pytest.mark.usefixtures("cache")
 def test_building_the_model_leaves_no_sample_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many are judged by follows from what an inference takes; the first one comes with building the model."""
+
     def slow_to_build(file: ModelFile) -> RunFiles:
         run, built = in_reference(file), list[bool]()
 
