@@ -46,6 +46,17 @@ def test_a_number_that_was_chosen_stands(monkeypatch: pytest.MonkeyPatch) -> Non
         assert _threads() == {2}
 
 
+@pytest.mark.usefixtures("two_threads")
+def test_of_calls_that_overlap_the_last_one_leaves_the_number_as_it_was() -> None:
+    first, second = in_one_thread(), in_one_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert _threads() == {1}
+    second.__exit__(None, None, None)
+    assert _threads() == {2}
+
+
 def say_threads() -> None:
     """What a child runs: it answers the number by which the libraries that it loads begin."""
     from inlay.model.child import serve

@@ -218,3 +218,10 @@ def test_units_that_matter_are_asked_about_apart_from_their_neighbours() -> None
     assert found.values["v81"] == found.values["v3"] == (1e-6,)
     assert apart.asked <= grouped.asked + 2
     assert found.values.keys() == few.values.keys()
+
+
+def test_all_units_may_be_asked_about_apart() -> None:
+    planted = _Planted()
+    found = sensitivity(planted.switches, planted.units, planted.ask, most=8, apart=[f"n{i}" for i in range(100)])
+    assert planted.asked == 100
+    assert found.values["v80"] == (2.0,)

@@ -8,6 +8,7 @@ milliseconds behind it, in case of another. Beside two busy processes on two cor
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,9 +20,37 @@ THREADS = "OPENBLAS_NUM_THREADS"
 
 @contextmanager
 def in_one_thread() -> Iterator[None]:
-    """Within this, unless a number was chosen."""
+    """Within this, unless a number was chosen. It holds for the whole process until the last of several calls ends."""
     if THREADS in os.environ:
         yield
         return
-    with threadpool_limits(1, "blas"):
+    _calls.begin()
+    try:
         yield
+    finally:
+        _calls.end()
+
+
+class _Calls:
+    """Those that are at work, in any thread: the first one sets the limit, and the last one undoes it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._limits: threadpool_limits | None = None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._count += 1
+            if self._limits is None:
+                self._limits = threadpool_limits(1, "blas")
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._limits is not None and not self._count:
+                self._limits.restore_original_limits()
+                self._limits = None
+
+
+_calls = _Calls()

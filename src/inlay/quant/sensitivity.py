@@ -71,9 +71,10 @@ class _Source:
     switches: tuple[Switch, ...]
 
     def is_of(self, units: Collection[str], outputs: Collection[str]) -> bool:
-        """Whether it is a constant of one of ``units``, a value that one reads, or one of their ``outputs``."""
-        ports = (port for switch in self.switches for port in switch.ports)
-        return (self.kind == VALUE and self.name in outputs) or any(port.node in units for port in ports)
+        """Whether it is the constants of one of ``units``, a value that one reads, or one of their ``outputs``."""
+        if self.kind != VALUE:
+            return self.kind == UNIT and self.name in units
+        return self.name in outputs or any(port.node in units for switch in self.switches for port in switch.ports)
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,8 @@ def _measured(parts: Sequence[Sequence[_Source]], first: int, ask: Ask) -> list[
 
 
 def _split(sources: Sequence[_Source], ask: Ask, most: int) -> list[Group[_Source]]:
+    if not sources:
+        return []
     queue = GroupQueue(_measured([[*stretch] for _, stretch in groupby(sources, lambda s: s.kind)], 0, ask))
     negligible = _NEGLIGIBLE * queue.first.key[0]
     single: list[Group[_Source]] = []

@@ -48,7 +48,7 @@ _SELECTION_S = 1.0
 _LEAST_CALIBRATING_S = 0.8
 """Seconds below which the first of the methods is taken: judging one takes as long where that is all that is left."""
 _JUDGING = 0.6
-"""The least that judging a method took, of the time that observing as many samples did: 0.6 to 1.4 on 18 models."""
+"""The least that judging a method took, of the time that observing as many samples did: 0.6 to 1.4 on 11 models."""
 _LOADED_MEANWHILE = "scipy.cluster.hierarchy", "scipy.optimize"
 """Modules of which all that follows needs some: to load them takes 0.4 s, in which this process waits for another."""
 _OBSERVING, _CALIBRATING, _CHOOSING = 0.2, 0.3, 0.5
