@@ -301,7 +301,7 @@ def choose_method(
             if method == methods[0] and db < least_db:
                 break
         ended, begun = begun, deadline.clock()
-        if not deadline.fits((1 + policy.ROUNDING_IN_TIME) * (begun - ended)):
+        if not deadline.fits((policy.METHODS_IN_TIME - 1) * (begun - ended)):
             break
     return max((m for m in methods if m in scores), key=lambda m: scores[m], default=methods[0]), scores
 

@@ -25,7 +25,7 @@ _NUMBERS = {int: (int, np.integer), float: (int, float, np.integer, np.floating)
 
 
 def checking(function: T, limits: Limits) -> T:
-    """``function``, which raises UsageError where its arguments do not fit its signature; its products take a thread.
+    """``function``, with one thread for products of numpy; raises UsageError where arguments do not fit its signature.
 
     Args:
         function: its parameters are annotated.

@@ -160,7 +160,7 @@ def choose_by_costs(
     prepared, samples = one_shot.prepared, one_shot.samples
     bound_db = bound_db if one_shot.real else None
     begun = deadline.clock()
-    Thread(target=lambda: [import_module(name) for name in _LOADED_MEANWHILE], daemon=True).start()
+    Thread(target=_load_meanwhile, daemon=True).start()
     observed = observe(prepared, samples, deadline=deadline.within(_OBSERVING * deadline.left))
     sample_s = (deadline.clock() - begun) / observed.samples
     numbers = halves(len(samples))[0][: min(_JUDGED, len(one_shot.reference))]
@@ -192,6 +192,11 @@ def choose_by_costs(
         varied = one_shot.worker.run(winner.artifact, one_shot.test.feeds)
     chosen = Chosen(winner.choice.placement, calibration, table, digest, shared, accuracy, varied)
     return chosen, replace(how, source=source, priced=costs is not None)
+
+
+def _load_meanwhile() -> None:
+    for name in _LOADED_MEANWHILE:
+        import_module(name)
 
 
 def _gains(ratio: Interval) -> bool:
