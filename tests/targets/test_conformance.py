@@ -96,6 +96,7 @@ class TestOpenVinoCpu(TargetTestCase):
                 "normalization of rows",
                 "patches",
                 "few outputs",
+                "channel shuffle",
                 "counted padding",
                 "mean of all rows",
                 "full tile rows",
@@ -130,6 +131,10 @@ class TestQnnHtp(TargetTestCase):
     def target(self) -> Target:
         pytest.importorskip("onnxruntime_qnn", reason="the extra qnn is not installed")
         return QnnHtpTarget()
+
+    def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
+        models = float_rewrite_models()
+        return {name: models[name] for name in ("normalization of rows", "gelu")}
 
 
 class TestOrtWeb(TargetTestCase):

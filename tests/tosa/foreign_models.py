@@ -10,7 +10,7 @@ import onnx
 from inlay.testing import Builder
 from inlay.testing.models import large_image_model, recurrent_model, small_model, upsampling_model
 from tests.support.attention import attention
-from tests.support.float_rewrite_models import halves, normalization, patches
+from tests.support.float_rewrite_models import channel_shuffle, halves, normalization, patches
 
 Inside = Callable[[Builder, str], str]
 """Adds what a pass looks for behind a value, and gives its result."""
@@ -148,6 +148,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "keep additions apart from normalizations": between_products(_residual),
         "fold the patches of an image into Conv": between_convs(patches),
         "compute few outputs in blocks": between_convs(_few_outputs, 20),
+        "settle channel shuffles": between_convs(channel_shuffle),
         "write out constants along short rows": _short_rows(),
         "join stacked values": _stacked(),
         "spread short Softmax": _scores(2),

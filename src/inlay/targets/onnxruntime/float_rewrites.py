@@ -21,6 +21,7 @@ from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.hard_sigmoid import gather_hardsigmoid
 from inlay.targets.passes.image_patches import fold_focus
 from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
+from inlay.targets.passes.shuffles import settle_shuffles
 
 FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
     FloatRewrite(
@@ -98,6 +99,12 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         fold_focus,
         "slices and a Concat move the whole image twice before the first Conv",
         "yolox_nano",
+    ),
+    FloatRewrite(
+        "settle channel shuffles",
+        settle_shuffles,
+        "a shuffle moves the whole image; a convolution holds it for nothing, and behind a stride it moves a quarter",
+        "ShuffleNet v1",
     ),
     FloatRewrite(
         "compute few outputs in blocks",

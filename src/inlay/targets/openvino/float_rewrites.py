@@ -15,6 +15,7 @@ from inlay.targets.openvino.passes.tile_rows import leave_a_rest
 from inlay.targets.passes.few_outputs import block_few_outputs
 from inlay.targets.passes.image_patches import fold_focus
 from inlay.targets.passes.layer_normalization import LAYER_NORMALIZATION_OPSET, gather_layer_normalization
+from inlay.targets.passes.shuffles import settle_shuffles
 
 FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
     FloatRewrite(
@@ -35,6 +36,12 @@ FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
         fold_focus,
         "slices and a Concat move the whole image twice before the first Conv",
         "yolox_nano in float: 35.8 against 39.2 ms",
+    ),
+    FloatRewrite(
+        "settle channel shuffles",
+        settle_shuffles,
+        "a shuffle moves the whole image; a convolution holds it for nothing, and behind a stride it moves a quarter",
+        "ShuffleNet v1 in bfloat16: 2.96 against 3.28 ms",
     ),
     FloatRewrite(
         "compute few outputs in blocks",
