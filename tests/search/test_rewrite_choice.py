@@ -36,6 +36,16 @@ def test_each_is_chosen_alone_at_the_pace_of_what_ran_alike(pace: float) -> None
     assert found.ratios == {"u0": pytest.approx(0.6)}
 
 
+def test_the_time_of_what_a_rewrite_takes_over_counts_as_saved() -> None:
+    graph = chain(8)
+    usual = [50e3, 30e3, 20e3, 50e3, 40e3, 30e3, 50e3, 60e3]
+    other = profile(graph, [50e3, 30e3, 20e3, 80e3, 40e3, 30e3, 80e3, 60e3])
+    without = [k for k in other if k.name not in ("u1", "u2")]  # which u3 computes, too
+    found = choose_rewrites(graph, {rewrite(3), rewrite(6)}, profile(graph, usual), without)
+    assert found.rewrites == {rewrite(3)}
+    assert found.ratios == {"u3": pytest.approx(0.6)}
+
+
 def test_what_was_profiled_in_the_usual_kernels_is_corrected_to_the_faster_ones() -> None:
     graph = chain(4)
     kernels = RewriteChoice(frozenset({rewrite(0), rewrite(1)}), {"u0": 0.5, "u1": 0.6})

@@ -20,6 +20,7 @@ from inlay.targets.ort_web.install import packages
 from inlay.targets.ort_web.target import OrtWebTarget
 from inlay.testing import Builder, TargetTestCase
 from tests.support.float_rewrite_models import float_rewrite_models
+from tests.support.shuffles import shuffle
 
 
 def transposed_between_convs() -> onnx.ModelProto:
@@ -51,6 +52,15 @@ def pool_between_convs() -> onnx.ModelProto:
     return b.model()
 
 
+def groups_between_convs() -> onnx.ModelProto:
+    """Convolutions of few groups, one of them behind a shuffle."""
+    b = Builder()
+    x = b.conv("first", b.input("x", (1, 3, 8, 8)), 8)
+    x = b.conv("apart", shuffle(b, x, (1, 8, 8, 8), 4), 12, kernel=1, group=2)
+    b.output(b.conv("last", b.conv("other", x, 6, kernel=1, group=3), 4))
+    return b.model()
+
+
 class TestNull(TargetTestCase):
     def target(self) -> Target:
         return NullTarget()
@@ -70,6 +80,7 @@ class TestOrtCpu(TargetTestCase):
             "float transposed convolution": transposed_between_convs(),
             "hard swish": swish_between_convs(),
             "rounded up pool": pool_between_convs(),
+            "groups": groups_between_convs(),
         }
         return {**super().rewrite_models(), **own}
 
@@ -86,6 +97,9 @@ class TestOpenVinoCpu(TargetTestCase):
     def target(self) -> Target:
         pytest.importorskip("openvino", reason="the extra openvino is not installed")
         return OpenVinoCpuTarget(precision="f32")
+
+    def rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
+        return {**super().rewrite_models(), "groups": groups_between_convs()}
 
     def float_rewrite_models(self) -> Mapping[str, onnx.ModelProto]:
         models = float_rewrite_models()

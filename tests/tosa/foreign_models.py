@@ -169,4 +169,5 @@ def rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "float weight": upsampling_model(),
         "float kernel": between_convs(_rounded_up_pool),
         "upright weight": small_model(),
+        "joined groups": between_convs(channel_shuffle),
     }

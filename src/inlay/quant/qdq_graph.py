@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -30,6 +30,7 @@ class QDQGraph:
         self.uses = Counter(v for n in graph.node for v in n.input) + Counter(o.name for o in graph.output)
         self._tensors = {t.name: t for t in graph.initializer}
         self._before: dict[str, list[onnx.NodeProto]] = {}
+        self._unused = set[str]()  # nodes and initializers
 
     def dequantizer(self, value: str) -> onnx.NodeProto | None:
         """The DequantizeLinear that produces ``value``, or None."""
@@ -112,6 +113,21 @@ class QDQGraph:
         self.graph.initializer.append(tensor_proto(name, array, onnx.TensorProto.INT64))
         return name
 
+    def take_out(self, nodes: Sequence[onnx.NodeProto]) -> onnx.GraphProto:
+        """Remove ``nodes``, whose results nothing else reads, when :meth:`finish` is called.
+
+        Returns:
+            These, in order, and the constants that they alone read, which are removed as well.
+        """
+        taken, reads = onnx.GraphProto(node=nodes), Counter(v for n in nodes for v in n.input)
+        alone = sorted(v for v, count in reads.items() if v in self._tensors and self.uses[v] == count)
+        for name in alone:
+            taken.initializer.append(tensor_proto(name, self.constant(name), self._tensors[name].data_type))
+        self.uses -= reads
+        self._unused |= {n.name for n in nodes} | set(alone)
+        self.drop_shapes({v for n in nodes for v in n.output})
+        return taken
+
     def drop_shapes(self, values: Collection[str]) -> None:
         """Drop the stated shapes of ``values``, which a rewrite has changed."""
         infos = [i for i in self.graph.value_info if i.name not in values]
@@ -120,11 +136,16 @@ class QDQGraph:
             self.graph.value_info.extend(infos)
 
     def finish(self, unused: Collection[str] = ()) -> None:
-        """Place the inserted nodes, and remove the nodes named in ``unused``."""
-        if self._before or unused:
-            nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in unused]
+        """Place the inserted nodes, and remove the nodes named in ``unused`` and what was taken out."""
+        gone = {*unused, *self._unused}
+        if self._before or gone:
+            nodes = [m for n in self.graph.node for m in (*self._before.pop(n.name, ()), n) if m.name not in gone]
             del self.graph.node[:]
             self.graph.node.extend(nodes)
+        if self._unused:
+            tensors = [t for t in self.graph.initializer if t.name not in self._unused]
+            del self.graph.initializer[:]
+            self.graph.initializer.extend(tensors)
 
 
 def path_to_quantizer(

@@ -25,7 +25,8 @@ class RewriteChoice:
 
     Attributes:
         rewrites: those to apply wherever their ports are quantized.
-        ratios: by name of their units: kernel time with the rewrite over the time without.
+        ratios: by name of their units: kernel time with the rewrite, less that of units that it takes over, over the
+            time without; at least 0.
     """
 
     rewrites: frozenset[PortRewrite] = frozenset()
@@ -66,7 +67,8 @@ def choose_rewrites(
     """Those of ``rewrites`` that make their operator faster by more than profiles of one kernel differ.
 
     ``plain`` is the profile of a placement without them, ``rewritten`` of the same one with all of them, at most one
-    for a unit. The machine may have been slower in one profile than in the other: kernels that both share tell by how
+    for a unit. Units before one that ran without it and are not there with it were taken over: their time counts as
+    saved. The machine may have been slower in one profile than in the other: kernels that both share tell by how
     much.
     """
     before, after = _by_unit(graph, plain), _by_unit(graph, rewritten)
@@ -74,13 +76,23 @@ def choose_rewrites(
     both = [i for i in before if i in after and before[i] > 0.0]
     unchanged = [after[i] / before[i] for i in both if i not in asked and before[i] > 10 * policy.REWRITE_MIN_GAIN_NS]
     pace = float(np.median(unchanged)) if len(unchanged) >= policy.REWRITE_MIN_UNCHANGED else 1.0
-    ratios = {i: after[i] / pace / before[i] for i in both if i in asked}
+    saved = {i: _taken_over(graph, i, before, after) for i in both if i in asked}
+    ratios = {i: max(after[i] / pace - ns, 0.0) / before[i] for i, ns in saved.items()}
     chosen = {
         i: r
         for i, r in ratios.items()
         if before[i] * (1.0 - r) > max(policy.REWRITE_MIN_GAIN * before[i], policy.REWRITE_MIN_GAIN_NS)
     }
     return RewriteChoice(frozenset(asked[i] for i in chosen), {graph.units[i].name: r for i, r in chosen.items()})
+
+
+def _taken_over(graph: UnitGraph, unit: int, before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Nanoseconds of the units that led to ``unit`` in the one profile, and have no kernel in the other."""
+    saved, source = 0.0, int(graph.layout_source[unit])
+    while source >= 0 and source not in after:
+        saved += before.get(source, 0.0)
+        source = int(graph.layout_source[source])
+    return saved
 
 
 def _by_unit(graph: UnitGraph, times: Sequence[KernelTime]) -> Mapping[int, float]:

@@ -40,9 +40,10 @@ def capabilities() -> Capabilities:
     from inlay.targets.openvino.float_rewrites import float_rewrites_for
     from inlay.targets.openvino.idle_pairs import IdlePairs
     from inlay.targets.openvino.rules import OPS, rules_for
+    from inlay.targets.rewrites.joined_groups import JoinedGroups
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
-    return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), (IdlePairs(moving),))
+    return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), (JoinedGroups(), IdlePairs(moving)))
 
 
 class OpenVinoCpuTarget:
@@ -105,7 +106,7 @@ class OpenVinoCpuTarget:
         return capabilities().float_rewrites
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """Pairs that change nothing are left out."""
+        """Few groups are joined, and pairs that change nothing are left out."""
         return capabilities().rewrites
 
     def compile(self, model: Artifact) -> OpenVinoExecutable:

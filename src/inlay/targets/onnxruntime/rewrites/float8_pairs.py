@@ -19,7 +19,7 @@ from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import add_constant
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import producer_of
+from inlay.targets.rewrites.undo import producer_of
 from inlay.types import Port
 
 _STEPS = "_steps"  # ends the name of a Div by the scale

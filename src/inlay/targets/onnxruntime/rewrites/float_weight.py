@@ -17,7 +17,7 @@ from inlay.model.graph import Graph, Node
 from inlay.quant.keep_float import OPERATORS, keep_float
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import producer_of
+from inlay.targets.rewrites.undo import producer_of
 from inlay.types import Port
 
 

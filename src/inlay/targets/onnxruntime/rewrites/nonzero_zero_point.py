@@ -18,7 +18,7 @@ import onnx_ir as ir
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import own_constants, set_constant
+from inlay.targets.rewrites.undo import own_constants, set_constant
 from inlay.types import Port
 
 _WEIGHT = 1  # input slot

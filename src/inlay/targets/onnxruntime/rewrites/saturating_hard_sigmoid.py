@@ -26,7 +26,7 @@ from inlay.model.graph import Graph, Node
 from inlay.model.store import tensor_proto
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import producer_of
+from inlay.targets.rewrites.undo import producer_of
 from inlay.types import Port
 
 _SUFFIX = "_saturates"  # ends the name of such a QuantizeLinear

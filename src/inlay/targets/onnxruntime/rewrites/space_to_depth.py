@@ -19,7 +19,7 @@ from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import ints
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import own_constants, producer_of, set_constant, trimmed
+from inlay.targets.rewrites.undo import own_constants, producer_of, set_constant, trimmed
 from inlay.types import Port
 
 SPACE_TO_DEPTH = "SpaceToDepth"

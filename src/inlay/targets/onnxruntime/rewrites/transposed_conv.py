@@ -19,7 +19,7 @@ from inlay.model.graph import Graph, Node
 from inlay.model.passes.steps import ints
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph, path_to_quantizer, set_attributes
 from inlay.quant.rewrite import Rewrite
-from inlay.targets.onnxruntime.rewrites._undo import own_constants, producer_of, set_constant, trimmed
+from inlay.targets.rewrites.undo import own_constants, producer_of, set_constant, trimmed
 from inlay.types import Port
 
 DEPTH_TO_SPACE = "DepthToSpace"

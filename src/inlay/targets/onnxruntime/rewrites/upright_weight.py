@@ -17,7 +17,7 @@ from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QDQGraph
 from inlay.quant.rewrite import Rewrite
 from inlay.targets.conditions import plain_product
-from inlay.targets.onnxruntime.rewrites._undo import producer_of, set_constant
+from inlay.targets.rewrites.undo import producer_of, set_constant
 from inlay.types import Port
 
 _WEIGHT = 1  # input slot

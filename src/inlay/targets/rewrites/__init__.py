@@ -1,0 +1,1 @@
+"""Quantized rewrites that several targets have, and what undoing them has in common."""
