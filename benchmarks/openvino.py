@@ -2,8 +2,9 @@
 
     python -m benchmarks openvino [--models DIR] [--budget 40] [--only NAME ...] [--nncf PYTHON] [--restart]
 
-Anchors on OpenVINO: the given model in each inference precision, Inlay's one-shot recipes, and NNCF's post-training
-quantization with both of its presets, where ``--nncf`` names a Python that has it. ONNX Runtime runs the given model.
+Anchors on OpenVINO: the given model in each inference precision, what ONNX Runtime's quantizer makes of all of it and
+of its convolutions and products, NNCF's post-training quantization with both of its presets, where ``--nncf`` names a
+Python that has it, and Inlay's one-shot recipes. ONNX Runtime runs the given model.
 Bfloat16 is the default where the processor has it, and not timed a second time there: each target has a process of its
 own, and equal models differ by up to 5 % between two.
 All are timed in the same blocks; accuracy is against ONNX Runtime on the given model, on samples from other sources.
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import inlay
-from benchmarks import nncf_peer, paired
+from benchmarks import nncf_peer, paired, peer
 from benchmarks.quality import BLOCKS, BOUND_DB, EVALUATION, PROCESSES, anchor, fastest
 from benchmarks.subjects import Subject
 from inlay.targets.base import TargetSpec
@@ -31,9 +32,15 @@ PRECISIONS = {
     "given, bf16": TargetSpec(NAME, {"threads": 1, "precision": "bf16"}),
 }
 HAS_BF16 = "avx512_bf16"
-RECIPES = ("full-int8", "conv-matmul")
+PEERS = {"quantize_static": "static", "quantize_static, products": "products"}
 NNCF = {preset: f"NNCF {preset}" for preset in nncf_peer.PRESETS}
-ANCHORS = (*PRECISIONS, *RECIPES, *NNCF.values())
+USUAL = (*PRECISIONS, *PEERS, *NNCF.values())
+"""What people have without Inlay."""
+RECIPES = ("full-int8", "conv-matmul")
+ANCHORS = (*USUAL, *RECIPES)
+"""With Inlay's own one-shot recipes, which have its ranges, rewrites and shared scales, but no search."""
+
+OVER = ("over_usual", "over_best_anchor", "over_onnxruntime")
 
 
 def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict[str, Any]:
@@ -60,6 +67,11 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
             files[name], targets[name] = subject.model, spec
         else:
             notes[name] = "the default here"
+    for name, method in PEERS.items():
+        theirs = peer.quantize(method, subject.model, subject.samples, folder / f"{method}.onnx")
+        notes[name] = theirs.note
+        if theirs.path is not None:
+            files[name], targets[name] = theirs.path, PLAIN
     for preset, name in NNCF.items() if nncf else ():
         path = folder / f"nncf-{preset}.xml"
         notes[name] = nncf_peer.quantize(str(nncf), subject.model, subject.samples, path, preset)
@@ -73,13 +85,15 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
     evaluation = paired.read(subject.evaluation, subject.model, EVALUATION)
     accuracy = paired.sqnr(files, subject.model, evaluation, targets)
     anchors = [anchor(name, readings, accuracy, notes, FLOAT, BOUND_DB) for name in ANCHORS]
-    best = fastest(anchors)
+    best, usual = fastest(anchors), fastest([a for a in anchors if a["name"] in USUAL])
     search = dict(result.search)
     return {
         "model": subject.name,
         "trained": subject.trained,
         "best_anchor": best["name"],
         "over_best_anchor": best["delivered_over"],
+        "usual_anchor": usual["name"],
+        "over_usual": usual["delivered_over"],
         "over_onnxruntime": readings.ratio(FLOAT, "delivered"),
         "over_given": readings.ratio("given", "delivered"),
         "latency_ms": readings.milliseconds("delivered"),
@@ -95,7 +109,7 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows, and geometric means of what is delivered over the best feasible anchor and over ONNX Runtime's float."""
+    """Rows, and geometric means of what is delivered over the best feasible anchors and over ONNX Runtime's float."""
     done = [r for r in rows if "error" not in r]
-    over = {key: paired.geometric_mean([r[key] for r in done]) for key in ("over_best_anchor", "over_onnxruntime")}
+    over = {key: paired.geometric_mean([r[key] for r in done]) for key in OVER}
     return {"bound_db": BOUND_DB, "rows": rows, "geometric_mean": over, "models": len(done)}

@@ -1,8 +1,9 @@
 """ONNX Runtime's own quantizer in its usual settings, in a process of its own: it may fail in any way.
 
-    python -m benchmarks.peer static|dynamic|weights8|weights4 MODEL SAMPLES.npz OUT.onnx
+    python -m benchmarks.peer static|products|dynamic|weights8|weights4 MODEL SAMPLES.npz OUT.onnx
 
-Static: Q/DQ, uint8 activations, int8 weights per channel, minmax over the first samples. Dynamic: int8 weights per
+Static: Q/DQ, uint8 activations, int8 weights per channel, minmax over the first samples. Products: the same of
+convolutions and matrix products alone. Dynamic: int8 weights per
 channel of matrix products and recurrent cells, which is where it pays. Both after ``quant_pre_process`` where that
 works. Weights: those of matrix products alone, 8 or 4 bits in blocks of 32, multiplied as integers (accuracy level 4).
 It gets every chance: where that gives no model that loads (scales per channel need opset 13), the opset is raised
@@ -34,6 +35,8 @@ LIMIT_S = 900.0
 OPSET = 17
 WEIGHT_BITS = {"weights8": 8, "weights4": 4}
 BLOCK, ACCURACY_LEVEL = 32, 4
+STATIC_OPERATORS = {"static": None, "products": ["Conv", "ConvTranspose", "MatMul", "Gemm"]}
+"""By method; None for all that it knows."""
 DYNAMIC_OPERATORS = ["MatMul", "Gemm", "LSTM", "Attention"]
 """Its default also makes ConvInteger of every Conv, which is slower than float."""
 ATTEMPTS = (("", False, True), (f"opset raised to {OPSET}", True, True), ("one scale for each weight", False, False))
@@ -48,7 +51,7 @@ class Peer:
 
 
 def quantize(method: str, model: Path, samples: Path, out: Path) -> Peer:
-    """Run the quantizer, ``static``, ``dynamic`` or one of :data:`WEIGHT_BITS`; never raises for what it does."""
+    """Run the quantizer, ``static``, ``products``, ``dynamic`` or one of :data:`WEIGHT_BITS`; never raises for what it does."""
     command = [sys.executable, "-m", "benchmarks.peer", method, str(model), str(samples), str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -141,6 +144,7 @@ def _attempt(method: str, model: Path, samples: Path, out: Path, folder: Path, r
         str(out),
         Reader(samples, onnx.load(model, load_external_data=False)),
         quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=STATIC_OPERATORS[method],
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
         per_channel=per_channel,

@@ -110,21 +110,27 @@ def openvino(table: Mapping[str, Any]) -> str:
         "dB against ONNX Runtime on the given model, on samples from other sources than those given. \\* seeded "
         "weights.",
         "",
-        "| model | over the best feasible anchor | which | over ONNX Runtime's float | SQNR | built | wall |",
-        "|---|---|---|---|---|---|---|",
+        "What people have without Inlay is OpenVINO's precisions, ONNX Runtime's `quantize_static` and NNCF; all anchors: "
+        "Inlay's one-shot recipes besides, which have its ranges and rewrites.",
+        "",
+        "| model | over the best that people have | which | over the best of all anchors | which "
+        "| over ONNX Runtime's float | SQNR | built | wall |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in table["rows"]:
         if "error" in row:
-            lines.append(f"| {row['model']} | fails: {row['error']} | | | | | |")
+            lines.append(f"| {row['model']} | fails: {row['error']} | | | | | | | |")
             continue
         lines.append(
-            f"| {_name(row)} | {ratio(row['over_best_anchor'])} | {row['best_anchor']} "
+            f"| {_name(row)} | {ratio(row['over_usual'])} | {row['usual_anchor']} "
+            f"| {ratio(row['over_best_anchor'])} | {row['best_anchor']} "
             f"| {ratio(row['over_onnxruntime'])} | {_fidelity(row)} | {row['search']['builds']} "
             f"| {row['search']['wall_s']:.0f} s |"
         )
     means = table["geometric_mean"]
     lines += ["", f"Geometric means over {table['models']} models:", ""]
-    lines.append(f"- over the best feasible anchor: {ratio(means['over_best_anchor'])}")
+    lines.append(f"- over the best feasible of what people have: {ratio(means['over_usual'])}")
+    lines.append(f"- over the best feasible of all anchors: {ratio(means['over_best_anchor'])}")
     lines.append(f"- over ONNX Runtime's float: {ratio(means['over_onnxruntime'])}")
     lines += [
         "",
