@@ -36,6 +36,8 @@ _RACE_SHARES = (0.05, 0.08)
 """Of the whole time, after which a race begins no further look; of the search, for its first look."""
 _ACCURACY_SHARE = 0.03
 """Of the whole time, for the outputs of one model on all samples of a part."""
+_PRECISION_SHARE, _PRECISION_S, _PRECISION_MOST = 0.03, 2.0, 0.05
+"""Of the whole time, for timing the given model in float32 besides; or seconds, where those are no more than this."""
 _WRITING_SHARE, _WRITING_S = 0.03, 2.0
 """Of the whole time, and seconds at most, for writing the result and ending the process."""
 _LEAST_BLOCKS = 2
@@ -270,6 +272,11 @@ class Plan:
             return count
         most = int(min(_ACCURACY_SHARE * self.seconds / max(costs.inference_s, 1e-9), count))
         return min(count, max(LEAST_SAMPLES, most))
+
+    @property
+    def precision_s(self) -> float:
+        """Seconds that timing the given model in a second precision may take."""
+        return max(_PRECISION_SHARE * self.seconds, min(_PRECISION_S, _PRECISION_MOST * self.seconds))
 
     def equalization(self, costs: Costs, config: TuneConfig) -> Deadline:
         """When the scales that even out outliers must be known."""
