@@ -161,8 +161,8 @@ def _choose_precision(session: Session, file: Artifact) -> PrecisionChoice | Non
     own, exact = OwnPrecision.of(create(spec)), in_float32(spec)
     if own is None or exact is None or own.exact.keys() & spec.options.keys():
         return None
-    costs, most_s = session.costs, session.plan.precision_s
-    if costs.process_s(1, BLOCKS) + BLOCKS * costs.block_s(1) > most_s:
+    config, most_s = session.inputs.config, session.plan.precision_s
+    if session.costs.beside_s(BLOCKS, config.protocol.slot_ns) > most_s:
         return PrecisionChoice(own.name, late=True)
     session.stage(f"time the given model in {own.name} and in float32")
     started: list[Worker] = []
@@ -171,7 +171,7 @@ def _choose_precision(session: Session, file: Artifact) -> PrecisionChoice | Non
         started.append(session.start_worker(target, session.work, session.limit_s))
         return started[-1]
 
-    config, rng = session.inputs.config, np.random.default_rng(session.inputs.config.seed)
+    rng = np.random.default_rng(config.seed)
     feed = session.inputs.workload.save(session.work / "precision")
     gain = chosen = None
     # a device that is announced as it computes by itself may refuse to compute otherwise
