@@ -6,7 +6,7 @@ Anchors on OpenVINO: the given model in each inference precision, what ONNX Runt
 of its convolutions and products, NNCF's post-training quantization with both of its presets, where ``--nncf`` names a
 Python that has it, and Inlay's one-shot recipes. ONNX Runtime runs the given model.
 Bfloat16 is the default where the processor has it, and not timed a second time there: each target has a process of its
-own, and equal models differ by up to 5 % between two.
+own, and equal models differ by up to 5 % between two. What is delivered runs in the precision that the run chose.
 All are timed in the same blocks; accuracy is against ONNX Runtime on the given model, on samples from other sources.
 """
 
@@ -60,7 +60,8 @@ def row(subject: Subject, folder: Path, budget: float, nncf: str | None) -> dict
     )
     made, notes = paired.quantized(subject, folder, {name: name for name in RECIPES}, PLAIN)
     files = {FLOAT: subject.model, "delivered": result.model_path, **made}
-    targets = {"delivered": PLAIN, **dict.fromkeys(made, PLAIN)}
+    chosen = {} if result.precision is None else result.precision.options
+    targets = {"delivered": TargetSpec(NAME, {**PLAIN.options, **chosen}), **dict.fromkeys(made, PLAIN)}
     by_default = HAS_BF16 in create(PLAIN).fingerprint().facts["isa"].split()
     for name, spec in PRECISIONS.items():
         if name != "given, bf16" or not by_default:

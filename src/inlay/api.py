@@ -134,7 +134,7 @@ def tune(
             found = tune_across(asked, specs, others)
             own = (leave_report(Path(out) / each.folder) for each in found.columns.values() if each.folder)
             return replace(found, notes=(*found.notes, *filter(None, own)))
-        result = _run_tune.tune(asked)
+        result = _run_tune.tune(replace(asked, any_precision=True))
     return replace(result, notes=(*result.notes, *filter(None, [leave_report(Path(out))])))
 
 

@@ -117,6 +117,28 @@ def test_of_two_precisions_that_keep_the_bound_the_exact_one_must_be_faster(
     assert result.columns["rough"].why == "the given model is faster on rough effect=0.9"
 
 
+@pytest.mark.parametrize("others", [None, {}])
+def test_a_run_for_one_of_several_targets_stays_in_its_precision(
+    others: dict[str, str] | None, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it would be faster in float32, which is a target of its own there, or was not asked for."""
+
+    class Slowed(rounding(40.0)):  # type: ignore[misc]  # made by a function
+        def __init__(self, scale: float, effect: float = 1.0, **options: Any) -> None:
+            started.append(effect)
+            super().__init__(scale=scale if effect == 0.9 else 1.2 * scale, effect=effect, **options)
+
+    started: list[float] = []
+    monkeypatch.setattr(NullTarget, "own_precision", Rounding.own_precision, raising=False)
+    rig = Rig({"1.0": Slowed})
+    across(save(small_model()), tmp_path / "out", {"a": null(1.0), "b": null(2.0)}, rig, others, any_precision=True)
+    assert set(started) == {1.0}
+    for label in ("a", "b"):
+        found = json.loads((tmp_path / "out" / label / "result.json").read_text())
+        assert found["precision"] is None
+        assert found["target"]["facts"]["effect"] == "1.0"
+
+
 @pytest.mark.parametrize("own_db", [5.0, 40.0])
 def test_a_target_is_tuned_for_in_the_precision_that_keeps_the_bound(
     own_db: float, save: SaveModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

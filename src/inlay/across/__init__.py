@@ -4,4 +4,4 @@
 of them on all of them. The room may import everything below it; it offers functions to :mod:`inlay.api`.
 """
 
-__all__ = ["candidates", "choose", "comparing", "labels", "panel", "policy", "result", "session", "tune"]
+__all__ = ["candidates", "choose", "comparing", "labels", "policy", "result", "session", "tune"]

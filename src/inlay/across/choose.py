@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from inlay.across.candidates import candidates
 from inlay.across.comparing import Comparison, busy_share
-from inlay.across.panel import Readings
 from inlay.across.result import GIVEN, ONE, Cell, Ratio, Table, regret
 from inlay.errors import RunFailed
+from inlay.measure.panel import Readings
 from inlay.search.baselines import ORIGINAL
 from inlay.targets.base import Artifact
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from inlay.across import policy
-from inlay.across.panel import Panel, Readings
 from inlay.across.result import GIVEN, Cell
 from inlay.across.session import AcrossSession
 from inlay.data import Samples, evenly_spaced
 from inlay.deadline import NEVER, Deadline
 from inlay.errors import CompileFailed, Late, TargetError
 from inlay.measure.journal import Fact
+from inlay.measure.panel import Panel, Readings
 from inlay.measure.timing import Timing, joined
 from inlay.quant.accuracy import UNCHECKED, Judge, Outputs
 from inlay.run.reference import in_reference

@@ -14,21 +14,12 @@ from inlay.across.comparing import Comparison
 from inlay.across.result import GIVEN
 from inlay.across.session import AcrossSession
 from inlay.measure.journal import Fact
-from inlay.targets.base import OwnPrecision, TargetSpec
-from inlay.targets.registry import create
+from inlay.measure.own_precision import FASTER
+from inlay.targets.registry import in_float32
 from inlay.trial import Accuracy
-
-_FASTER = 1.03
-"""Of two that keep the bound, the exact one has to be, by first readings: on many processors they are the same."""
 
 OWN: Fact[dict[str, str]] = Fact("own_precision", dict)
 """Why each target is not tuned for in its own precision; empty where the given model keeps the bound there."""
-
-
-def in_float32(spec: TargetSpec) -> TargetSpec | None:
-    """The same target as it computes in float32; None where it does so anyway."""
-    own = OwnPrecision.of(create(spec))
-    return None if own is None else TargetSpec(spec.name, {**spec.options, **own.exact})
 
 
 def one_of_each(
@@ -48,7 +39,7 @@ def one_of_each(
     for label, twin in pairs.items():
         if lost[label]:
             found[label] = lost[label]
-        elif _FASTER * float(screened[twin]) < float(screened[label]):
+        elif FASTER * float(screened[twin]) < float(screened[label]):
             found[label] = f"the given model is faster on {twin}"
         else:
             found[twin] = f"the given model keeps the bound in the precision of {label}"

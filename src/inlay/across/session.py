@@ -13,10 +13,10 @@ import numpy as np
 
 from inlay.across import policy
 from inlay.across.labels import folder_of
-from inlay.across.panel import Panel
 from inlay.data import Samples, save_feed
 from inlay.deadline import Deadline
 from inlay.measure.journal import Journal
+from inlay.measure.panel import Panel
 from inlay.model.guard import limited
 from inlay.run.inputs import RunInputs, TuneRequest
 from inlay.run.progress import Progress, SearchStep

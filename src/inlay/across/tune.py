@@ -68,7 +68,7 @@ def tune_across(
 
     Args:
         asked: for all targets: its folder holds the result and a folder of each target's run, its budget is that of the
-            whole command, and its config's target is not used.
+            whole command, and its config's target is not used, nor ``any_precision``.
         specs: the targets by label.
         others: installed targets that cannot be used, with the reason: one of ``specs`` is to be chosen. None where
             one file is wanted for all of ``specs``.
@@ -165,7 +165,8 @@ def _one(session: AcrossSession, label: str, share_s: float) -> tuple[tuple[Arti
     if budget_s is not None:  # the journal of the run counts what it spent; what is left of the command is its own
         budget_s = share_s + (0.0 if asked.restart else spent_in(folder / "run.sqlite"))
     config = replace(asked.config, target=session.specs[label], budget_s=budget_s)
-    result = tune(replace(asked, out=folder, config=config, progress=session.of(label), before_s=0.0))
+    own = replace(asked, out=folder, config=config, progress=session.of(label), before_s=0.0)
+    result = tune(replace(own, any_precision=False))  # the label says which one it is, and its twin is another target
     found = {"origin": result.best.origin, "sha256": result.best.output_sha256}
     if not result.interrupted:
         session.journal.record_fact(key, found)

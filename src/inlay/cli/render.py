@@ -69,8 +69,10 @@ def verdict(result: TuneResult) -> Iterator[str | Table]:
     for note in result.notes:
         yield f"  Note: {note}."
     if result.run_with:
-        threads = f" (threads {result.facts['threads']})" if "threads" in result.facts else ""
-        yield f"  To run it with exactly the options that were measured{threads}: run_with in result.json."
+        chosen = {} if result.precision is None else result.precision.options
+        told = {**{k: v for k, v in result.facts.items() if k == "threads"}, **chosen}
+        options = f" ({', '.join(f'{name} {value}' for name, value in told.items())})" if told else ""
+        yield f"  To run it with exactly the options that were measured{options}: run_with in result.json."
     yield f"  Wrote {result.model_path} (sha256 {best.output_sha256[:16]}…) and {result.folder / 'result.json'}."
 
 

@@ -92,7 +92,14 @@ class Crowd:
 
 @contextlib.contextmanager
 def builders(
-    ray: Any, name: str, root: str | None, spec: TargetSpec, folder: Path, limit: Limit, tell: Tell
+    ray: Any,
+    name: str,
+    root: str | None,
+    spec: TargetSpec,
+    expected: str | None,
+    folder: Path,
+    limit: Limit,
+    tell: Tell,
 ) -> Iterator[Crowd | None]:
     """Builders for a target, as many as are free now; None where there are none.
 
@@ -101,6 +108,7 @@ def builders(
         name: of the resource by which nodes offer them (:func:`~inlay.farm.lab.builder_of`).
         root: where actors make their folders, if not in their system's usual place.
         spec: the target.
+        expected: digest of the fingerprint that it must have there; None for whatever it has.
         folder: for outputs, here.
         limit: seconds that one message may take.
         tell: hears how many there are.
@@ -109,7 +117,7 @@ def builders(
     devices = [RemoteDevice(ray, name, root, wait_s=policy.EQUAL_WAIT_S) for _ in range(free)]
 
     def start(device: RemoteDevice) -> RemoteWorker:
-        return RemoteWorker(spec, folder, limit, device=device, expected=device.resource.rpartition(":")[2])
+        return RemoteWorker(spec, folder, limit, device=device, expected=expected)
 
     def release() -> None:
         for device in devices:

@@ -20,6 +20,7 @@ from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import HERE, Lab, StartWorker
 from inlay.model.hands import Hands
 from inlay.targets.base import TargetSpec
+from inlay.targets.registry import in_float32
 
 _PREFIX, _BUILDER = "inlay", "inlay-builder"
 
@@ -82,12 +83,19 @@ class _Farm:
     def __init__(self, ray: Any, wanted: str, root: str | None, tell: Tell) -> None:
         self._ray, self._wanted, self._root, self._tell = ray, wanted, root, tell
         self._devices: dict[str, RemoteDevice] = {}
+        self._asked: dict[str, TargetSpec] = {}
+        self._in_float32: dict[str, str] = {}
 
     def start(self, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
         """A worker on the device for a target; further ones for it are on the same device."""
         name = self._held(spec) or chosen(spec.name, self._wanted, self._ray.cluster_resources())
         device = self._devices.setdefault(name, RemoteDevice(self._ray, name, self._root, self._tell))
-        return _worker(device, spec, folder, limit)
+        self._asked.setdefault(name, spec)
+        expected = self._expected(name, spec)
+        worker = _worker(device, expected, spec, folder, limit)
+        if expected is None:
+            self._in_float32[name] = worker.fingerprint.digest
+        return worker
 
     @contextlib.contextmanager
     def equal(self, spec: TargetSpec, most: int) -> Iterator[Sequence[StartWorker]]:
@@ -98,15 +106,16 @@ class _Farm:
             RemoteDevice(self._ray, name, self._root, wait_s=policy.EQUAL_WAIT_S) for _ in range(min(most, free))
         ]
         try:
-            yield [partial(_worker, device) for device in devices]
+            yield [partial(_worker, device, self._expected(name, spec)) for device in devices]
         finally:
             for device in devices:
                 device.close()
 
     def builders(self, spec: TargetSpec, folder: Path, limit: Limit) -> AbstractContextManager[Crowd | None]:
         """Builders with the fingerprint of the target's device, as far as they are free now; let go at the end."""
-        name = builder_of(self._held(spec))
-        return builders(self._ray, name, self._root, spec, folder, limit, self._tell)
+        name = self._held(spec)
+        expected = self._expected(name, spec)
+        return builders(self._ray, builder_of(name), self._root, spec, expected, folder, limit, self._tell)
 
     def recruit(self) -> AbstractContextManager[Hands | None]:
         """Helpers, wherever a processor is free."""
@@ -117,13 +126,23 @@ class _Farm:
         for device in self._devices.values():
             device.close()
 
+    def _expected(self, name: str, spec: TargetSpec) -> str | None:
+        """Digest of the fingerprint that the target has on a device: that in its name, where that is how it is asked.
+
+        The same target as it computes in float32 has another one there, which the device tells; None until then.
+        """
+        asked = self._asked.get(name, spec)
+        if spec != asked and in_float32(asked) == spec:
+            return self._in_float32.get(name)
+        return name.rpartition(":")[2]
+
     def _held(self, spec: TargetSpec) -> str:
         """The device that was chosen for the target first: a node that is away now may come back."""
         return next((name for name in self._devices if name.startswith(f"{_PREFIX}:{spec.name}:")), "")
 
 
-def _worker(device: RemoteDevice, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
-    return RemoteWorker(spec, folder, limit, device=device, expected=device.resource.rpartition(":")[2])
+def _worker(device: RemoteDevice, expected: str | None, spec: TargetSpec, folder: Path, limit: Limit) -> Worker:
+    return RemoteWorker(spec, folder, limit, device=device, expected=expected)
 
 
 def chosen(target: str, wanted: str, resources: Mapping[str, float]) -> str:

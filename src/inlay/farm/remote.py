@@ -205,10 +205,12 @@ class RemoteWorker(Worker):
         folder: for outputs, here.
         limit: seconds that one message may take; the device enforces it.
         device: where the process is.
-        expected: digest of the device's fingerprint.
+        expected: digest of the device's fingerprint; None where only its first answer tells.
     """
 
-    def __init__(self, spec: TargetSpec, folder: Path, limit: Limit, *, device: RemoteDevice, expected: str) -> None:
+    def __init__(
+        self, spec: TargetSpec, folder: Path, limit: Limit, *, device: RemoteDevice, expected: str | None
+    ) -> None:
         self._device, self._expected = device, expected
         self._key = uuid.uuid4().hex
         self._started_at = -1  # generation of the device's actor that the process runs on
@@ -270,12 +272,13 @@ class RemoteWorker(Worker):
         if "error" in answer:
             raise _error_of(answer)
         found = Fingerprint(answer["target"], answer["facts"])
-        if found.digest != self._expected:
+        if found.digest != (self._expected or found.digest):
             self._kill()
             raise NoDevice(
                 f"{self._device.resource} is announced, but the device's fingerprint is {found.digest} with this run's "
                 "options: announce it anew on its node"
             )
+        self._expected = found.digest
         self.fingerprint, self.deterministic = found, bool(answer["deterministic"])
         self.lacks = frozenset(answer["lacks"])
         self._started_at = self._device.generation

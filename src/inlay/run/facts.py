@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from inlay.quant.rounding import NEAREST, Rounding
 from inlay.quant.saturation import Form
 from inlay.quant.sensitivity import Powers, ProbeBudget, Sensitivity
 from inlay.search.rewrite_choice import RewriteChoice
-from inlay.targets.base import KernelTime, TargetSpec
+from inlay.targets.base import KernelTime, OptionValue, TargetSpec
+from inlay.trial import Interval
 from inlay.types import Port, PortRewrite
 
 
@@ -53,6 +54,51 @@ class CalibrationRecord:
         if not all(isinstance(text, str) for text in (data["digest"], data["target"], spec.name)):
             raise TypeError("digests and the target's name are text")
         return cls(data["digest"], data["target"], TargetSpec(spec.name, dict(spec.options)), dict(data["table"]))
+
+
+@dataclass(frozen=True)
+class PrecisionChoice:
+    """What a target that computes float32 operators in fewer bits was tuned for in.
+
+    Attributes:
+        own: the type in which it computes them by itself.
+        options: of the target, with which it computes in float32; none where it was tuned for in its own precision.
+        gain: how much faster the given model is in float32, paired; None where that was not measured.
+        late: there was no time for that.
+    """
+
+    own: str
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    gain: Interval | None = None
+    late: bool = False
+
+    @property
+    def note(self) -> str:
+        """That the run was in float32, and why, for people; empty where it was not."""
+        if not self.options or self.gain is None:
+            return ""
+        gain = f"{self.gain.value:.2f}x [{self.gain.low:.2f}, {self.gain.high:.2f}]"
+        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"float32 is {gain} as fast as {self.own} for the given model: tuned with {options}; run it so"
+
+    def as_json(self) -> dict[str, Any]:
+        """As in ``result.json``."""
+        value, low, high = (None, None, None) if self.gain is None else astuple(self.gain)
+        return {
+            "own": self.own,
+            "options": dict(self.options),
+            "speedup": value,
+            "speedup_low": low,
+            "speedup_high": high,
+            "late": self.late,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PrecisionChoice:
+        """The choice that gave ``data``."""
+        bounds = [data[key] for key in ("speedup", "speedup_low", "speedup_high")]
+        gain = None if None in bounds else Interval(*map(float, bounds))
+        return cls(str(data["own"]), dict(data["options"]), gain, bool(data["late"]))
 
 
 def _sensitivity(data: Mapping[str, Mapping[str, Any]]) -> Sensitivity:
@@ -116,6 +162,8 @@ FROZEN: Fact[dict[str, int]] = Fact("frozen", lambda data: {name: int(size) for 
 """Sizes of the dynamic dimensions that were fixed, by symbol."""
 ROUNDS_FLOATS = Fact("rounds_floats", bool)
 """Whether the target's own outputs of the given model differ from float32, so that accuracy is against those."""
+PRECISION: Fact[PrecisionChoice] = Fact("precision", PrecisionChoice.from_json, PrecisionChoice.as_json)
+"""Whether the run is in the target's own precision or in float32; none where there was nothing to choose."""
 MAX_OPSET = Fact("max_opset", int)
 """The newest opset that written models may have, where there is a limit."""
 CHOICE: Fact[CalibrationChoice] = Fact("numbers", CalibrationChoice.from_json, CalibrationChoice.as_json)

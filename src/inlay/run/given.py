@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -10,25 +11,30 @@ from pathlib import Path
 import numpy as np
 
 from inlay.data import save_feed, shapes_of
-from inlay.errors import Late, TargetError, TimedOut, UsageError
+from inlay.errors import JournalError, Late, NoDevice, TargetError, TimedOut, UsageError
 from inlay.measure.ahead import Take, nothing_built
+from inlay.measure.client import Worker
+from inlay.measure.own_precision import BLOCKS, gain_in_float32
 from inlay.measure.race import Meter, Protocol
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, Outputs
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.confirm.delivered import best_of
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import BASELINE_NS
+from inlay.run.facts import BASELINE_NS, PRECISION, PrecisionChoice
 from inlay.run.outcome.assemble import assemble
 from inlay.run.plan import Effort
 from inlay.run.reference import RunFiles, exact_outputs, in_reference
 from inlay.run.result import TuneResult, write_json
 from inlay.run.session import Session
 from inlay.search.baselines import ORIGINAL
-from inlay.targets.base import Artifact, OwnPrecision
-from inlay.targets.registry import create
+from inlay.targets.base import Artifact, OwnPrecision, TargetSpec
+from inlay.targets.registry import create, in_float32
 from inlay.trial import Accuracy, Interval, Latency, Measured, Proposal, Trial
 from inlay.types import Placement
+
+_HANG_FACTOR = 3.0
+"""Times that timing the given model in float32 may take what it should, before its calls are ended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +93,21 @@ def run_given(session: Session) -> Given:
         ModelError: it does not run.
         UsageError: the budget is too short.
     """
-    inputs, worker = session.inputs, session.worker
+    inputs, known = session.inputs, not session.journal.empty
     file = Artifact(inputs.file.path.resolve(), inputs.file.sha256)
     session.stage("build and run the model as it is")
     (first,) = session.save_feeds("first", inputs.parts.selection.part([0]))
     with session.given_model_runs():
+        if known:
+            _as_chosen(session)
         session.run_given(file, first)
         session.limit_samples()
+        choice = None if known else _choose_precision(session, file)
         feeds = session.save_feeds("selection", session.inputs.judging)
     _refuse_shapes(session, file)
+    if choice is not None:  # not before: a folder is not taken up by a call that is refused
+        session.journal.record_fact(PRECISION, choice)
+    worker = session.worker
     inputs, apart = session.inputs, len(session.inputs.parts.selection)
     confidence = CHECKED_LATER if inputs.parts.verified else UNCHECKED
     run, in_float32 = partial(worker.run, file), in_reference(inputs.file)
@@ -119,6 +131,62 @@ def run_given(session: Session) -> Given:
     if outputs.done():
         _ = given.judge  # which refuses what it can before the work
     return given
+
+
+def _as_chosen(session: Session) -> None:
+    """Go on in the precision that the run's first session chose.
+
+    Raises:
+        JournalError: that is float32, and this call wants the target's own precision.
+        TargetError: no worker can be started for it.
+    """
+    choice = session.journal.fact(PRECISION)
+    if choice is None or not choice.options:
+        return
+    spec = session.inputs.config.target
+    if not session.any_precision or choice.options.keys() & spec.options.keys():
+        raise JournalError(
+            f"{session.journal.path} belongs to a run in float32, which was faster than {choice.own}: give another "
+            "output folder, or --restart to begin anew"
+        )
+    exact = TargetSpec(spec.name, {**spec.options, **choice.options})
+    session.go_on_with(session.start_worker(exact, session.work, session.limit_s))
+
+
+def _choose_precision(session: Session, file: Artifact) -> PrecisionChoice | None:
+    """Go on in float32 where the given model is faster so; None where there is nothing to choose."""
+    worker, spec = session.worker, session.inputs.config.target
+    if not session.any_precision or worker.deterministic or not worker.fingerprint.gives_times:
+        return None
+    own, exact = OwnPrecision.of(create(spec)), in_float32(spec)
+    if own is None or exact is None or own.exact.keys() & spec.options.keys():
+        return None
+    config, most_s = session.inputs.config, session.plan.precision_s
+    if session.costs.beside_s(BLOCKS, config.protocol.slot_ns) > most_s:
+        return PrecisionChoice(own.name, late=True)
+    session.stage(f"time the given model in {own.name} and in float32")
+    started: list[Worker] = []
+
+    def start(target: TargetSpec) -> Worker:
+        started.append(session.start_worker(target, session.work, session.limit_s))
+        return started[-1]
+
+    rng = np.random.default_rng(config.seed)
+    feed = session.inputs.workload.save(session.work / "precision")
+    gain = chosen = None
+    # a device that is announced as it computes by itself may refuse to compute otherwise
+    with session.brief(_HANG_FACTOR * most_s), contextlib.suppress(TargetError, NoDevice):
+        gain, chosen = gain_in_float32(
+            worker, exact, start, file, feed, config.protocol.slot_ns, rng, session.lab.clock, most_s
+        )
+    for each in started:
+        if each is not chosen:
+            session.worker.builds += each.builds
+            each.took.clear()  # it says nothing of what the search's own steps take
+    if chosen is None:
+        return PrecisionChoice(own.name, gain=gain)
+    session.go_on_with(chosen)
+    return PrecisionChoice(own.name, own.exact, gain)
 
 
 def _refuse_shapes(session: Session, file: Artifact) -> None:

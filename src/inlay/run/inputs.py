@@ -32,6 +32,7 @@ from inlay.prepare.qdq_import import read_baseline
 from inlay.prepare.take_apart import holds_quantized
 from inlay.quant.accuracy import Metric
 from inlay.run.progress import Progress, Silent
+from inlay.targets.base import TargetSpec
 from inlay.version import __version__
 
 RANDOM_SAMPLES = 8
@@ -63,6 +64,8 @@ class TuneRequest:
         lab: where latency is measured, and by which clock; this machine's own by default.
         before_s: seconds of the budget that the command has used up before this.
         sources: files and folders besides the model that all this was read from: no command on the run overwrites them.
+        any_precision: where the target computes float32 operators in fewer bits, and the given model is faster in
+            float32, the run is for the target as it computes in float32.
     """
 
     file: ModelFile
@@ -75,6 +78,7 @@ class TuneRequest:
     lab: Lab = field(default_factory=Lab)
     before_s: float = 0.0
     sources: tuple[Path, ...] = ()
+    any_precision: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +168,15 @@ class RunInputs:
         )
         return replace(self, parts=parts, judged=judged)
 
+    def on(self, target: TargetSpec) -> RunInputs:
+        """The same for another target."""
+        return replace(self, config=replace(self.config, target=target))
+
     def identity(self, target: str) -> dict[str, str]:
         """What must be equal for a run to resume: everything that changes its trials.
 
         Args:
-            target: name and digest of the target's fingerprint.
+            target: name and digest of the fingerprint of the target that was asked for.
         """
         digest = hashlib.sha256()
         for feed in self.samples.feeds:

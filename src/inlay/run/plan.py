@@ -36,6 +36,8 @@ _RACE_SHARES = (0.05, 0.08)
 """Of the whole time, after which a race begins no further look; of the search, for its first look."""
 _ACCURACY_SHARE = 0.03
 """Of the whole time, for the outputs of one model on all samples of a part."""
+_PRECISION_SHARE, _PRECISION_S, _PRECISION_MOST = 0.03, 2.0, 0.05
+"""Of the whole time, for timing the given model in float32 besides; or seconds, where those are no more than this."""
 _WRITING_SHARE, _WRITING_S = 0.03, 2.0
 """Of the whole time, and seconds at most, for writing the result and ending the process."""
 _LEAST_BLOCKS = 2
@@ -50,6 +52,8 @@ _OBSERVING = 4
 """Inferences that a sample takes in calibration, about: all values are wanted, and they become histograms."""
 _RESUMED_SHARE = 0.25
 """Of the budget, what a resumed session has at least for confirming what earlier ones found."""
+_WARMING = 5
+"""Inferences that tell how many of them fill a slot."""
 _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
@@ -149,8 +153,17 @@ class Costs:
 
     def process_s(self, models: int, blocks: int) -> float:
         """So many blocks in a fresh process."""
-        ready_s = self.candidate_build_s + 5 * self.sample_s  # which tell how many inferences fill a slot
+        ready_s = self.candidate_build_s + _WARMING * self.sample_s
         return self.worker_s + models * ready_s + blocks * self.block_s(models)
+
+    def beside_s(self, blocks: int, slot_ns: int) -> float:
+        """So many blocks of the given model here and in one fresh process, in turn, before many were measured.
+
+        By one inference: of few messages, the first ones say how long a model takes that is not warm.
+        """
+        turn_s = Costs.assumed(self.worker_s, self.build_s, self.inference_s, slot_ns).turn_s
+        ready_s = self.build_s + self.sample_s + 2 * _WARMING * self.inference_s
+        return self.worker_s + ready_s + 2 * (1 + blocks) * turn_s
 
 
 FREE = Costs.assumed(0.0, 0.0, 0.0, 0)
@@ -270,6 +283,11 @@ class Plan:
             return count
         most = int(min(_ACCURACY_SHARE * self.seconds / max(costs.inference_s, 1e-9), count))
         return min(count, max(LEAST_SAMPLES, most))
+
+    @property
+    def precision_s(self) -> float:
+        """Seconds that timing the given model in a second precision may take."""
+        return max(_PRECISION_SHARE * self.seconds, min(_PRECISION_S, _PRECISION_MOST * self.seconds))
 
     def equalization(self, costs: Costs, config: TuneConfig) -> Deadline:
         """When the scales that even out outliers must be known."""

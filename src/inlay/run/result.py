@@ -12,6 +12,7 @@ from typing import Any
 from inlay.files import replacing
 from inlay.quant.metric_limits import MetricStatement
 from inlay.quant.tolerance import Statement
+from inlay.run.facts import PrecisionChoice
 from inlay.run.robustness import Robustness
 from inlay.trial import Accuracy, Failed, Interval, Measured, Outcome
 from inlay.version import __version__
@@ -177,6 +178,8 @@ class TuneResult:
         bound: the accuracy bound, as text.
         seed: of the run.
         command: the line that asks for this run.
+        precision: what a target that computes float32 operators in fewer bits was tuned for in; None where there was
+            nothing to choose.
         run_with: a program that runs the delivered model with the options that it was measured with; may be empty.
         notes: what people should know: passes rolled back, why float is best, too few samples.
         interrupted: the run was stopped by the user.
@@ -201,6 +204,7 @@ class TuneResult:
     command: str = ""
     baseline_memory: int | None = None
     run_with: str = ""
+    precision: PrecisionChoice | None = None
 
     @property
     def model_path(self) -> Path:
@@ -244,6 +248,7 @@ class TuneResult:
             "model": {"path": self.model[0], "sha256": self.model[1]},
             "target": {"name": self.target[0], "fingerprint": self.target[1], "facts": dict(self.facts)},
             "data": dict(self.data),
+            "precision": None if self.precision is None else self.precision.as_json(),
             "bound": self.bound,
             "baseline": {
                 "latency_ms": self.baseline_ms,

@@ -19,7 +19,7 @@ from inlay.measure.journal import Journal, Record
 from inlay.model.load import ModelFile, file_sha256, load
 from inlay.model.store import model_bytes
 from inlay.prepare.options import check_sqnr, parse_share, parse_size
-from inlay.run.facts import CALIBRATION, MEMORY, SIZE
+from inlay.run.facts import CALIBRATION, MEMORY, PRECISION, SIZE
 from inlay.run.finished import TOO_OLD, inputs_of, writer_of
 from inlay.trial import Accuracy, Measured
 
@@ -203,6 +203,9 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
         if calibration is None or feed is None:
             raise JournalError(f"{journal.path} {TOO_OLD}")
         save_feed(work / "feed.npz", feed)
+        choice = journal.fact(PRECISION)  # the journal is known by the target as it was asked for
+        chosen = choice is not None and choice.options
+        there = f"{calibration.spec.name} {calibration.target}" if chosen else journal.target
         write = None
         for candidate in [key for key, memory in known.items() if memory is None]:
             placement = journal.placement(candidate)
@@ -211,9 +214,9 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
             made = write(placement, work / f"{candidate}.onnx")
             with Worker(calibration.spec, work) as fresh:
                 here = fresh.fingerprint.identity
-                if journal.target not in ("", here):
+                if there not in ("", here):
                     raise UsageError(
-                        f"memory would be measured on {here}, but the run measured on {journal.target}: run inlay "
+                        f"memory would be measured on {here}, but the run measured on {there}: run inlay "
                         "select on the machine of that device, with the same runtime"
                     )
                 memory = fresh.memory(made, work / "feed.npz")

@@ -58,6 +58,7 @@ class Session:
         lab: starts workers; its clock is the run's.
         worker_s: seconds that starting the worker took.
         resumed: earlier sessions of the run judged candidates.
+        any_precision: as in the request.
         plan: when the command began, and when it must end.
     """
 
@@ -70,6 +71,8 @@ class Session:
         self._workers: list[Worker] = []
         self._calibrating_s = 0.0
         self._costs = FREE  # until the given model has run
+        self.any_precision = asked.any_precision
+        self._brief = Deadline(clock=self.lab.clock)
         self._deadline = Deadline(clock=self.lab.clock)  # what earlier sessions took is known when the plan is made
         if inputs.config.budget_s is not None:
             self._deadline = Deadline(begun + inputs.config.budget_s, self.lab.clock)
@@ -90,7 +93,23 @@ class Session:
 
     def limit_s(self) -> float:
         """Seconds that the next call of the runtime may take."""
-        return min(self.inputs.config.limit_s, max(_LEAST_LIMIT_S, self._deadline.left / 2.0))
+        return min(self.inputs.config.limit_s, max(_LEAST_LIMIT_S, min(self._deadline.left / 2.0, self._brief.left)))
+
+    @contextlib.contextmanager
+    def brief(self, seconds: float) -> Iterator[None]:
+        """Within it, calls of runtimes end with these seconds: nothing depends on them."""
+        self._brief = Deadline(clock=self.lab.clock).within(seconds)
+        try:
+            yield
+        finally:
+            self._brief = Deadline(clock=self.lab.clock)
+
+    def go_on_with(self, worker: Worker) -> None:
+        """From now on the run is for the target of ``worker``, which was started by :meth:`start_worker`."""
+        worker.builds += self.worker.builds
+        self.worker.close()
+        self.worker = worker
+        self.inputs = self.inputs.on(worker.spec)
 
     @contextlib.contextmanager
     def given_model_runs(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from inlay.errors import TargetError, UsageError
-from inlay.targets.base import OptionValue, Target, TargetSpec
+from inlay.targets.base import OptionValue, OwnPrecision, Target, TargetSpec
 
 if TYPE_CHECKING:
     from inlay.quant.plain.graph import IntegerOperator
@@ -173,6 +173,12 @@ def create(spec: TargetSpec) -> Target:
     except TypeError as error:
         raise UsageError(f"target {spec.name}: {error}") from error
     return target
+
+
+def in_float32(spec: TargetSpec) -> TargetSpec | None:
+    """The same target as it computes in float32; None where it does so anyway. Raises what :func:`create` does."""
+    own = OwnPrecision.of(create(spec))
+    return None if own is None else TargetSpec(spec.name, {**spec.options, **own.exact})
 
 
 def constructor(name: str) -> Callable[..., Target]:

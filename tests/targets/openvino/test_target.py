@@ -14,8 +14,11 @@ import numpy as np
 import onnx
 import pytest
 
+import inlay
 from inlay.across.labels import measurable
+from inlay.cli.render import verdict
 from inlay.errors import RunFailed, UsageError
+from inlay.measure import own_precision
 from inlay.targets.base import Artifact, Capabilities
 from inlay.targets.openvino import runtime
 from inlay.targets.openvino.profile import typical
@@ -220,3 +223,34 @@ def test_auto_looks_at_both_precisions_unless_one_was_asked_for() -> None:
     assert labels() == ["openvino-cpu", "openvino-cpu precision=f32"]
     assert labels("openvino-cpu.precision=bf16") == ["openvino-cpu"]
     assert labels("openvino-cpu.precision=f32") == ["openvino-cpu"]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_a_run_is_in_the_precision_that_is_faster_and_says_how_to_run_the_model(
+    is_faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the readings say here: which one is faster depends on the processor."""
+    monkeypatch.setattr(own_precision, "is_faster", lambda gain: is_faster)
+    model, out = tmp_path / "model.onnx", tmp_path / "out"
+    onnx.save(small_model(), model)
+    feeds = [dict(random_feed(small_model(), seed)) for seed in range(4)]
+    options: dict[str, Any] = {"target": "openvino-cpu", "data": feeds, "strategy": "anchors", "budget": None}
+    result = inlay.tune(model, out=out, min_sqnr=10.0, max_measurements=2, **options)
+    assert result.precision is not None
+    assert result.precision.gain is not None
+    assert dict(result.precision.options) == ({"precision": "f32"} if is_faster else {})
+    assert result.facts["precision"] == ("f32" if is_faster else "default")
+    assert ("tuned with precision=f32; run it so" in result.notes[0]) is is_faster
+    assert ("'INFERENCE_PRECISION_HINT': 'f32'" in result.run_with) is is_faster
+    said = "\n".join(line for line in verdict(result) if isinstance(line, str))
+    assert ("options that were measured (threads 1, precision f32): run_with" in said) is is_faster
+    monkeypatch.chdir(out)
+    names: dict[str, Any] = {"feed": feeds[0]}
+    exec(result.run_with, names)
+    want = list(run_reference(out / "model.onnx", feeds[0]).values())
+    assert sqnr(want[0], names["outputs"][0]) > 10.0
+    monkeypatch.setattr(own_precision, "is_faster", lambda gain: not is_faster)
+    again = inlay.tune(model, out=out, min_sqnr=10.0, max_measurements=4, **options)
+    assert again.precision == result.precision
+    assert again.target == result.target

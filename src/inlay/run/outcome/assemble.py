@@ -11,7 +11,7 @@ from inlay.measure.journal import Journal
 from inlay.model.store import model_bytes
 from inlay.run.confirm.decision import Confirmed
 from inlay.run.evaluate import Candidate, Evaluator
-from inlay.run.facts import CHOICE, MEMORY, SIZE
+from inlay.run.facts import CHOICE, MEMORY, PRECISION, SIZE
 from inlay.run.inputs import RunInputs
 from inlay.run.result import AnchorResult, TuneResult, pareto
 from inlay.run.stress import NO_LOSSES, Losses
@@ -43,7 +43,7 @@ def assemble(
         anchors: what the anchors showed, by name.
         confirmed: what is delivered.
         search: facts about the search beyond what the evaluator counted.
-        notes: for people.
+        notes: for people; the one on the precision that was chosen goes before them.
         interrupted: whether the user ended the search.
         losses: on variations of the samples.
     """
@@ -62,6 +62,7 @@ def assemble(
         for n, t in anchors.items()
         for key in [keys.get(t.proposal.placement, "")]
     ]
+    precision = journal.fact(PRECISION)
     choice = journal.fact(CHOICE) or CalibrationChoice(config.methods[0])  # the time may have ended before
     return TuneResult(
         folder=inputs.out,
@@ -103,11 +104,12 @@ def assemble(
         },
         bound=str(config.bound),
         seed=config.seed,
-        notes=notes,
+        notes=notes if precision is None or not precision.note else (precision.note, *notes),
         interrupted=interrupted,
         command=config.command,
         baseline_memory=memory[evaluator.judged[0].key],
         run_with=getattr(create(config.target), "run_with", str)(),
+        precision=precision,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from inlay.calibrate import policy
 from inlay.measure.journal import Journal
-from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, OUTLIERS_LEFT, SAMPLES, VARIATIONS
+from inlay.run.facts import CALIBRATION_SAMPLES, CHOICE, OUTLIERS_LEFT, PRECISION, SAMPLES, VARIATIONS
 from inlay.run.inputs import RunInputs
 
 
@@ -30,6 +30,9 @@ def _cuts(
 ) -> Iterator[str]:
     parts, config = inputs.parts, inputs.config
     samples, choice = journal.fact(CALIBRATION_SAMPLES), journal.fact(CHOICE)
+    precision = journal.fact(PRECISION)
+    if precision is not None and precision.late:
+        yield f"the given model timed in {precision.own}, not in float32"
     if samples is not None and samples < len(parts.calibration):
         yield f"ranges from {samples} of {len(parts.calibration)} samples"
     if journal.fact(OUTLIERS_LEFT):

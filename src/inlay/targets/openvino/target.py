@@ -30,6 +30,13 @@ _WARM_UP = 1
 _MOST_SHAPES = 4
 """Sets of input shapes that a model with dynamic dimensions stays compiled for."""
 
+_SNIPPET = """\
+import openvino as ov
+
+options = {options}
+model = ov.Core().compile_model("model.onnx", "CPU", options)
+outputs = [model(feed)[output] for output in model.outputs]  # feed: an array for each input, by name
+"""
 PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
 
@@ -108,6 +115,10 @@ class OpenVinoCpuTarget:
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
         """Few groups are joined, and pairs that change nothing are left out."""
         return capabilities().rewrites
+
+    def run_with(self) -> str:
+        """The lines that run a model with the options that it is measured with."""
+        return _SNIPPET.format(options=self._options())
 
     def compile(self, model: Artifact) -> OpenVinoExecutable:
         """Read and compile a model. Raises CompileFailed."""

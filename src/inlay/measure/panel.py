@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inlay.deadline import Clock
 from inlay.errors import Late, TargetError
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import Lab
@@ -120,56 +121,72 @@ class Panel:
         Raises:
             Late: there was no time for a single block.
         """
-        turns = {label: _Turns(self.workers[label], dict(files)) for label, files in rows.items()}
-        found: list[Timing] = []
-        took_s = 0.0
+        workers = {label: self.workers[label] for label in rows}
+        return time_in_turn(workers, rows, feed, blocks, slot_ns, rng, left_s, self._lab.clock)
 
-        def more(count: int) -> None:
-            nonlocal took_s
-            for _ in range(count):
-                if found and left_s() < took_s:
-                    return
-                begun = self._lab.clock()
-                self._block(turns, found, feed, slot_ns, rng)
-                took_s = self._lab.clock() - begun
 
-        exact = frozenset(label for label in turns if self.workers[label].deterministic)
-        blocks = 1 if exact == set(turns) else blocks
-        more(blocks)
-        timing = joined(found)
-        disturbed = int(timing.preempted.sum())
-        if disturbed:
-            more(disturbed)
-            timing = joined(found).least_preempted(min(blocks, len(found)))
-        cells = tuple((row, label) for label, each in turns.items() for row in each.files)
-        failed = {(row, label): why for label, each in turns.items() for row, why in each.failed.items()}
-        return Readings(cells, timing, exact, failed)
+def time_in_turn(
+    workers: Mapping[str, Worker],
+    rows: Mapping[str, Rows],
+    feed: Path,
+    blocks: int,
+    slot_ns: int,
+    rng: np.random.Generator,
+    left_s: Callable[[], float],
+    clock: Clock,
+) -> Readings:
+    """As :meth:`Panel.time`, with ``workers`` by label, and seconds by ``clock``."""
+    turns = {label: _Turns(workers[label], dict(files)) for label, files in rows.items()}
+    found: list[Timing] = []
+    took_s = 0.0
 
-    def _block(
-        self, turns: Mapping[str, _Turns], found: list[Timing], feed: Path, slot_ns: int, rng: np.random.Generator
-    ) -> None:
-        """Append a block to ``found``; what fails in it is taken out of the earlier ones, and the block begun anew."""
-        labels = list(turns)
-        while any(turns[label].files for label in labels):
-            parts: dict[str, Timing] = {}
-            for index in rng.permutation(len(labels)):
-                label = labels[int(index)]
-                if not turns[label].files:
-                    continue
-                gone = turns[label].block(parts, label, feed, slot_ns, int(rng.integers(2**31)))
-                if gone:
-                    at = sum(len(turns[each].files) for each in labels[: labels.index(label)])
-                    lost = [at + i for i in sorted(gone, reverse=True)]
-                    for number, earlier in enumerate(found):
-                        for column in lost:
-                            earlier = earlier.without(column)
-                        found[number] = earlier
-                    turns[label].forget(gone)
-                    break
-            else:
-                found.append(_beside([parts[label] for label in labels if label in parts]))
+    def more(count: int) -> None:
+        nonlocal took_s
+        for _ in range(count):
+            if found and left_s() < took_s:
                 return
-        raise Late("nothing ran in fresh processes")
+            begun = clock()
+            _block(turns, found, feed, slot_ns, rng)
+            took_s = clock() - begun
+
+    exact = frozenset(label for label in turns if workers[label].deterministic)
+    blocks = 1 if exact == set(turns) else blocks
+    more(blocks)
+    timing = joined(found)
+    disturbed = int(timing.preempted.sum())
+    if disturbed:
+        more(disturbed)
+        timing = joined(found).least_preempted(min(blocks, len(found)))
+    cells = tuple((row, label) for label, each in turns.items() for row in each.files)
+    failed = {(row, label): why for label, each in turns.items() for row, why in each.failed.items()}
+    return Readings(cells, timing, exact, failed)
+
+
+def _block(
+    turns: Mapping[str, _Turns], found: list[Timing], feed: Path, slot_ns: int, rng: np.random.Generator
+) -> None:
+    """Append a block to ``found``; what fails in it is taken out of the earlier ones, and the block begun anew."""
+    labels = list(turns)
+    while any(turns[label].files for label in labels):
+        parts: dict[str, Timing] = {}
+        for index in rng.permutation(len(labels)):
+            label = labels[int(index)]
+            if not turns[label].files:
+                continue
+            gone = turns[label].block(parts, label, feed, slot_ns, int(rng.integers(2**31)))
+            if gone:
+                at = sum(len(turns[each].files) for each in labels[: labels.index(label)])
+                lost = [at + i for i in sorted(gone, reverse=True)]
+                for number, earlier in enumerate(found):
+                    for column in lost:
+                        earlier = earlier.without(column)
+                    found[number] = earlier
+                turns[label].forget(gone)
+                break
+        else:
+            found.append(_beside([parts[label] for label in labels if label in parts]))
+            return
+    raise Late("nothing ran in fresh processes")
 
 
 class _Turns:
