@@ -51,7 +51,7 @@ class Peer:
 
 
 def quantize(method: str, model: Path, samples: Path, out: Path) -> Peer:
-    """Run the quantizer, ``static``, ``products``, ``dynamic`` or one of :data:`WEIGHT_BITS`; never raises for what it does."""
+    """Run the quantizer by one of the module's methods; never raises for what it does."""
     command = [sys.executable, "-m", "benchmarks.peer", method, str(model), str(samples), str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)

@@ -110,8 +110,8 @@ def openvino(table: Mapping[str, Any]) -> str:
         "dB against ONNX Runtime on the given model, on samples from other sources than those given. \\* seeded "
         "weights.",
         "",
-        "What people have without Inlay is OpenVINO's precisions, ONNX Runtime's `quantize_static` and NNCF; all anchors: "
-        "Inlay's one-shot recipes besides, which have its ranges and rewrites.",
+        "What people have without Inlay is OpenVINO's precisions, ONNX Runtime's `quantize_static` and NNCF; all "
+        "anchors: Inlay's one-shot recipes besides, which have its ranges and rewrites.",
         "",
         "| model | over the best that people have | which | over the best of all anchors | which "
         "| over ONNX Runtime's float | SQNR | built | wall |",

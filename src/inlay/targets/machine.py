@@ -26,6 +26,11 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
+def is_x86(machine: str) -> bool:
+    """Whether a machine, as :func:`platform.machine` names it, is an x86 one."""
+    return machine.lower() in ("x86_64", "amd64", "i686")
+
+
 def cpu_name() -> str:
     """The processor's name for people."""
     found = next((text for name, text in _entries() if name == "model name"), "")

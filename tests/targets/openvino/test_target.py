@@ -20,6 +20,7 @@ from inlay.cli.render import verdict
 from inlay.errors import RunFailed, UsageError
 from inlay.measure import own_precision
 from inlay.targets.base import Artifact, Capabilities
+from inlay.targets.machine import cpu_flags
 from inlay.targets.openvino import runtime
 from inlay.targets.openvino.profile import typical
 from inlay.targets.openvino.target import OpenVinoCpuTarget, OpenVinoExecutable
@@ -215,7 +216,32 @@ def test_its_use_is_reported_to_nobody() -> None:
     assert "openvino_telemetry" not in modules
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that has it, whatever this one has."""
+    monkeypatch.setattr("inlay.targets.openvino.target.cpu_flags", lambda: cpu_flags() | {"avx512_bf16"})
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "kept"),
+    [
+        ("x86_64", {"avx2", "avx512_vnni"}, False),
+        ("x86_64", {"avx2", "avx512_bf16"}, True),
+        ("x86_64", set[str](), True),  # a system that lists none
+        ("aarch64", {"asimddp"}, True),
+    ],
+)
+def test_it_rounds_floats_by_itself_where_the_processor_has_products_in_fewer_bits(
+    machine: str, flags: set[str], kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("inlay.targets.openvino.target.cpu_flags", lambda: frozenset(flags))
+    assert (OpenVinoCpuTarget().own_precision is not None) is kept
+    assert OpenVinoCpuTarget(precision="bf16").own_precision is not None
+    assert OpenVinoCpuTarget(precision="f32").own_precision is None
+
+
+@pytest.mark.usefixtures("installed", "bfloat16")
 def test_auto_looks_at_both_precisions_unless_one_was_asked_for() -> None:
     def labels(*given: str) -> list[str]:
         return [label for label in measurable(given, 1)[0] if label.startswith("openvino-cpu")]
@@ -225,7 +251,7 @@ def test_auto_looks_at_both_precisions_unless_one_was_asked_for() -> None:
     assert labels("openvino-cpu.precision=f32") == ["openvino-cpu"]
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed", "bfloat16")
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_a_run_is_in_the_precision_that_is_faster_and_says_how_to_run_the_model(
     is_faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,7 +48,9 @@ def test_what_a_shuffled_model_computes_stays(data: st.DataObject, rewritten: Re
     if data.draw(st.booleans()):
         y = b.node("relu", "Relu", [y])
     y = shuffled(b, y, groups, data.draw(st.booleans()), samples)
-    for i, step in enumerate(data.draw(st.lists(st.sampled_from(["depthwise", "strided", "Tanh", "pool"]), max_size=3))):
+    for i, step in enumerate(
+        data.draw(st.lists(st.sampled_from(["depthwise", "strided", "Tanh", "pool"]), max_size=3))
+    ):
         match step:
             case "depthwise" | "strided":
                 y = b.conv(f"step_{i}", y, _CHANNELS, group=_CHANNELS, stride=1 + (step == "strided"))
@@ -60,11 +62,12 @@ def test_what_a_shuffled_model_computes_stays(data: st.DataObject, rewritten: Re
     settled(b, y, rewritten)
 
 
+@pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_convolution_before_holds_the_shuffle(flat: bool, rewritten: RewriteModel) -> None:
-    b, x = start()
+def test_a_convolution_before_holds_the_shuffle(flat: bool, samples: int, rewritten: RewriteModel) -> None:
+    b, x = start(samples)
     y = b.conv("depthwise", b.conv("first", x, _CHANNELS, relu=True), _CHANNELS, group=_CHANNELS)
-    y = shuffled(b, y, flat=flat)
+    y = shuffled(b, y, flat=flat, samples=samples)
     assert settled(b, b.conv("last", y, 6, group=3, kernel=1), rewritten) == ["Conv", "Relu", "Conv", "Conv"]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE
 from inlay.quant.qparams import QParamsTable
-from inlay.targets.base import Capabilities
+from inlay.targets.base import Capabilities, Feed
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.targets.rewrites.joined_groups import Joined, JoinedGroups
 from inlay.testing import Builder
@@ -47,7 +47,7 @@ def grouped(channels: int = 8, outputs: int = 8, groups: int = 2, shuffled: int 
 def joined(
     space: Workspace, placement: Placement | None = None, table: QParamsTable | None = None
 ) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The quantized model without the rewrite and with it, which compute the same to the bit, and undone are the same."""
+    """The quantized model without the rewrite and with it: equal results to the bit, and equal models once undone."""
     placement = space.full() if placement is None else placement
     selected = placement.with_rewrites(space.prepared.selectable_rewrites)
     assert selected.rewrites
@@ -68,7 +68,7 @@ def joined(
     return plain, rewritten
 
 
-def run(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run(model: onnx.ModelProto, feed: Feed) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from inlay.quant.mend import make_unsigned, one_scale, product_scale, requantize_bias, set_grid
 from inlay.quant.site import Grid, Read, Result, Site, grid_of, readers_behind
+from inlay.targets.machine import is_x86
 from inlay.targets.onnxruntime.rules import WRITTEN_AS
 from inlay.targets.preconditions import (
     FLOAT_BIAS,
@@ -374,5 +375,5 @@ _ON_X86 = (
 
 def preconditions_for(machine: str | None = None) -> tuple[Precondition, ...]:
     """The rows that hold on a processor: integer kernels of x86 take uint8 activations."""
-    x86 = (machine or platform.machine()).lower() in ("x86_64", "amd64", "i686")
+    x86 = is_x86(machine or platform.machine())
     return (*_ROWS, *_ON_X86) if x86 else _ROWS

@@ -22,7 +22,7 @@ from inlay.targets.conditions import (
     plain_product,
     weight_only_forms,
 )
-from inlay.targets.machine import cpu_flags
+from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.onnxruntime.float_fusions import in_float_fusion
 from inlay.targets.onnxruntime.rewrites.dynamic_lstm import LSTM, lstm_form
 from inlay.targets.onnxruntime.rewrites.float_kernel import whole_windows
@@ -161,7 +161,7 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags
-    x86 = machine.lower() in ("x86_64", "amd64", "i686")
+    x86 = is_x86(machine)
     wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
     return Rules(
         activation=QType.UINT8 if x86 else QType.INT8,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, Needs, OpRule, Rules
 from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output, weight_only_forms
-from inlay.targets.machine import cpu_flags
+from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.openvino.wrong_kernels import (
     WRONG_CONVOLUTIONS,
     WRONG_PRODUCTS,
@@ -107,7 +107,7 @@ def rules_for(machine: str | None = None, flags: frozenset[str] | None = None) -
     """
     machine = machine or platform.machine()
     flags = cpu_flags() if flags is None else flags
-    x86 = machine.lower() in ("x86_64", "amd64", "i686")
+    x86 = is_x86(machine)
     wide = not x86 or bool(flags & {"avx512_vnni", "avx_vnni"})
     fast = _PRODUCTS | {"Conv"} if not x86 or flags & _SIGNED_IMAGES else _PRODUCTS
     conv = OPS["Conv"]

@@ -13,7 +13,7 @@ import onnx
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime, OwnPrecision
-from inlay.targets.machine import cpu_flags, cpu_name
+from inlay.targets.machine import cpu_flags, cpu_name, is_x86
 from inlay.targets.openvino.profile import Attribution, executed_graph, typical
 from inlay.targets.openvino.runtime import core, message, openvino
 from inlay.targets.timing import timed
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from inlay.space.rules import Rules
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "asimddp")
+_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert"})
+"""With one of these the runtime computes floats in bfloat16 by itself on x86."""
 IR = ".xml"
 """Suffix of the runtime's own format, which it reads besides ONNX."""
 _WARM_UP = 1
@@ -35,8 +37,10 @@ import openvino as ov
 
 options = {options}
 model = ov.Core().compile_model("model.onnx", "CPU", options)
-outputs = [model(feed)[output] for output in model.outputs]  # feed: an array for each input, by name
+results = model(feed)  # feed: an array for each input, by name
+outputs = [results[output] for output in model.outputs]
 """
+
 PRECISIONS = ("default", "f32", "bf16")
 """Types in which the runtime computes what is float; ``default`` is its own choice for the processor."""
 
@@ -80,8 +84,9 @@ class OpenVinoCpuTarget:
 
     @property
     def own_precision(self) -> OwnPrecision | None:
-        """None with ``precision=f32``."""
-        return None if self.precision == "f32" else OwnPrecision("bfloat16", {"precision": "f32"})
+        """None with ``precision=f32``, and by default on an x86 processor that has no products in bfloat16."""
+        exact = self.precision == "f32" or (self.precision == "default" and not _may_round())
+        return None if exact else OwnPrecision("bfloat16", {"precision": "f32"})
 
     def fingerprint(self) -> Fingerprint:
         """Runtime version, CPU, the ISA flags that its kernels choose by, and all options.
@@ -273,6 +278,12 @@ class OpenVinoExecutable:
             compiled.infer()
         except Exception as error:  # as in __init__
             raise RunFailed(f"OpenVINO cannot run the model: {message(error)}") from error
+
+
+def _may_round() -> bool:
+    """Whether the runtime may compute floats in fewer bits by itself, as far as is known."""
+    flags = cpu_flags()
+    return not flags or not is_x86(platform.machine()) or bool(flags & _BFLOAT16)
 
 
 def _names(path: Path, model: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -101,14 +101,14 @@ def _shuffle(first: ir.Node) -> _Shuffle | None:
     nodes, x = _three(first), first.inputs[0]
     if nodes is None or x is None or x.dtype is not ir.DataType.FLOAT or x.shape is None or len(x.shape) < 3:
         return None
-    channels, *sizes = x.shape[1:]
-    if not isinstance(channels, int) or not all(isinstance(d, int) and d > 0 for d in sizes):
+    sizes = [d for d in x.shape[1:] if isinstance(d, int) and d > 0]
+    if len(sizes) < len(x.shape) - 1:
         return None
-    pixels = math.prod(int(d) for d in sizes)
-    if not 1 < channels * pixels <= LARGEST:
+    samples = x.shape[0] if isinstance(x.shape[0], int) else 1  # what is true of one is true of any
+    channels, pixels = sizes[0], math.prod(sizes[1:])
+    if channels < 2 or not 0 < samples * channels * pixels <= LARGEST:
         return None
-    # one sample stands for all: sizes that fit one alone are those of a model for one
-    image = np.arange(channels * pixels).reshape(1, channels, *(int(d) for d in sizes))
+    image = np.arange(samples * channels * pixels).reshape(samples, *sizes)
     turned = _reshaped(image, nodes[0])
     perm = nodes[1].attributes.get_ints("perm", [])
     if turned is None or len(perm) != turned.ndim:
@@ -116,8 +116,8 @@ def _shuffle(first: ir.Node) -> _Shuffle | None:
     result = _reshaped(turned.transpose(perm), nodes[2])
     if result is None or result.shape != image.shape:
         return None
-    order = result.reshape(channels, pixels)[:, 0] // pixels
-    if not np.array_equal(result, image[:, order]) or len(set(order.tolist())) < channels:
+    order = result[0].reshape(channels, pixels)[:, 0] // pixels
+    if max(order) >= channels or len({*order}) < channels or not np.array_equal(result, image[:, order]):
         return None
     groups = channels // int(order[1]) if order[1] else 0
     dealt = groups > 1 and channels % groups == 0 and np.array_equal(order, _dealt(channels, groups))
@@ -131,7 +131,7 @@ def _dealt(channels: int, groups: int) -> np.ndarray:
 def _reshaped(array: np.ndarray, node: ir.Node) -> np.ndarray | None:
     """``array`` as a Reshape makes it; None where it cannot."""
     wanted = constant_of(node.inputs[1])
-    if wanted is None or node.attributes.get_int("allowzero", 0):
+    if wanted is None or node.attributes.get_int("allowzero", 0) != 0:
         return None
     shape = [int(d) for d in wanted.ravel()]
     if any(d == 0 and i >= array.ndim for i, d in enumerate(shape)):
@@ -199,9 +199,8 @@ def _smallest(behind: Sequence[ir.Node], shuffle: _Shuffle) -> ir.Node | None:
 
 
 def _pixels(image: ir.Value) -> int | None:
-    if image.shape is None or not all(isinstance(d, int) for d in image.shape[2:]):
-        return None
-    return math.prod(int(d) for d in image.shape[2:])
+    sizes = [] if image.shape is None else [d for d in image.shape[2:] if isinstance(d, int)]
+    return math.prod(sizes) if image.shape is not None and len(sizes) == len(image.shape) - 2 else None
 
 
 # --- what is done ---------------------------------------------------------------------------------------------------
@@ -243,8 +242,7 @@ def _shuffle_behind(node: ir.Node, shuffle: _Shuffle) -> None:
     apart = add_constant(graph, f"{first.name}_apart", np.array([0, *parts[1:]], np.int64))
     together = add_constant(graph, f"{third.name}_together", np.array([0, channels, *sizes], np.int64))
     values = [
-        ir.Value(name=old.outputs[0].name, type=image.type, shape=new)
-        for old, new in ((first, parts), (second, dealt))
+        ir.Value(name=old.outputs[0].name, type=image.type, shape=new) for old, new in ((first, parts), (second, dealt))
     ]
     perm = [0, 2, 1, *range(3, len(parts))]
     operators = [

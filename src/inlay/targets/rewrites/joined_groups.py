@@ -239,7 +239,7 @@ def _qparams(qdq: QDQGraph, node: onnx.NodeProto) -> bytes:
 def _put_back(graph: ir.Graph, reader: ir.Node, taken: onnx.GraphProto) -> None:
     """Insert nodes before ``reader`` that led from what it reads now to what it read before."""
     values = {str(v.name): v for n in graph for v in n.outputs} | {str(v.name): v for v in graph.inputs}
-    values |= {name: v for name, v in graph.initializers.items()}
+    values |= dict(graph.initializers)
     for tensor in taken.initializer:
         if tensor.name not in values:
             constant = ir.from_proto(tensor)
