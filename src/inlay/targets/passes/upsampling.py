@@ -1,0 +1,249 @@
+"""Linear upsampling of images by ``Resize``, as two products with constant matrices.
+
+Along one axis each result is the weighted mean of two neighbors: a row of a matrix that follows from the sizes. With
+one matrix for rows and one for columns, ``Y = A X B^T``. The kernel of ``Resize`` gathers four numbers for each result;
+products are what kernels are fastest at, but most of their factors are zeros: ``W + H W / W'`` of them for each result
+of ``H x W`` enlarged to ``H' x W'``. So they pay for small images alone; how small, and who may read the result, is the
+target's to say (:class:`Worth`).
+
+Where a ``Transpose`` behind puts channels last, the small image can be transposed in place of the large one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from inlay.model.passes.steps import Steps, add_constant, constant_of, ints, is_standard, replace_each, sole_use
+
+FIRST_OPSET = 11
+"""The first one in which ``Resize`` takes sizes and names its coordinates."""
+
+_PLAIN = {"antialias": 0, "exclude_outside": 0, "keep_aspect_ratio_policy": "stretch"}
+_CHANNELS_LAST = [0, 2, 3, 1]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Where two products take less time than a ``Resize`` on a target.
+
+    Attributes:
+        products: most multiplications for each result, of many channels.
+        of_few: how many more of few channels, over the square of their number: what ``Resize`` does once for all of
+            them weighs more then.
+        scale: least factor by which both axes grow.
+        blocks: images with a multiple of so many channels, enlarged by whole factors, stay: the runtime has another
+            kernel for them. 0 where it has none.
+        turns: a ``Transpose`` that puts channels last may go before the products.
+        readers: operators that may read the result, and theirs in turn, to the outputs of the model; None for all.
+        few: up to so many channels neither ``scale`` nor ``readers`` counts.
+    """
+
+    products: float
+    of_few: float = 0.0
+    scale: float = 1.0
+    blocks: int = 0
+    turns: bool = False
+    readers: frozenset[str] | None = None
+    few: int = 0
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Elements before and after, and the scale that positions are computed with."""
+
+    size: int
+    results: int
+    scale: float
+
+
+def multiply_upsampling(model: ir.Model, worth: Worth) -> tuple[ir.Model, int]:
+    """Rewrite each float32 ``Resize`` that enlarges images of known size linearly, where that is worth it."""
+    if model.graph.opset_imports.get("", 1) < FIRST_OPSET:
+        return model, 0
+    return replace_each(model, "Resize", partial(_replace, worth), _is_plain)
+
+
+def interpolation(size: int, results: int, scale: float, coordinates: str) -> np.ndarray:
+    """The matrix, float64 of shape ``(results, size)``, of linear interpolation along one axis.
+
+    ``Resize`` of the ONNX operators (opset 19) gives for each ``coordinate_transformation_mode`` the position between
+    elements; the two next to it count by how near they are, and those beyond an end are the element at that end.
+
+    Args:
+        size: elements before.
+        results: elements after.
+        scale: as given, or ``results / size``.
+        coordinates: a key of ``_POSITIONS``.
+    """
+    at = _POSITIONS[coordinates](np.arange(results, dtype=np.float64), _Axis(size, results, scale))
+    at = np.clip(at, 0, size - 1)
+    low = np.floor(at).astype(np.int64)
+    matrix = np.zeros((results, size))
+    np.add.at(matrix, (np.arange(results), low), 1 - (at - low))
+    np.add.at(matrix, (np.arange(results), np.minimum(low + 1, size - 1)), at - low)
+    return matrix
+
+
+def _half_pixel(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    return (at + 0.5) / axis.scale - 0.5
+
+
+def _pytorch_half_pixel(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    return _half_pixel(at, axis) if axis.results > 1 else at * 0
+
+
+def _half_pixel_symmetric(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    return _half_pixel(at, axis) + axis.size / 2 * (1 - axis.results / (axis.scale * axis.size))
+
+
+def _align_corners(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    return at * (axis.size - 1) / (axis.results - 1) if axis.results > 1 else at * 0
+
+
+def _asymmetric(at: np.ndarray, axis: _Axis) -> np.ndarray:
+    return at / axis.scale
+
+
+_POSITIONS: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+}
+
+
+def _coordinates(node: ir.Node) -> str:
+    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") or ""
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a ``Resize`` is linear, with plain weights and no axes of its own; its sizes are not looked at."""
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    if given.get("mode") != "linear" or "axes" in given or _coordinates(node) not in _POSITIONS:
+        return False
+    return all(given.get(name, plain) == plain for name, plain in _PLAIN.items())
+
+
+def _replace(worth: Worth, node: ir.Node, x: ir.Value, steps: Steps) -> bool:
+    found = _image(node, x)
+    if found is None or not _pays(worth, node, *found):
+        return False
+    channels, rows, columns = found
+    matrices = [interpolation(a.size, a.results, a.scale, _coordinates(node)) for a in (rows, columns)]
+    turn = _turn(node) if worth.turns and channels > 1 else None
+    if turn is None:
+        steps.replace(_products(x, steps, *matrices))
+    else:
+        steps.replace(_products_of_turned(node, x, steps, *matrices), turn)
+    return True
+
+
+def _image(node: ir.Node, x: ir.Value) -> tuple[int, _Axis, _Axis] | None:
+    """Channels, rows and columns of what is enlarged; None where it is no image, or sizes are not known."""
+    if x.shape is None or len(x.shape) != 4:
+        return None
+    batch, channels, height, width = x.shape
+    if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
+        return None
+    given = [constant_of(v) for v in node.inputs[2:4]]
+    lists = [[] if array is None else array.ravel().tolist() for array in (*given, None, None)]
+    scales, sizes = lists[0], lists[1]
+    if len(sizes) == 4 and sizes[:2] == [batch, channels]:
+        rows = _Axis(height, sizes[2], sizes[2] / max(height, 1))
+        columns = _Axis(width, sizes[3], sizes[3] / max(width, 1))
+    elif len(scales) == 4 and scales[:2] == [1, 1]:
+        rows, columns = _scaled(height, scales[2]), _scaled(width, scales[3])
+    else:
+        return None
+    made = node.outputs[0].shape
+    known = [] if made is None else [*zip(made[2:], (rows.results, columns.results), strict=True)]
+    return None if any(isinstance(d, int) and d != n for d, n in known) else (channels, rows, columns)
+
+
+def _scaled(size: int, scale: float) -> _Axis:
+    """By the rule of ``Resize``, which multiplies in float32."""
+    return _Axis(size, math.floor(np.float32(size) * np.float32(scale)), scale)
+
+
+def _pays(worth: Worth, node: ir.Node, channels: int, rows: _Axis, columns: _Axis) -> bool:
+    growth = [a.results / max(a.size, 1) for a in (rows, columns)]
+    if min(rows.size, columns.size, channels) < 1 or min(growth) < 1 or max(growth) == 1:
+        return False
+    whole = all(a.scale == round(a.scale) for a in (rows, columns))
+    if worth.blocks and whole and not channels % worth.blocks:
+        return False
+    if min(_rows_first(rows, columns), _rows_first(columns, rows)) > worth.products + worth.of_few / channels**2:
+        return False
+    if channels <= worth.few:
+        return True
+    return min(growth) >= worth.scale and (worth.readers is None or _is_read_by(node.outputs[0], worth.readers))
+
+
+def _rows_first(first: _Axis, second: _Axis) -> float:
+    """Multiplications for each result, with the product along ``first`` before the other one."""
+    return first.size * second.size / second.results + second.size
+
+
+def _is_read_by(value: ir.Value, readers: frozenset[str]) -> bool:
+    """Whether all that follows from ``value`` is computed by these operators."""
+    seen, left = set[ir.Node](), [value]
+    while left:
+        found = {use.node for use in left.pop().uses()} - seen
+        if not all(is_standard(n, *readers) for n in found):
+            return False
+        seen |= found
+        left += [v for n in found for v in n.outputs]
+    return True
+
+
+def _turn(node: ir.Node) -> ir.Node | None:
+    """The only reader of the result, where it puts channels last."""
+    use = sole_use(node.outputs[0])
+    turns = use is not None and is_standard(use[0], "Transpose") and ints(use[0], "perm", []) == _CHANNELS_LAST
+    return use[0] if use is not None and turns else None
+
+
+def _products(x: ir.Value, steps: Steps, rows: np.ndarray, columns: np.ndarray) -> ir.Value:
+    """The products that multiply less first: those along rows, where it makes no difference."""
+    assert x.shape is not None
+    (high, height), (wide, width) = rows.shape, columns.shape
+    left, right = steps.constant("rows", rows), steps.constant("columns", np.ascontiguousarray(columns.T))
+    if height * width / wide + width <= width * height / high + height:
+        half = steps.add("MatMul", [left, x], "half")
+        half.shape = ir.Shape([*x.shape[:2], high, width])
+        return steps.add("MatMul", [half, right])
+    half = steps.add("MatMul", [x, right], "half")
+    half.shape = ir.Shape([*x.shape[:2], height, wide])
+    return steps.add("MatMul", [left, half])
+
+
+def _products_of_turned(node: ir.Node, x: ir.Value, steps: Steps, rows: np.ndarray, columns: np.ndarray) -> ir.Value:
+    """The same of the image with channels last; along rows, all numbers of a row are one."""
+    assert x.shape is not None
+    batch, channels, height, width = x.shape
+    (high, _), (wide, _) = rows.shape, columns.shape
+    assert isinstance(channels, int)
+
+    def reshape(value: ir.Value, what: str, sizes: Sequence[int]) -> ir.Value:
+        graph = node.graph
+        assert isinstance(graph, ir.Graph)
+        same = batch if isinstance(batch, int) else 0
+        to = add_constant(graph, f"{node.name}_{what}_sizes", np.array([same, *sizes], np.int64))
+        made = steps.add("Reshape", [value, to], what)
+        made.shape = ir.Shape([batch, *sizes])
+        return made
+
+    turned = steps.add("Transpose", [x], "turned", {"perm": _CHANNELS_LAST})
+    turned.shape = ir.Shape([batch, height, width, channels])
+    half = steps.add("MatMul", [steps.constant("columns", columns), turned], "half")
+    half.shape = ir.Shape([batch, height, wide, channels])
+    product = steps.add("MatMul", [steps.constant("rows", rows), reshape(half, "flat", [height, wide * channels])])
+    product.shape = ir.Shape([batch, high, wide * channels])
+    return reshape(product, "pixels", [high, wide, channels])
