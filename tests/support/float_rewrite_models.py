@@ -37,6 +37,7 @@ def float_rewrite_models() -> Mapping[str, onnx.ModelProto]:
         "patches": _patches(),
         "few outputs": _few_outputs(),
         "channel shuffle": _channel_shuffle(),
+        "upsampling": _upsampling(),
         "full tile rows": _full_tile_rows(),
         "short rows": _short_rows(),
         "stacked values": _stacked(),
@@ -183,6 +184,18 @@ def channel_shuffle(b: Builder, x: str, size: int = 12) -> str:
 def _channel_shuffle() -> onnx.ModelProto:
     b = Builder()
     b.output(channel_shuffle(b, b.input("x", (1, 8, 12, 12))))
+    return b.model()
+
+
+def upsampling(b: Builder, x: str) -> str:
+    """One channel of an image of 12x12, enlarged to four times the size."""
+    y = b.conv("scores", x, 1, kernel=1)
+    return b.node("enlarged", "Resize", [y, "", b.constant("scales", [1.0, 1.0, 4.0, 4.0])], mode="linear")
+
+
+def _upsampling() -> onnx.ModelProto:
+    b = Builder()
+    b.output(upsampling(b, b.input("x", (1, 8, 12, 12))))
     return b.model()
 
 

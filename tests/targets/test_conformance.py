@@ -111,6 +111,7 @@ class TestOpenVinoCpu(TargetTestCase):
                 "patches",
                 "few outputs",
                 "channel shuffle",
+                "upsampling",
                 "counted padding",
                 "mean of all rows",
                 "full tile rows",

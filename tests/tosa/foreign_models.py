@@ -10,7 +10,7 @@ import onnx
 from inlay.testing import Builder
 from inlay.testing.models import large_image_model, recurrent_model, small_model, upsampling_model
 from tests.support.attention import attention
-from tests.support.float_rewrite_models import channel_shuffle, halves, normalization, patches
+from tests.support.float_rewrite_models import channel_shuffle, halves, normalization, patches, upsampling
 
 Inside = Callable[[Builder, str], str]
 """Adds what a pass looks for behind a value, and gives its result."""
@@ -149,6 +149,7 @@ def float_pass_models() -> Mapping[str, onnx.ModelProto]:
         "fold the patches of an image into Conv": between_convs(patches),
         "compute few outputs in blocks": between_convs(_few_outputs, 20),
         "settle channel shuffles": between_convs(channel_shuffle),
+        "multiply by constants in place of Resize": between_convs(upsampling),
         "write out constants along short rows": _short_rows(),
         "join stacked values": _stacked(),
         "spread short Softmax": _scores(2),

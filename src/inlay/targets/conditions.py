@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import numpy as np
+
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, Form, FormRow, weight_only
 from inlay.types import QType
+
+_SEVERAL, _NEIGHBORS = 4, 2
+"""Rows and columns of a matrix that can be told to interpolate, and numbers that each of its results is made of."""
 
 
 def constant_weight(graph: Graph, node: Node) -> str | None:
@@ -32,6 +37,22 @@ def plain_product(graph: Graph, node: Node) -> str | None:
             return "its product or its bias is scaled"
     if len(graph.consumers(node.inputs[1])) > 1:
         return "its weight has other readers"
+    return no_interpolation(graph, node)
+
+
+def no_interpolation(graph: Graph, node: Node) -> str | None:
+    """A product's constant is no matrix of :mod:`~inlay.targets.passes.upsampling`: one or two numbers for each result.
+
+    As integers they are coarser, and the results that are next to each other too many to be quantized for nothing.
+    """
+    for slot, name in enumerate(node.inputs[:2]):
+        matrix = graph.constant(name)
+        if matrix is None or matrix.ndim != 2 or min(matrix.shape) < _SEVERAL:
+            continue
+        by_result = matrix if slot == 0 else matrix.T
+        first = np.count_nonzero(by_result[0])  # which tells of nearly all weights that they are something else
+        if first <= _NEIGHBORS and np.count_nonzero(by_result, axis=1).max() <= _NEIGHBORS:
+            return "it interpolates: each result is made of one or two numbers"
     return None
 
 

@@ -18,6 +18,7 @@ from inlay.targets.conditions import (
     constant_bias,
     constant_weight,
     moves_activation,
+    no_interpolation,
     one_output,
     plain_product,
     weight_only_forms,
@@ -80,7 +81,7 @@ def _move(op_type: str, *conditions: object, **details: object) -> OpRule:
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias)),
     _compute("ConvTranspose", weight=1, bias=2, conditions=(_block_conv, constant_bias)),
-    _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation,)),
+    _compute("MatMul", weight=1, output=Needs.EITHER, conditions=(_float_weight_or_activation, no_interpolation)),
     _compute(
         "Gemm",
         weight=1,

@@ -27,11 +27,11 @@ _TO_THE_END = frozenset(
     }
 )  # fmt: skip
 _UPSAMPLING = Worth(products=40, of_few=200, scale=4, readers=_TO_THE_END, few=4)
-"""Share of the time of ``Resize``, by multiplications for each result, in bfloat16 and float32. To the end of the model,
-by 4 and more: 21 channels 18 0.33 and 0.12, 37 0.60 and 0.53; 64 channels 18 0.47 and 0.12, 40 0.95 and 0.32. By 2: 1.13
-and 0.52. Before a Conv or a Transpose, for which the kernel writes channels last: 64 channels 18 2.9 and 1.5, and 1.8 and
-2.1. Up to 4 channels the kernel is slow for every reader: before a Conv one channel 18 0.25, 240 0.43 and 0.48, three 40
-0.34 and 0.46."""
+"""Share of the time of ``Resize``, by multiplications for each result, in bfloat16 and float32. To the end of the
+model, by 4 and more: 21 channels 18 0.33 and 0.12, 37 0.60 and 0.53; 64 channels 18 0.47 and 0.12, 40 0.95 and 0.32. By
+2: 1.13 and 0.52. Before a Conv or a Transpose, for which the kernel writes channels last: 64 channels 18 2.9 and 1.5,
+and 1.8 and 2.1. Up to 4 channels the kernel is slow for every reader: before a Conv one channel 18 0.25, 240 0.43 and
+0.48, three 40 0.34 and 0.46."""
 
 FLOAT_REWRITES: tuple[FloatRewrite, ...] = (
     FloatRewrite(

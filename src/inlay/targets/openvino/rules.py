@@ -17,7 +17,14 @@ from dataclasses import replace
 
 from inlay.model.graph import Graph, Node
 from inlay.space.rules import Condition, Needs, OpRule, Rules
-from inlay.targets.conditions import constant_bias, constant_weight, moves_activation, one_output, weight_only_forms
+from inlay.targets.conditions import (
+    constant_bias,
+    constant_weight,
+    moves_activation,
+    no_interpolation,
+    one_output,
+    weight_only_forms,
+)
 from inlay.targets.machine import cpu_flags, is_x86
 from inlay.targets.openvino.wrong_kernels import (
     WRONG_CONVOLUTIONS,
@@ -55,7 +62,7 @@ def _move(op_type: str, *conditions: Condition) -> OpRule:
 _ROWS: Iterable[OpRule] = (
     _compute("Conv", weight=1, bias=2, conditions=(constant_weight, constant_bias, *WRONG_CONVOLUTIONS)),
     # of two activations one would have to be without a zero point
-    _compute("MatMul", weight=1, conditions=(constant_weight, *WRONG_PRODUCTS)),
+    _compute("MatMul", weight=1, conditions=(constant_weight, no_interpolation, *WRONG_PRODUCTS)),
     _compute("Gemm", weight=1, bias=2, conditions=(constant_weight, constant_bias, *WRONG_PRODUCTS)),
     _compute("Add", activations=(0, 1), conditions=(_two_values,)),
     _compute("Sub", activations=(0, 1), conditions=(_two_values,)),

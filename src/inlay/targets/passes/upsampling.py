@@ -5,27 +5,24 @@ one matrix for rows and one for columns, ``Y = A X B^T``. The kernel of ``Resize
 products are what kernels are fastest at, but most of their factors are zeros: ``W + H W / W'`` of them for each result
 of ``H x W`` enlarged to ``H' x W'``. So they pay for small images alone; how small, and who may read the result, is the
 target's to say (:class:`Worth`).
-
-Where a ``Transpose`` behind puts channels last, the small image can be transposed in place of the large one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, add_constant, constant_of, ints, is_standard, replace_each, sole_use
+from inlay.model.passes.steps import Steps, constant_of, is_standard, replace_each
 
 FIRST_OPSET = 11
 """The first one in which ``Resize`` takes sizes and names its coordinates."""
 
 _PLAIN = {"antialias": 0, "exclude_outside": 0, "keep_aspect_ratio_policy": "stretch"}
-_CHANNELS_LAST = [0, 2, 3, 1]
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,6 @@ class Worth:
         of_few: how many more of few channels, over the square of their number: what ``Resize`` does once for all of
             them weighs more then.
         scale: least factor by which both axes grow.
-        blocks: images with a multiple of so many channels, enlarged by whole factors, stay: the runtime has another
-            kernel for them. 0 where it has none.
-        turns: a ``Transpose`` that puts channels last may go before the products.
         readers: operators that may read the result, and theirs in turn, to the outputs of the model; None for all.
         few: up to so many channels neither ``scale`` nor ``readers`` counts.
     """
@@ -47,8 +41,6 @@ class Worth:
     products: float
     of_few: float = 0.0
     scale: float = 1.0
-    blocks: int = 0
-    turns: bool = False
     readers: frozenset[str] | None = None
     few: int = 0
 
@@ -135,13 +127,9 @@ def _replace(worth: Worth, node: ir.Node, x: ir.Value, steps: Steps) -> bool:
     found = _image(node, x)
     if found is None or not _pays(worth, node, *found):
         return False
-    channels, rows, columns = found
+    _, rows, columns = found
     matrices = [interpolation(a.size, a.results, a.scale, _coordinates(node)) for a in (rows, columns)]
-    turn = _turn(node) if worth.turns and channels > 1 else None
-    if turn is None:
-        steps.replace(_products(x, steps, *matrices))
-    else:
-        steps.replace(_products_of_turned(node, x, steps, *matrices), turn)
+    steps.replace(_products(x, steps, *matrices))
     return True
 
 
@@ -160,6 +148,8 @@ def _image(node: ir.Node, x: ir.Value) -> tuple[int, _Axis, _Axis] | None:
         columns = _Axis(width, sizes[3], sizes[3] / max(width, 1))
     elif len(scales) == 4 and scales[:2] == [1, 1]:
         rows, columns = _scaled(height, scales[2]), _scaled(width, scales[3])
+        if _coordinates(node) == "align_corners" and any(a.size * a.scale != a.results for a in (rows, columns)):
+            return None  # where the last corner is then, implementations do not agree
     else:
         return None
     made = node.outputs[0].shape
@@ -175,9 +165,6 @@ def _scaled(size: int, scale: float) -> _Axis:
 def _pays(worth: Worth, node: ir.Node, channels: int, rows: _Axis, columns: _Axis) -> bool:
     growth = [a.results / max(a.size, 1) for a in (rows, columns)]
     if min(rows.size, columns.size, channels) < 1 or min(growth) < 1 or max(growth) == 1:
-        return False
-    whole = all(a.scale == round(a.scale) for a in (rows, columns))
-    if worth.blocks and whole and not channels % worth.blocks:
         return False
     if min(_rows_first(rows, columns), _rows_first(columns, rows)) > worth.products + worth.of_few / channels**2:
         return False
@@ -203,13 +190,6 @@ def _is_read_by(value: ir.Value, readers: frozenset[str]) -> bool:
     return True
 
 
-def _turn(node: ir.Node) -> ir.Node | None:
-    """The only reader of the result, where it puts channels last."""
-    use = sole_use(node.outputs[0])
-    turns = use is not None and is_standard(use[0], "Transpose") and ints(use[0], "perm", []) == _CHANNELS_LAST
-    return use[0] if use is not None and turns else None
-
-
 def _products(x: ir.Value, steps: Steps, rows: np.ndarray, columns: np.ndarray) -> ir.Value:
     """The products that multiply less first: those along rows, where it makes no difference."""
     assert x.shape is not None
@@ -222,28 +202,3 @@ def _products(x: ir.Value, steps: Steps, rows: np.ndarray, columns: np.ndarray) 
     half = steps.add("MatMul", [x, right], "half")
     half.shape = ir.Shape([*x.shape[:2], height, wide])
     return steps.add("MatMul", [left, half])
-
-
-def _products_of_turned(node: ir.Node, x: ir.Value, steps: Steps, rows: np.ndarray, columns: np.ndarray) -> ir.Value:
-    """The same of the image with channels last; along rows, all numbers of a row are one."""
-    assert x.shape is not None
-    batch, channels, height, width = x.shape
-    (high, _), (wide, _) = rows.shape, columns.shape
-    assert isinstance(channels, int)
-
-    def reshape(value: ir.Value, what: str, sizes: Sequence[int]) -> ir.Value:
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
-        same = batch if isinstance(batch, int) else 0
-        to = add_constant(graph, f"{node.name}_{what}_sizes", np.array([same, *sizes], np.int64))
-        made = steps.add("Reshape", [value, to], what)
-        made.shape = ir.Shape([batch, *sizes])
-        return made
-
-    turned = steps.add("Transpose", [x], "turned", {"perm": _CHANNELS_LAST})
-    turned.shape = ir.Shape([batch, height, width, channels])
-    half = steps.add("MatMul", [steps.constant("columns", columns), turned], "half")
-    half.shape = ir.Shape([batch, height, wide, channels])
-    product = steps.add("MatMul", [steps.constant("rows", rows), reshape(half, "flat", [height, wide * channels])])
-    product.shape = ir.Shape([batch, high, wide * channels])
-    return reshape(product, "pixels", [high, wide, channels])
