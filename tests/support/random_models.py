@@ -10,6 +10,7 @@ import onnx
 
 from inlay.targets.base import Feed
 from inlay.testing import Builder
+from tests.support.shuffles import shuffle
 
 Shape = tuple[int, ...]
 Step = Callable[["_Drawing", str, Shape], tuple[str, Shape] | None]
@@ -83,8 +84,10 @@ def _image(step: Step, least: int = 1) -> Step:
 
 
 def _conv(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape]:
-    kernel, stride, deep = int(d.rng.choice([1, 3])), int(d.rng.choice([1, 1, 2])), d.rng.random() < 0.25
-    outputs, group = (shape[1], shape[1]) if deep else (int(d.rng.choice([4, 8, 12])), 1)
+    kernel, stride, kind = int(d.rng.choice([1, 3])), int(d.rng.choice([1, 1, 2])), d.rng.random()
+    outputs, group = (shape[1], shape[1]) if kind < 0.25 else (int(d.rng.choice([4, 8, 12])), 1)
+    if kind > 0.75:
+        group = int(d.rng.choice([g for g in (1, 2, 4) if shape[1] % g == 0]))
     weight = d.weight(outputs, shape[1] // group, kernel, kernel, deviation=(shape[1] // group * kernel**2) ** -0.5)
     inputs = [x, weight, *([d.weight(outputs, deviation=0.3)] if d.rng.random() < 0.7 else [])]
     pad = kernel // 2
@@ -137,6 +140,24 @@ def _transpose(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape]:
     return d.node("Transpose", x, perm=order), tuple(shape[i] for i in order)
 
 
+def _shuffle(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape] | None:
+    groups = [g for g in (2, 3, 4) if shape[1] % g == 0 and shape[1] > g]
+    if not groups:
+        return None
+    return shuffle(d.b, x, shape, int(d.rng.choice(groups)), name=f"shuffle_{len(d.b.nodes)}"), shape
+
+
+def _shuffled_conv(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape] | None:
+    """A convolution of few groups over single pixels, mostly behind a shuffle."""
+    groups = [g for g in (2, 3, 4) if shape[1] % g == 0 and shape[1] > g]
+    if not groups:
+        return None
+    shuffled = _shuffle(d, x, shape) if d.rng.random() < 0.7 else None
+    group = int(d.rng.choice(groups))
+    weight = d.weight(12, shape[1] // group, 1, 1, deviation=(shape[1] // group) ** -0.5)
+    return d.node("Conv", x if shuffled is None else shuffled[0], weight, group=group), (1, 12, *shape[2:])
+
+
 def _flat(d: _Drawing, x: str, shape: Shape) -> tuple[str, Shape]:
     target = (1, shape[1], prod(shape[2:]))
     return d.node("Reshape", x, d.constant(np.array(target))), target
@@ -186,6 +207,6 @@ _STEPS: tuple[Step, ...] = (
     *(_elementwise(op) for op in ("Relu", "Sigmoid", "Tanh", "Erf", "LeakyRelu", "HardSigmoid")),
     *(_with_another(op) for op in ("Add", "Mul", "Sub")),
     *(_with_constant(op) for op in ("Add", "Mul")),
-    *(_image(step) for step in (_gate, _maximum, _resize)),
+    *(_image(step) for step in (_gate, _maximum, _resize, _shuffle, _shuffled_conv, _shuffled_conv)),
     *(_concat, _slice, _transpose, _flat, _softmax, _normalization, _matmul, _gemm, _where, _clip),
 )
