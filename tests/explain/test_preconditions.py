@@ -312,6 +312,12 @@ def test_a_scale_that_keeps_the_model_from_being_built_is_the_reason(tmp_path: P
     b.end(b.pair(y, "y"))
     path = tmp_path / "shape.onnx"
     onnx.save(b.model(), path)
+    try:
+        ort.InferenceSession(path)
+    except ort.capi.onnxruntime_pybind11_state.Fail:
+        pass
+    else:
+        pytest.skip("this version of the runtime builds it (1.32.0 does)")
     found = api.explain(path)
     (add,) = (o for o in found.operators if o.name == "add")
     assert "scale-shape" in found.failed
