@@ -197,8 +197,10 @@ def test_the_table_of_openvino_has_means_and_every_anchor() -> None:
             "feasible": True,
             "sqnr_db": 22.0,
             "over_best_anchor": ratio,
+            "over_usual": {k: 1.5 * v for k, v in ratio.items()},
             "over_onnxruntime": {k: 2.0 * v for k, v in ratio.items()},
-            "best_anchor": "given",
+            "best_anchor": "full-int8",
+            "usual_anchor": "given",
             "search": {"builds": 3, "wall_s": 10.0},
             "anchors": anchors,
         }
@@ -206,10 +208,12 @@ def test_the_table_of_openvino_has_means_and_every_anchor() -> None:
     table = openvino.table([one("a", 2.0), one("b", 0.5, "not tried"), {"model": "c", "error": "it fails"}])
     assert table["models"] == 2
     assert table["geometric_mean"]["over_best_anchor"]["value"] == pytest.approx(1.0)
+    assert table["geometric_mean"]["over_usual"]["value"] == pytest.approx(1.5)
     assert table["geometric_mean"]["over_onnxruntime"]["value"] == pytest.approx(2.0)
     machine = {"inlay": "0", "onnxruntime": "1", "cpu": "x", "isa": "y", "cores": 2, "budget_s": 40.0}
     text = render.openvino({**table, "machine": machine, "target": {"openvino": "2026"}})
-    assert "| a | 2.00x [2.00, 2.00] | given | 4.00x [4.00, 4.00] | 22.0 dB | 3 | 10 s |" in text
+    speeds = "3.00x [3.00, 3.00] | given | 2.00x [2.00, 2.00] | full-int8 | 4.00x [4.00, 4.00]"
+    assert f"| a | {speeds} | 22.0 dB | 3 | 10 s |" in text
     assert "| c | fails: it fails" in text
     assert "| b | NNCF mixed |  |  | no | not tried |" in text
 

@@ -41,7 +41,7 @@ def plain_product(graph: Graph, node: Node) -> str | None:
 
 
 def no_interpolation(graph: Graph, node: Node) -> str | None:
-    """A product's constant is no matrix of :mod:`~inlay.targets.passes.upsampling`: one or two numbers for each result.
+    """A product's constant is no matrix of :mod:`~inlay.targets.passes.upsampling`: means of one or two numbers each.
 
     As integers they are coarser, and the results that are next to each other too many to be quantized for nothing.
     """
@@ -50,10 +50,17 @@ def no_interpolation(graph: Graph, node: Node) -> str | None:
         if matrix is None or matrix.ndim != 2 or min(matrix.shape) < _SEVERAL:
             continue
         by_result = matrix if slot == 0 else matrix.T
-        first = np.count_nonzero(by_result[0])  # which tells of nearly all weights that they are something else
-        if first <= _NEIGHBORS and np.count_nonzero(by_result, axis=1).max() <= _NEIGHBORS:
-            return "it interpolates: each result is made of one or two numbers"
+        if not _averages(by_result[:1]):  # which tells of nearly all weights that they are something else
+            continue
+        if _averages(by_result):
+            return "it interpolates: each result is the mean of one or two numbers"
     return None
+
+
+def _averages(matrix: np.ndarray) -> bool:
+    """Whether each row is that of a weighted mean of one or two numbers."""
+    few = np.count_nonzero(matrix, axis=1).max() <= _NEIGHBORS
+    return bool(few and matrix.min() >= 0.0 and np.allclose(matrix.sum(axis=1), 1.0, atol=1e-5))
 
 
 def whole_blocks(block: int) -> Condition:
