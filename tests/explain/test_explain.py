@@ -115,3 +115,18 @@ def test_a_float_model_has_a_bound_that_no_placement_exceeds(tmp_path: Path) -> 
     full = api.bench([path, out], target="null", processes=1)[1].speedup.value
     assert full <= found.bound.at_most
     assert found.bound.float_ms / found.bound.int8_ms == pytest.approx(full, rel=0.01)
+
+
+def test_losses_are_told_on_a_target_with_further_types_of_activations(tmp_path: Path) -> None:
+    """Its probes have switches for types that the file says nothing of."""
+    pytest.importorskip("openvino", reason="the extra openvino is not installed")
+    b = Builder()
+    x = b.conv("conv", b.input("x", (1, 3, 8, 8)), 8, relu=True)
+    b.output(b.classifier("scores", x, 4))
+    onnx.save(b.model(), tmp_path / "float.onnx")
+    samples = [{"x": b.rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+    file = tmp_path / "q.onnx"
+    api.quantize(tmp_path / "float.onnx", file, data=samples, target="openvino-cpu", recipe="full-int8")
+    found = api.explain(file, data=samples, target="openvino-cpu")
+    assert found.sqnr_db is not None
+    assert found.losses

@@ -32,7 +32,7 @@ from inlay.prepare.qdq_import import import_qdq
 from inlay.prepare.take_apart import take_apart
 from inlay.quant.accuracy import Bound, Judge
 from inlay.quant.noise_probe import NoiseProbe
-from inlay.quant.qparams import QParamsTable
+from inlay.quant.qparams import QParamsTable, covered
 from inlay.space.units import Unit
 from inlay.targets.base import Artifact, Capabilities
 from inlay.trial import decibels
@@ -82,7 +82,10 @@ def losses(
         prepared = prepare(file, target, some.feeds[0], folder, extraction=apart)
         imported = import_qdq(prepared, None, target.float_rewrites, some.feeds, folder)
         own = prepared.rules.activation
-        table = QParamsTable(prepared.graph, prepared.rules, {}, _in_type(imported.qparams, own, prepared.graph))
+        known = _in_type(imported.qparams, own, prepared.graph)
+        # a probe has switches for all types that the target has of a value, and reads those of the file alone
+        ranges = {value: covered(params) for (value, qtype), params in known.items() if qtype is own}
+        table = QParamsTable(prepared.graph, prepared.rules, ranges, known)
         probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
         probe.use(some.feeds, some.mask)
         sites = {port: qtype for _, placement in imported.placements for port, qtype in placement}
