@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from inlay.targets.conditions import no_interpolation
-from inlay.targets.passes.upsampling import Worth, interpolation, multiply_upsampling
+from inlay.targets.passes.upsampling import TO_THE_END, Worth, interpolation, multiply_upsampling
 from inlay.testing import Builder
 from tests.support.fixtures import MakeWorkspace, RewriteModel
 from tests.support.runtime import check_and_load
@@ -129,6 +129,9 @@ def test_other_ways_to_resize_stay(changes: dict[str, Any], rewritten: RewriteMo
         (Worth(products=20, scale=5, few=8), 8, "", True),
         (Worth(products=20, readers=frozenset({"Sigmoid"})), 8, "Sigmoid", True),
         (Worth(products=20, readers=frozenset({"Sigmoid"})), 8, "MaxPool", False),
+        (Worth(products=20, readers=TO_THE_END), 8, "", True),
+        (Worth(products=20, readers=TO_THE_END), 8, "Softmax", True),
+        (Worth(products=20, readers=TO_THE_END), 8, "Transpose", False),
     ],
 )
 def test_it_is_done_where_it_is_worth_it(

@@ -22,6 +22,14 @@ from inlay.model.passes.steps import Steps, constant_of, is_standard, replace_ea
 FIRST_OPSET = 11
 """The first one in which ``Resize`` takes sizes and names its coordinates."""
 
+TO_THE_END = frozenset(
+    {
+        "Add", "ArgMax", "Cast", "Clip", "Concat", "Div", "Flatten", "LogSoftmax", "Mul", "Relu", "Reshape", "Sigmoid",
+        "Slice", "Softmax", "Squeeze", "Sub",
+    }
+)  # fmt: skip
+"""What stands between the last upsampling of a model and its outputs, and leaves rows of pixels as they are."""
+
 _PLAIN = {"antialias": 0, "exclude_outside": 0, "keep_aspect_ratio_policy": "stretch"}
 
 
