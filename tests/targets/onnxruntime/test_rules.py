@@ -130,8 +130,8 @@ def _ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def _resize(mode: str) -> Case:
-    scales = np.array([1, 1, 2, 2], np.float32)
+def _resize(mode: str, by: float = 2) -> Case:
+    scales = np.array([1, 1, by, by], np.float32)
     coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
     more = {"nearest_mode": "floor"} if mode == "nearest" else {}
     return _unary("Resize", ("", 0), ("scales", scales), mode=mode, coordinate_transformation_mode=coordinates, **more)
@@ -205,6 +205,7 @@ FLOAT: dict[str, Case] = {
     "LRN": _unary("LRN", size=3),
     "HardSigmoid that falls": _unary("HardSigmoid", alpha=-0.2),
     "Resize linear": _resize("linear"),
+    "Resize linear that shrinks": _resize("linear", 0.5),
     "ConvTranspose": _unary("ConvTranspose", ("w", np.ones((4, 4, 2, 2)))),
     "MaxPool with indices": _max_pool_with_indices,
     "Gemm with beta": _gemm(True, beta=0.5),
@@ -355,8 +356,15 @@ def test_other_products_have_no_further_form(case: Case, reason: str, tmp_path: 
         assert reason in (plain_product(space.graph, space.graph.node("op")) or "")
 
 
-REASONS = {"MaxPool with indices": "index output", "Gemm with beta": "scaled by beta"}
+REASONS = {
+    "MaxPool with indices": "index output",
+    "Gemm with beta": "scaled by beta",
+    "Resize linear": "it interpolates",
+}
 """What the rejection names in place of the operator."""
+
+WRITTEN_OUT = {"LRN", "Resize linear"}
+"""What float rewrites write in other operators."""
 
 
 @pytest.mark.parametrize("name", FLOAT)
@@ -369,7 +377,7 @@ def test_operators_without_a_row_stay_float(name: str, tmp_path: Path) -> None:
     space = Workspace(model, tmp_path)
     unit = next(u for u in space.prepared.units if u.name == "op")
     assert not unit.selectable
-    assert (op_type in [n.op_type for n in space.prepared.graph.nodes]) == (op_type != "LRN")  # which is written out
+    assert (op_type in [n.op_type for n in space.prepared.graph.nodes]) == (name not in WRITTEN_OUT)
     assert REASONS.get(name, unit.op_type) in unit.rejection
 
 
