@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -144,3 +147,30 @@ def test_a_shuffle_between_other_scales_stays(workspace: MakeWorkspace) -> None:
 def test_other_convolutions_keep_their_groups(b: Builder, most: int, workspace: MakeWorkspace) -> None:
     space = workspace(b.model(), only(JoinedGroups(most_groups=most)))
     assert not space.prepared.selectable_rewrites
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda note: "no JSON",
+        lambda note: "[]",
+        lambda note: json.dumps({**note, "groups": 3}),
+        lambda note: json.dumps({**note, "groups": 0}),
+        lambda note: json.dumps({**note, "shuffled": 5}),
+        lambda note: json.dumps({**note, "taken": "!"}),
+        lambda note: json.dumps({**note, "taken": "AAAA"}),
+        lambda note: json.dumps({**note, "taken": ""}),
+        lambda note: json.dumps({**note, "at": "nobody"}),
+    ],
+)
+def test_metadata_that_were_damaged_are_no_reason_to_fail(
+    change: Callable[[dict[str, Any]], str], workspace: MakeWorkspace
+) -> None:
+    space = workspace(grouped().model(), only(JoinedGroups()))
+    _, rewritten = joined(space)
+    (entry,) = [p for n in rewritten.graph.node for p in n.metadata_props]
+    entry.value = change(json.loads(entry.value))
+    found = space.extract(rewritten)
+    assert "Transpose" not in {n.op_type for n in found.model.graph}
+    assert not found.placement.rewrites
+    assert not found.leftovers

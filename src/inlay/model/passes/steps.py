@@ -11,6 +11,11 @@ import onnx_ir as ir
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.names import free_name
 
+FUNCTIONS = frozenset(
+    {"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu", "Softplus"}
+)
+"""Operators that compute each element of one value by itself, as runtimes fuse them into what is before."""
+
 
 def is_standard(node: ir.Node, *op_types: str) -> bool:
     """Whether ``node`` is one of these operators of ONNX's own domain."""

@@ -16,7 +16,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from inlay.model.passes.steps import Steps, constant_of, ints, is_standard, replace_each, sole_use
+from inlay.model.passes.steps import FUNCTIONS, Steps, constant_of, ints, is_standard, replace_each, sole_use
 
 MOST_OUTPUTS = 8  # the most of the figures above that pay: vectors of 16 floats are half empty then
 LEAST_KERNEL = 3  # rows and columns: smaller windows were not measured, and share less
@@ -25,9 +25,6 @@ LEAST_PRODUCTS = (
 )
 LEAST_PIXELS = 256  # of the image that it makes
 _SIZE = 2
-_UNARY = frozenset(
-    {"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu", "Softplus"}
-)
 
 
 def block_few_outputs(model: ir.Model) -> tuple[ir.Model, int]:
@@ -91,7 +88,7 @@ def _spread(conv: ir.Node, blocks: ir.Value) -> None:
 def _follower(value: ir.Value) -> ir.Node | None:
     """The function of one value that alone reads ``value``, where that is no output of the graph."""
     use = sole_use(value)
-    if use is None or use[1] or not is_standard(use[0], *_UNARY):
+    if use is None or use[1] or not is_standard(use[0], *FUNCTIONS):
         return None
     return use[0] if all(v is None or v.const_value is not None for v in use[0].inputs[1:]) else None
 

@@ -17,13 +17,10 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.model.onnx_library import infer_shapes
-from inlay.model.passes.steps import add_constant, constant_of, is_standard, sole_use
+from inlay.model.passes.steps import FUNCTIONS, add_constant, constant_of, is_standard, sole_use
 
 LARGEST = 2**24
 """Elements of an image up to which its channels are followed through the three operators."""
-_FUNCTIONS = frozenset(
-    {"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu", "Softplus"}
-)
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
@@ -165,7 +162,7 @@ def _behind(value: ir.Value) -> Iterator[ir.Node]:
 
 def _keeps_apart(node: ir.Node) -> bool:
     """Whether ``node`` computes each channel of its result from the same channel alone, by numbers of its own."""
-    if is_standard(node, *_FUNCTIONS):
+    if is_standard(node, *FUNCTIONS):
         return all(v is None or (v.const_value is not None and v.const_value.size == 1) for v in node.inputs[1:])
     if is_standard(node, *_POOLS):
         return len(node.outputs) == 1 or not (node.outputs[1].uses() or node.outputs[1].is_graph_output())

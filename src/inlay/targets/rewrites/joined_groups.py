@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError
 
 from inlay.model.graph import Graph, Node
 from inlay.quant.qdq_graph import DEQUANTIZE, QUANTIZE, QDQGraph
@@ -29,6 +30,7 @@ from inlay.types import Port
 
 _WEIGHT = 1  # input slot
 _TAKEN_OUT = "inlay.joined_groups"  # metadata of a convolution
+_MOVED = frozenset({"Reshape", "Transpose", QUANTIZE, DEQUANTIZE})  # what is taken out
 _SHUFFLE = ("Reshape", "Transpose", "Reshape")  # from the convolution on, upwards
 
 
@@ -59,6 +61,14 @@ class Joined:
         for rows, columns in self._places(outputs, channels // self.groups):
             apart[rows] = array[rows, columns]
         return apart
+
+    def fits(self, array: np.ndarray) -> bool:
+        """Whether ``array`` can be the weight of this form."""
+        groups, shuffled = self.groups, self.shuffled
+        if array.ndim < 3 or min(groups, shuffled) < 1:
+            return False
+        outputs, channels = (int(n) for n in array.shape[:2])
+        return outputs % groups == 0 and channels % groups == 0 and channels % shuffled == 0
 
     def _places(self, outputs: int, width: int) -> Iterator[tuple[slice, np.ndarray]]:
         """By group: its outputs, and the channels that they read."""
@@ -127,20 +137,15 @@ class JoinedGroups(Rewrite[Joined]):
         """Let such convolutions have their groups again, and put back what was taken out."""
         ports: list[Port] = []
         for conv in [n for n in graph if n.op_type == "Conv" and _TAKEN_OUT in n.metadata_props]:
-            note = json.loads(conv.metadata_props[_TAKEN_OUT])
-            found = own_constants(producer_of(conv.inputs[_WEIGHT], DEQUANTIZE))
-            if found is None:
-                continue
-            del conv.metadata_props[_TAKEN_OUT]
-            form = Joined(note["groups"], note["shuffled"])
             dq = producer_of(conv.inputs[_WEIGHT], DEQUANTIZE)
-            assert dq is not None
-            set_constant(dq.inputs[0], form.separate(found[0]))
-            dq.outputs[0].shape = dq.inputs[0].shape if dq.inputs[0] is not None else None
-            conv.attributes["group"] = ir.AttrInt64("group", form.groups)
-            if "taken" in note:
-                reader = next(n for n in graph if n.name == note["at"])
-                _put_back(graph, reader, onnx.GraphProto.FromString(base64.b64decode(note["taken"])))
+            found, noted = own_constants(dq), _noted(graph, conv.metadata_props.pop(_TAKEN_OUT))
+            if dq is None or found is None or noted is None or not noted.form.fits(found[0]):
+                continue  # the file was changed since: as it stands, it is a convolution like others
+            set_constant(dq.inputs[0], noted.form.separate(found[0]))
+            dq.outputs[0].shape = ir.Shape(dq.inputs[0].shape) if dq.inputs[0] and dq.inputs[0].shape else None
+            conv.attributes["group"] = ir.AttrInt64("group", noted.form.groups)
+            if noted.reader is not None:
+                _put_back(graph, noted.reader, noted.taken)
             ports.append(Port(str(conv.name), _WEIGHT))
         return ports
 
@@ -234,6 +239,36 @@ def _qparams(qdq: QDQGraph, node: onnx.NodeProto) -> bytes:
         return f"{node.name} {node.output[0]}".encode()
     arrays = [qdq.constant(name) for name in node.input[1:]]
     return b" ".join([*(a.tobytes() for a in arrays), str(arrays[-1].dtype).encode()])
+
+
+@dataclass(frozen=True, eq=False)
+class _Noted:
+    """What a convolution's metadata say: its form, what was taken out, and who read that; None for nobody."""
+
+    form: Joined
+    taken: onnx.GraphProto
+    reader: ir.Node | None
+
+
+def _noted(graph: ir.Graph, text: str) -> _Noted | None:
+    """The metadata, read; None where they are no such thing, or their nodes do not fit the graph any more."""
+    try:
+        note = json.loads(text)
+        form = Joined(int(note["groups"]), int(note["shuffled"]))
+        taken = onnx.GraphProto.FromString(base64.b64decode(note.get("taken", ""), validate=True))
+        at = note.get("at")
+    except (ValueError, KeyError, TypeError, AttributeError, DecodeError):
+        return None
+    if at is None:
+        return _Noted(form, taken, None)
+    known = {v.name for n in graph for v in n.outputs} | {v.name for v in graph.inputs} | set(graph.initializers)
+    known |= {t.name for t in taken.initializer}
+    for node in taken.node:
+        if node.op_type not in _MOVED or len(node.output) != 1 or not known.issuperset(node.input):
+            return None
+        known.update(node.output)
+    reader = next((n for n in graph if n.name == at and n.inputs), None)
+    return None if reader is None or not taken.node else _Noted(form, taken, reader)
 
 
 def _put_back(graph: ir.Graph, reader: ir.Node, taken: onnx.GraphProto) -> None:
