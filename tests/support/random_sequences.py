@@ -130,8 +130,10 @@ def _normalization(d: _Drawing, x: str, width: int) -> tuple[str, int]:
     return d.node("Add", d.node("Mul", normal, scale), shift), width
 
 
-def _attention(d: _Drawing, x: str, width: int) -> tuple[str, int]:
+def _attention(d: _Drawing, x: str, width: int) -> tuple[str, int] | None:
     heads = int(d.rng.choice([2, 4]))
+    if width % heads:
+        return None
     each = width // heads
 
     def split(value: str, order: list[int]) -> str:
@@ -161,7 +163,7 @@ def _attention(d: _Drawing, x: str, width: int) -> tuple[str, int]:
 
 
 def _recurrent(d: _Drawing, x: str, width: int) -> tuple[str, int]:
-    kind, size = d.one_of("LSTM", "GRU", "RNN"), int(d.rng.choice([8, 12]))
+    kind, size = d.one_of("LSTM", "GRU", "RNN"), 8  # one size: kernels of equal sizes are what some runtimes share
     gates, both = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], d.rng.random() < 0.4
     directions = 2 if both else 1
     inputs = [
@@ -171,11 +173,21 @@ def _recurrent(d: _Drawing, x: str, width: int) -> tuple[str, int]:
     ]
     if d.rng.random() < 0.7:
         inputs.append(d.weight(directions, 2 * gates * size, deviation=0.3))
+    if d.rng.random() < 0.4:
+        inputs += [""] * (5 - len(inputs)) + [_state(d, x, directions, size)]
     own = {"linear_before_reset": int(d.rng.integers(2))} if kind == "GRU" else {}
     direction = "bidirectional" if both else d.one_of("forward", "reverse")
     y = d.node(kind, *inputs, hidden_size=size, direction=direction, **own)  # (length, directions, batch, size)
     placed = d.node("Transpose", y, perm=[2, 0, 1, 3])
     return d.reshape(placed, 0, 0, directions * size), directions * size
+
+
+def _state(d: _Drawing, x: str, directions: int, size: int) -> str:
+    """To begin with: the same for each sequence of the batch, whose size is asked for."""
+    batch = d.node("Gather", d.node("Shape", x), d.constant(np.array([0])), axis=0)
+    shape = d.node("Concat", d.constant(np.array([directions])), batch, d.constant(np.array([size])), axis=0)
+    state = np.zeros(1) if d.rng.random() < 0.5 else d.rng.uniform(-0.9, 0.9, (directions, 1, size))
+    return d.node("Expand", d.constant(state), shape)
 
 
 def _conv(d: _Drawing, x: str, width: int) -> tuple[str, int]:

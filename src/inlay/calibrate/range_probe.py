@@ -7,14 +7,13 @@ integer kernels by the rounding of biases alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from inlay.data import Feed
-from inlay.model.graph import Graph
 from inlay.model.reference import SharedSession
 from inlay.model.store import tensor_proto
 from inlay.prepare.model import PreparedModel
@@ -49,7 +48,8 @@ class RangeProbe:
         proto = prepared.emitter.emit(Placement((p, q) for p, q in placement if q is not QType.INT32), table)
         _correct(proto, [p for p, q in placement if q is QType.INT32], placement, table)
         self._qtype = prepared.rules.activation
-        self.domains = _qparams_to_inputs(proto, prepared.graph, domains, self._qtype)
+        quantized = {prepared.graph.value_of(p) for p, _ in placement}
+        self.domains = _qparams_to_inputs(proto, quantized, domains, self._qtype)
         self._session = SharedSession(proto, prepared.store, optimize=True, fuse_qdq=False)
 
     def each(self, questions: Iterable[tuple[Feed, Mapping[str, QParams]]]) -> Iterator[dict[str, np.ndarray]]:
@@ -79,15 +79,17 @@ def _correct(proto: onnx.ModelProto, ports: list[Port], placement: Placement, ta
 
 
 def _qparams_to_inputs(
-    proto: onnx.ModelProto, graph: Graph, domains: Mapping[str, str], qtype: QType
+    proto: onnx.ModelProto, known: Collection[str], domains: Mapping[str, str], qtype: QType
 ) -> tuple[str, ...]:
-    """Make the qparams of all activations of ``qtype`` graph inputs, one element of each for every domain."""
+    """Make the qparams of all activations of ``qtype`` graph inputs, one element of each for every domain.
+
+    Of ``known`` values: what a rewrite quantizes besides has the qparams of one of these.
+    """
     inner = proto.graph
     types = {t.name: t.data_type for t in inner.initializer}
     read = {n.input[0]: n.output[0] for n in inner.node if n.op_type == DEQUANTIZE}
     position: dict[str, int] = {}
     replaced: dict[str, str] = {}
-    known = {v for n in graph.nodes for v in n.outputs} | set(graph.inputs)
     for node in inner.node:
         if node.op_type != QUANTIZE or types.get(node.input[2]) != ONNX_TYPE[qtype]:
             continue

@@ -119,10 +119,10 @@ class CalibrationChoice:
             domain = domains.get(value, value)
             found = histogram.range(self.chosen.get(domain, self.method))
             merged[domain] = merged[domain] | found if domain in merged else found
-        for value, reach in prepared.rules.reaches(graph).items():
+        for value, bounds in prepared.rules.reaches(graph).items():
             domain = domains.get(value, value)
             if domain in merged:
-                merged[domain] = merged[domain] | Range(0.0, reach)
+                merged[domain] = merged[domain] | Range(*bounds)
         for value, domain in domains.items():
             constant = graph.constant(value)
             if constant is not None and domain in merged:

@@ -30,7 +30,7 @@ def quantize_read(site: Site, read: Read) -> None:
     if read.is_constant:
         array = np.asarray(read.value.const_value.numpy(), np.float32)  # type: ignore[union-attr]
         bias = read.slot == site.rule.bias
-        dtype = ir.DataType.INT32 if bias else _weight_type(site) if read.slot == site.rule.weight else _type(site)
+        dtype = ir.DataType.INT32 if bias else _weight_type(site) if read.slot in site.rule.weights else _type(site)
         _read_constant(site, read, array, dtype)
         return
     known = [u.node for u in read.value.uses() if u.node.op_type == QUANTIZE]

@@ -107,10 +107,10 @@ class QDQGraph:
         """Insert ``nodes`` before a node of the graph when :meth:`finish` is called."""
         self._before.setdefault(before.name, []).extend(nodes)
 
-    def add_int64(self, wish: str, array: np.ndarray) -> str:
-        """Add an int64 initializer and return its name."""
+    def add_constant(self, wish: str, array: np.ndarray) -> str:
+        """Add an initializer and return its name."""
         name = self.unique(wish)
-        self.graph.initializer.append(tensor_proto(name, array, onnx.TensorProto.INT64))
+        self.graph.initializer.append(tensor_proto(name, array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
         return name
 
     def take_out(self, nodes: Sequence[onnx.NodeProto]) -> onnx.GraphProto:

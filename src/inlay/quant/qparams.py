@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from inlay.errors import ModelError
-from inlay.model.graph import Graph
+from inlay.model.graph import Graph, Node
 from inlay.quant.block_params import LEAST_SCALE, block_params
 from inlay.quant.observers import Range
 from inlay.quant.rounding import NEAREST, Rounding, Steps
@@ -303,12 +303,40 @@ class QParamsTable:
             found = self._ranges.get(value) or constant_range(array)
             return activation_params(found, qtype, self._rules.is_symmetric(qtype))
         axis, consumers = self._weights[value]
-        axis = axis if self._rules.per_channel and value not in self._per_tensor else None
+        together = self._beside(value, consumers)[0]
+        axis = axis if self._rules.per_channel and self._per_tensor.isdisjoint(together) else None
         axis = None if axis is None else axis % array.ndim
-        largest = _once(self._graph, (value, axis), lambda: _largest(array, axis))
+        largest = self._together(value, axis, consumers)
         if qtype.floating:
             return _symmetric(largest, axis, qtype.qmax, 0.0, qtype)
         return _symmetric(largest, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
+
+    def _together(self, value: str, axis: int | None, consumers: list[str]) -> np.ndarray:
+        """The largest magnitude, per channel, in a weight and all that has its scales."""
+        weights, groups = self._beside(value, consumers)
+        arrays = {w: np.asarray(self._graph.constant(w)) for w in weights}
+        found = [_once(self._graph, (w, axis), partial(_largest, a, axis)) for w, a in arrays.items()]
+        largest: np.ndarray = np.max(found, axis=0)
+        if axis is None or groups is None:
+            return largest
+        of_groups = np.zeros(groups.max() + 1)
+        np.maximum.at(of_groups, groups, largest)
+        return np.asarray(of_groups[groups])
+
+    def _beside(self, value: str, consumers: list[str]) -> tuple[list[str], np.ndarray | None]:
+        """The weights that have one set of scales, ``value`` among them, and which of their channels have one scale."""
+        node = self._graph.node(consumers[0])
+        rule = self._rules.rule(node)
+        if len(consumers) > 1 or rule is None or not (rule.further_weights or rule.family or rule.scale_groups):
+            return [value], None
+        groups = None if rule.scale_groups is None else rule.scale_groups(self._graph, node)
+        family = self._families.get(node.name, (node,))
+        return [n.inputs[slot] for n in family for slot in rule.weights], groups
+
+    @cached_property
+    def _families(self) -> dict[str, tuple[Node, ...]]:
+        """The family of each operator that has one."""
+        return {node.name: family for family in self._rules.families(self._graph) for node in family}
 
     @cached_property
     def _weights(self) -> dict[str, tuple[int | None, list[str]]]:
@@ -352,8 +380,8 @@ def constant_range(array: np.ndarray) -> Range:
 def weight_axis(graph: Graph, port: Port) -> int | None:
     """The output-channel axis of the weight at ``port``; None where only one scale for all makes sense.
 
-    Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights. LSTM: 1, its gates' rows, one
-    scale for both directions.
+    Conv: 0. Gemm: 1, or 0 with transB. MatMul: the last, for two-dimensional weights. LSTM and GRU: 1, their gates'
+    rows, one scale for both directions.
     """
     node = graph.node(port.node)
     shape = graph.shape(node.inputs[port.slot])
@@ -364,6 +392,6 @@ def weight_axis(graph: Graph, port: Port) -> int | None:
         return 1 if int(node.attributes.get("group", 1)) == 1 else None
     if node.op_type == "Gemm":
         return 0 if node.attributes.get("transB", 0) else 1
-    if (node.op_type == "MatMul" and rank == 2) or node.op_type == "LSTM":
+    if (node.op_type == "MatMul" and rank == 2) or node.op_type in ("LSTM", "GRU"):
         return 1
     return None

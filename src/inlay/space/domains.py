@@ -27,7 +27,7 @@ def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -
     The inputs and outputs of an operator that moves data (Reshape, MaxPool, …) or is in ``rules.share`` are one domain
     whether or not the operator is quantized: where data is only moved, the values have the same range anyway. Constants
     belong to the domain if nothing else reads them. Nodes of ``rules.share`` that ``requantize`` names are left out:
-    their inputs keep qparams of their own.
+    their inputs keep qparams of their own. What the operators of one family read is one domain.
     """
     from scipy.cluster.hierarchy import DisjointSet  # takes long to load: what is refused or fails before is so at once
 
@@ -39,6 +39,11 @@ def find_domains(graph: Graph, rules: Rules, requantize: Collection[str] = ()) -
         for value in members:
             sets.add(value)
             sets.merge(members[0], value)
+    for family in rules.families(graph):
+        for node in family[1:]:
+            sets.add(family[0].inputs[0])
+            sets.add(node.inputs[0])
+            sets.merge(family[0].inputs[0], node.inputs[0])
     return {value: first for subset in sets.subsets() for first in [min(subset)] for value in subset}
 
 

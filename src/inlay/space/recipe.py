@@ -151,7 +151,7 @@ class Recipe:
         return "; ".join(map(str, self.rules))
 
 
-WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
 """Operators of the recipe, and of the anchor, ``conv-matmul``."""
 
 BUILTIN: Mapping[str, Recipe] = {

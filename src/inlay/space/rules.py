@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from inlay.errors import UsageError
 from inlay.model.graph import Graph, Node
@@ -31,6 +33,11 @@ class OpRule:
         op_type: operator of the default ONNX domain.
         activations: input slots that carry activations; None means all slots.
         weight: input slot of the weight, or None. A weight that is not constant counts as an activation.
+        further_weights: input slots of more weights, which are constants, and have the scales of the first.
+        family: which operators share their qparams: those of which it says the same have data of one range, and
+            weights of one set of scales. None where each has its own.
+        scale_groups: which channels of its weights have one scale: as many numbers as there are channels, equal ones
+            for those that do. None where each has its own.
         bias: input slot of the bias, or None.
         output: what it requires of its output.
         moves_data: it only moves elements (Reshape, MaxPool, …): its inputs and outputs must share one set of qparams.
@@ -41,6 +48,8 @@ class OpRule:
         begins_at_zero: its kernel takes no other zero point of its output than the least integer of the type, so its
             output shares no range that reaches below zero.
         reach: what the range of its output reaches up to at least, because its kernel is wrong in narrower ones.
+        state: the largest magnitude of what its kernel keeps between steps in the scale of its first activation, whose
+            range therefore reaches as far to both sides; 0 where it keeps nothing.
         conditions: further checks of the very node, each naming its reason.
         source: where the rule is known from.
     """
@@ -48,6 +57,9 @@ class OpRule:
     op_type: str
     activations: tuple[int, ...] | None = (0,)
     weight: int | None = None
+    further_weights: tuple[int, ...] = ()
+    family: Callable[[Graph, Node], Hashable] | None = None
+    scale_groups: Callable[[Graph, Node], np.ndarray] | None = None
     bias: int | None = None
     output: Needs = Needs.QUANTIZED
     moves_data: bool = False
@@ -55,8 +67,14 @@ class OpRule:
     slowdown_after_float: float = 1.0
     begins_at_zero: bool = False
     reach: Callable[[Graph, Node], float] | None = None
+    state: float = 0.0
     conditions: tuple[Condition, ...] = ()
     source: str = ""
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """Input slots of all its weights."""
+        return () if self.weight is None else (self.weight, *self.further_weights)
 
 
 WEIGHT_ONLY = "weight-only"
@@ -245,21 +263,40 @@ class Rules:
         """The row for ``node``, or None when its operator has none."""
         return self.ops.get(node.op_type) if node.domain in ("", "ai.onnx") else None
 
-    def reaches(self, graph: Graph) -> dict[str, float]:
-        """By result, what its range reaches up to at least; also behind activations that the target absorbs."""
-        found: dict[str, float] = {}
+    def reaches(self, graph: Graph) -> dict[str, tuple[float, float]]:
+        """By value, the least and the largest number that its range has in it at least.
+
+        What holds for a result holds behind activations that the target absorbs, too.
+        """
+        found: dict[str, tuple[float, float]] = {}
+
+        def widen(value: str, low: float, high: float) -> None:
+            before = found.get(value, (0.0, 0.0))
+            found[value] = min(before[0], low), max(before[1], high)
+
         for node in graph.nodes:
             rule = self.rule(node)
             if rule is not None and rule.reach is not None:
-                found[node.outputs[0]] = rule.reach(graph, node)
+                widen(node.outputs[0], 0.0, rule.reach(graph, node))
             elif node.op_type in self.absorbed and node.inputs[0] in found:
-                found[node.outputs[0]] = found[node.inputs[0]]
+                widen(node.outputs[0], *found[node.inputs[0]])
+            if rule is not None and rule.state and self.rejection(graph, node) is None:
+                widen(node.inputs[0], -rule.state, rule.state)
         return found
+
+    def families(self, graph: Graph) -> tuple[tuple[Node, ...], ...]:
+        """The operators of each family that can run in low precision."""
+        found: dict[Hashable, list[Node]] = {}
+        for node in graph.nodes:
+            rule = self.rule(node)
+            if rule is not None and rule.family is not None and self.rejection(graph, node) is None:
+                found.setdefault((node.op_type, rule.family(graph, node)), []).append(node)
+        return tuple(map(tuple, found.values()))
 
     def weight_slots(self, node: Node) -> tuple[int, ...]:
         """Input slots of ``node`` that some row calls a weight."""
         rule, known = self.rule(node), node.domain in ("", "ai.onnx")
-        slots = () if rule is None or rule.weight is None else (rule.weight,)
+        slots = () if rule is None else rule.weights
         rows = [form.ops[node.op_type] for form in self.forms if known and node.op_type in form.ops]
         return tuple(dict.fromkeys((*slots, *(slot for row in rows for slot in row.weights))))
 

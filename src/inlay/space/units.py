@@ -32,7 +32,7 @@ class Unit:
         rule: the target's row for it, or None if there is none.
         rejection: why it stays float; empty if it can run in low precision.
         activations: ports that must read quantized activations (or quantized constants).
-        weights: port of the constant weight; at most one.
+        weights: ports of the constant weights, that of the row's ``weight`` first.
         biases: port of the bias; at most one.
         outputs: values that it computes for other units.
         activation: type of its activations where they are quantized statically; None for the target's usual one.
@@ -229,16 +229,14 @@ def _unit(graph: Graph, rules: Rules, node: Node, activation: Node | None) -> Un
     rejection = rules.rejection(graph, node) or ""
     if rule is None or rejection:
         return Unit(node.name, nodes, node.op_type, rule, rejection, outputs=outputs)
-    weight = rule.weight
-    if weight is not None and (weight >= len(node.inputs) or not graph.is_constant(node.inputs[weight])):
-        weight = None
+    weights = tuple(i for i in rule.weights if i < len(node.inputs) and graph.is_constant(node.inputs[i]))
     slots = range(len(node.inputs)) if rule.activations is None else rule.activations
     bare = residual_main_path(graph, rules, node)
-    activations = [i for i in slots if i < len(node.inputs) and node.inputs[i] and i not in (weight, bare)]
-    if rule.weight is not None and weight is None:
+    activations = [i for i in slots if i < len(node.inputs) and node.inputs[i] and i not in (*weights, bare)]
+    if rule.weight is not None and rule.weight not in weights:
         activations.append(rule.weight)
     bias = rule.bias if rule.bias is not None and len(node.inputs) > rule.bias and node.inputs[rule.bias] else None
-    values = [node.inputs[i] for i in (*activations, *(s for s in (weight, bias) if s is not None))]
+    values = [node.inputs[i] for i in (*activations, *weights, *([] if bias is None else [bias]))]
     rejection = next(_value_rejections(graph, [*values, *outputs], outputs), "")
     if not rejection and all(graph.is_constant(node.inputs[i]) for i in activations):
         rejection = "all that it reads is constant"
@@ -249,7 +247,7 @@ def _unit(graph: Graph, rules: Rules, node: Node, activation: Node | None) -> Un
         rule=rule,
         rejection=rejection,
         activations=tuple(Port(node.name, i) for i in activations),
-        weights=() if weight is None else (Port(node.name, weight),),
+        weights=tuple(Port(node.name, i) for i in weights),
         biases=() if bias is None else (Port(node.name, bias),),
         outputs=outputs,
     )

@@ -159,7 +159,7 @@ def test_they_do_so_behind_a_clip_that_the_runtime_removes(tmp_path: Path) -> No
     model = b.model()
     feed = feed_of(model, "nearly equal", 0)
     space = Workspace(model, tmp_path, feeds=(feed,))
-    assert space.prepared.rules.reaches(space.graph) == {"soft_out": 0.1, "clip_out": 0.1}
+    assert space.prepared.rules.reaches(space.graph) == {"soft_out": (0.0, 0.1), "clip_out": (0.0, 0.1)}
     assert steps_off(space.emit(space.label("before", "after")), feed) <= 1.01
 
 

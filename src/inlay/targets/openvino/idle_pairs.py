@@ -54,7 +54,9 @@ class IdlePairs(Rewrite[bool]):
             for slot, value in enumerate(node.output):
                 q = quantizers.get(value)
                 dq = None if q is None else dequantizers.get(q.output[0])
-                if q is None or dq is None or qdq.uses[value] > 1 or dq.output[0] != value + TAKEN_OVER:
+                if q is None or dq is None or dq.output[0] != value + TAKEN_OVER:
+                    continue
+                if qdq.uses[value] > 1 or qdq.uses[q.output[0]] > 1:
                     continue
                 if {_qparams(q, qdq)} == inputs:
                     node.output[slot] = dq.output[0]
@@ -79,7 +81,9 @@ class IdlePairs(Rewrite[bool]):
         return ()
 
 
-def _qparams(node: onnx.NodeProto, qdq: QDQGraph) -> tuple[bytes, ...]:
-    """Scale, zero point and type of a Q or DQ node, as a value to compare."""
+def _qparams(node: onnx.NodeProto, qdq: QDQGraph) -> tuple[bytes, ...] | None:
+    """Scale, zero point and type of a Q or DQ node, as a value to compare; None where one of them is computed."""
+    if any(qdq.element(name) is None for name in node.input[1:]):
+        return None
     arrays = [qdq.constant(name) for name in node.input[1:]]
     return (*(a.tobytes() for a in arrays), str(arrays[-1].dtype).encode())

@@ -178,8 +178,12 @@ class Attribution:
 
     def _quantized_value(self, node: onnx.NodeProto) -> str:
         """The model's value around a Q or DQ node, by the name that it has in the model without them."""
-        before = self._producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
-        value = node.output[0] if before is None else before.input[0]
+        value = node.output[0] if node.op_type == "DequantizeLinear" else node.input[0]
+        while (behind := self._producer.get(value)) is not None and behind.op_type == "DequantizeLinear":
+            quantize = self._producer.get(behind.input[0])
+            if quantize is None:  # a constant
+                break
+            value = quantize.input[0]  # there may be one pair behind another
         return self._public.get(value, value)
 
     def _written(self, graph: Sequence[Kernel], at: int) -> str | None:

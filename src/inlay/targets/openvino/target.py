@@ -50,11 +50,13 @@ def capabilities() -> Capabilities:
     # A worker never asks: it starts without these, and without the graph library behind them.
     from inlay.targets.openvino.float_rewrites import float_rewrites_for
     from inlay.targets.openvino.idle_pairs import IdlePairs
+    from inlay.targets.openvino.quantized_states import QuantizedStates
     from inlay.targets.openvino.rules import OPS, rules_for
     from inlay.targets.rewrites.joined_groups import JoinedGroups
 
     moving = frozenset({"Concat", *(o for o, row in OPS.items() if row.moves_data)})
-    return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), (JoinedGroups(), IdlePairs(moving)))
+    rewrites = JoinedGroups(), QuantizedStates(), IdlePairs(moving)
+    return Capabilities(rules_for(), float_rewrites_for(cpu_flags()), rewrites)
 
 
 class OpenVinoCpuTarget:
@@ -118,7 +120,7 @@ class OpenVinoCpuTarget:
         return capabilities().float_rewrites
 
     def rewrites(self) -> tuple[Rewrite[Any], ...]:
-        """Few groups are joined, and pairs that change nothing are left out."""
+        """Few groups are joined, states quantized like data, and pairs that change nothing left out."""
         return capabilities().rewrites
 
     def run_with(self) -> str:

@@ -160,7 +160,8 @@ def _tile(
     """The rows that a tile reads, their DequantizeLinear, and copies of ``chain``, from the Conv to the Q."""
     conv = chain[0]
     rows, read = (qdq.unique(f"{conv.name}_{suffix}_{kind}") for kind in ("Slice", DEQUANTIZE))
-    limits = [qdq.add_int64(f"{rows}_{k}", np.array([n])) for k, n in enumerate((tile.start, tile.stop, _ROWS))]
+    bounds = (tile.start, tile.stop, _ROWS)
+    limits = [qdq.add_constant(f"{rows}_{k}", np.array([n], np.int64)) for k, n in enumerate(bounds)]
     found = [
         onnx.helper.make_node("Slice", [data.input[0], *limits], [f"{rows}_rows"], rows),
         onnx.helper.make_node(DEQUANTIZE, [f"{rows}_rows", *data.input[1:]], [f"{read}_rows"], read),
