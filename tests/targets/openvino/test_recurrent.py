@@ -189,6 +189,23 @@ def test_data_that_others_read_as_well_are_quantized_once_and_read_back(tmp_path
     assert not extracted.leftovers
 
 
+def test_kernels_are_attributed_to_the_layers_that_they_compute(tmp_path: Path) -> None:
+    b = Builder(opset=17)
+    x = b.node("before", "Tanh", [b.input("x", (LENGTH, BATCH, WIDTH))])
+    both = recurrent(b, x, "both", direction="bidirectional")
+    joined = b.node("joined", "Reshape", [both, b.constant("to", np.array([LENGTH, BATCH, 2 * HIDDEN]))])
+    b.output(recurrent(b, joined, "behind", inputs=2 * HIDDEN))
+    b.output(recurrent(b, x, "beside", kind="GRU"))
+    space = space_of(b.model(), tmp_path)
+    for names in ((), ("both", "behind", "beside")):
+        emitted = space.emit(space.label(*names))
+        path = tmp_path / "emitted.onnx"
+        path.write_bytes(emitted.SerializeToString())
+        kernels = OpenVinoCpuTarget(precision="f32").compile(Artifact(path, "emitted")).profile(space.feeds[0], 1)
+        found = sorted(node for k in kernels if k.op_type == "RNNSeq" for node in k.nodes)
+        assert found == ["behind", "beside", "both", "both"]
+
+
 def test_data_in_int8_are_read_as_uint8(tmp_path: Path) -> None:
     space = space_of(model(), tmp_path)
     placement = space.prepared.label({"op": "static"})

@@ -29,6 +29,7 @@ _PRODUCTS = {
     "Deconvolution": frozenset({"ConvTranspose"}),
 }
 """Operators of the model that each kernel of products computes one of."""
+_RECURRENT, _RECURRENT_KERNEL = frozenset({"LSTM", "GRU", "RNN"}), "RNNSeq"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Kernel:
     sources: tuple[int, ...]
     ns: float | None
     constant: bool
+
+
+def _directions(node: onnx.NodeProto) -> int:
+    return 2 if any(a.name == "direction" and a.s == b"bidirectional" for a in node.attribute) else 1
 
 
 def executed_graph(compiled: Any) -> list[Kernel]:
@@ -111,15 +116,16 @@ class Attribution:
 
     def kernels(self, graph: Sequence[Kernel], ns: np.ndarray) -> list[KernelTime]:
         """What ran, with its cause and its time of ``ns``, in the order of the graph."""
+        recurrent = self._recurrent(graph)
         return [
-            self._kernel(graph, k, float(time))
+            self._kernel(graph, k, float(time), recurrent.get(k.name, ()))
             for k, time in zip(graph, ns, strict=True)
             if k.ns is not None and not k.constant and k.op_type not in _NO_KERNEL
         ]
 
-    def _kernel(self, graph: Sequence[Kernel], kernel: Kernel, ns: float) -> KernelTime:
+    def _kernel(self, graph: Sequence[Kernel], kernel: Kernel, ns: float, known: tuple[str, ...] = ()) -> KernelTime:
         precision = _PRECISIONS.get(kernel.precision, kernel.precision)
-        nodes, boundary = self.nodes(kernel), self._boundary(kernel)
+        nodes, boundary = known or self.nodes(kernel), self._boundary(kernel)
         if nodes:
             return KernelTime(kernel.name, kernel.op_type, ns, precision, nodes)
         if boundary is not None:
@@ -149,6 +155,41 @@ class Attribution:
                 behind = [n for n in found if self._place[n.name] > self._place[product.name]]
                 found = [product, *([] if last is product else [last]), *behind]
         return tuple(dict.fromkeys(n.name for n in found))
+
+    def _recurrent(self, graph: Sequence[Kernel]) -> dict[str, tuple[str, ...]]:
+        """The node that each kernel of an LSTM, GRU or RNN computes.
+
+        The runtime makes names up for them (LSTMSequence_81), and has one kernel for each direction. That of a node
+        comes behind nothing but what the node comes behind; of several such, in the order of the model.
+        """
+        left = {n.name: _directions(n) for n in self._nodes.values() if n.op_type in _RECURRENT}
+        if not left:
+            return {}
+        above: list[set[str]] = []
+        found: dict[str, tuple[str, ...]] = {}
+        behind = {name: self._above(self._nodes[name]) for name in left}
+        for kernel in graph:
+            up = set[str]().union(*(above[s] for s in kernel.sources))
+            nodes = self.nodes(kernel)
+            if kernel.op_type == _RECURRENT_KERNEL and not nodes:
+                kind = kernel.name.partition("Sequence")[0]
+                mine = [name for name, count in left.items() if count and self._nodes[name].op_type == kind]
+                nodes = next(((name,) for name in mine if up <= behind[name]), ())
+                found[kernel.name] = nodes
+                left.update((name, left[name] - 1) for name in nodes)
+            above.append(up.union(nodes))
+        return found
+
+    def _above(self, node: onnx.NodeProto) -> set[str]:
+        """Names of all nodes that ``node`` depends on."""
+        found: set[str] = set()
+        ahead = [node]
+        while ahead:
+            producers = (self._producer.get(value) for value in ahead.pop().input)
+            new = {n.name: n for n in producers if n is not None and n.name not in found}
+            found |= new.keys()
+            ahead.extend(new.values())
+        return found
 
     def _product(self, node: onnx.NodeProto, kinds: frozenset[str]) -> onnx.NodeProto | None:
         """The product that ``node`` is, or adds its bias to."""
