@@ -49,7 +49,7 @@ class FullLanes(Rewrite[int]):
                     qdq.set_constant(name, partial(np.pad, array, more, mode="edge"), self.name)
             whole, name = q.output[0], qdq.unique(f"{node.name}_full_lanes_Slice")
             q.output[0] = qdq.unique(f"{node.name}_full_lanes")
-            bounds = [qdq.add_int64(f"{name}_{i}", np.array([n])) for i, n in enumerate((0, channels, 1))]
+            bounds = [qdq.add_constant(f"{name}_{i}", np.array([n], np.int64)) for i, n in enumerate((0, channels, 1))]
             cut = onnx.helper.make_node("Slice", [q.output[0], *bounds], [whole], name)
             qdq.insert([cut], before=sole_reader[whole])
             stale.update(n.output[0] for n in (node, *between))
