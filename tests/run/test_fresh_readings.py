@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 
+from inlay.deadline import Deadline
 from inlay.errors import NoDevice, RunFailed, TargetError
 from inlay.measure.client import Worker
 from inlay.measure.lab import StartWorker
@@ -20,6 +21,7 @@ from inlay.prepare.config import TuneConfig
 from inlay.run.confirm.contenders import Entry
 from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.evaluate import Candidate
+from inlay.run.plan import Effort
 from inlay.targets.base import Artifact, TargetSpec
 from inlay.trial import Failed, Proposal, Trial
 from inlay.types import Placement
@@ -108,6 +110,49 @@ def test_preempted_blocks_count_only_where_there_are_no_others(preempted: float,
     hit = float(np.mean(given.ns > other.ns))
     assert hit == pytest.approx(float(np.mean(readings.preempted)))
     assert hit <= 0.6 * preempted or is_busy
+
+
+class Ticking(Process):
+    """Each model takes a second of a simulated clock."""
+
+    def __init__(self, preempted: float = 0.0) -> None:
+        super().__init__(preempted, np.random.default_rng(5))
+        self.now = 0.0
+
+    def read(self, models: int, blocks: int, seed: int) -> Timing:
+        self.now += models
+        return super().read(models, blocks, seed)
+
+
+@pytest.mark.parametrize("preempted", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("seconds", "later", "counts"), [(25, 12, [1, 3]), (32, 12, [2, 3]), (60, 12, [3, 3]), (32, 0, [3, 1])]
+)
+def test_processes_that_choose_leave_time_for_those_that_decide(
+    seconds: int, later: int, counts: list[int], preempted: float
+) -> None:
+    """Three processes of nine models, then three of four; nothing that was preempted is measured again instead."""
+    worker = Ticking(preempted)
+    deadline = Deadline(seconds, lambda: worker.now)
+    config, rng = TuneConfig(), np.random.default_rng(3)
+    readings = FreshReadings(
+        lambda *_: cast(Worker, worker), lambda: 1.0, Path("feed"), config, Path(), rng, deadline=deadline
+    )
+    names = ("given", *map(str, range(8)))
+    readings.of(entries(*names), 3, BLOCKS, later)
+    given, *_ = readings.of(entries(*names[:4]), 3, BLOCKS)
+    if preempted:  # what is left goes to repeating blocks
+        assert len(given.ns) >= min(counts[1], 2) * BLOCKS
+    else:
+        assert readings.counts == counts
+        assert len(given.ns) == counts[1] * BLOCKS
+
+
+def test_what_was_done_of_a_confirmation_is_what_is_told() -> None:
+    full = Effort(8, 3, 3, 8)
+    assert full.done(3, 24) == full
+    assert full.done(1, 24).cut_from(full) == "8 contenders chosen in 1 fresh processes, 24 of 24 deciding blocks"
+    assert full.done(3, 5).cut_from(full) == "8 contenders chosen in 3 fresh processes, 5 of 24 deciding blocks"
 
 
 class Device(Double):

@@ -58,7 +58,7 @@ _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
 """The same for the confirmation: by the latest steps, and its blocks end with the time."""
-_FINALISTS = 4
+FINALISTS = 4
 """The given model, float, the chosen model and the best anchor."""
 _LEAST_MODELS = 3
 """The given model, float, and one in low precision: fewer leave nothing to decide."""
@@ -189,13 +189,19 @@ class Effort:
     def seconds(self, costs: Costs, contenders: int) -> float:
         """What it takes by ``costs``, where there are so many contenders."""
         contenders = min(self.contenders, contenders)
-        finalists = min(_FINALISTS, 1 + contenders)
+        finalists = min(FINALISTS, 1 + contenders)
         most, blocks = (1, 1) if costs.deterministic else (max(self.first, self.second), self.blocks)
         first = min(self.first, most) * costs.process_s(1 + contenders, blocks)
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
         verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
         return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s)
+
+    def done(self, first: int, deciding: int) -> Effort:
+        """What was done of it, by the processes of the first round and the deciding blocks that there were."""
+        enough = deciding >= self.second * self.blocks
+        decided = self if enough else replace(self, second=1, blocks=deciding)
+        return replace(decided, first=min(first, self.first))
 
     def cut_from(self, full: Effort) -> str:
         """What it leaves out of a full effort; empty where it is one."""

@@ -54,7 +54,7 @@ from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.verification import Rejected, Unseen, Verifier, least_db
 from inlay.run.evaluate import Candidate
 from inlay.run.outputs import install
-from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan
+from inlay.run.plan import FINALISTS, QUICK_CONTENDERS, Costs, Effort, Plan
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
@@ -205,6 +205,8 @@ class Confirmation:
         except TargetError as error:
             left = [e for e in contenders if e.key not in fresh.given_up]
             return self._unconfirmed(left, verifier, effort, error)
+        if not self.worker.deterministic:
+            effort = effort.done(fresh.counts[0], len(base.ns))
         champion = champion_of(base, others, self.worker.deterministic)
         reference = next((e for e in others if e.is_float), base)
         best = best_of(
@@ -276,7 +278,8 @@ class Confirmation:
         Raises:
             TargetError: the given model does not run in fresh processes.
         """
-        base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks)
+        deciding = effort.second * min(FINALISTS, 1 + len(contenders))
+        base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks, deciding)
         while True:
             finalists = self._finalists(base, entries, fresh.given_up, verifier)
             found, level = self._second_round([base, *finalists], fresh, effort)

@@ -56,6 +56,7 @@ class FreshReadings:
         given_up: contenders that failed twice in a row, by key, with the reason.
         disagreed: contenders whose speed-ups on equal devices have intervals apart from each other, by key, with them.
         preempted: for each block that counts, whether other processes took a part of a reading.
+        counts: processes that each call of :meth:`of` read.
     """
 
     start: StartWorker
@@ -69,6 +70,7 @@ class FreshReadings:
     given_up: dict[str, str] = field(default_factory=dict)
     disagreed: dict[str, str] = field(default_factory=dict)
     preempted: list[bool] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     _builds_s: list[float] = field(default_factory=list)  # that models took in the last process
     _failed_s: list[float] = field(default_factory=list)  # that processes took which failed
     _seeds: deque[int] = field(default_factory=deque)  # drawn for processes that were not needed after all
@@ -78,13 +80,15 @@ class FreshReadings:
         """Whether the machine was never quiet for long enough."""
         return bool(self.preempted) and float(np.mean(self.preempted)) > _BUSY
 
-    def of(self, entries: Sequence[Entry], processes: int, blocks: int) -> list[Entry]:
+    def of(self, entries: Sequence[Entry], processes: int, blocks: int, later: int = 0) -> list[Entry]:
         """The contenders with new readings in place of theirs, without those that failed.
 
         Args:
             entries: the contenders, the given model first.
             processes: how many fresh processes; with none, they keep the readings that they have.
             blocks: in each of them.
+            later: models in the processes behind these, all counted. By what the first one took, no other is begun
+                that would leave no time for them.
 
         Raises:
             TargetError: no process could be started, or the given model gave too few readings to compare with.
@@ -92,15 +96,16 @@ class FreshReadings:
         """
         kept, readings = list(entries), list[_Reading]()
         if not processes:
+            self.counts.append(0)
             return kept
         enough = min(MIN_PAIRS, processes * blocks)
         took_s = 0.0
         with self.equal(self.config.target, processes - 1) as others:
             places = dict(enumerate([self.start, *others]))
-            while len(readings) < processes and not (readings and not self.deadline.fits(took_s)):
+            while len(readings) < processes and not (readings and not self.deadline.fits(took_s * _with(later, kept))):
                 begun = self.deadline.clock()
                 try:
-                    found = self._at_once(kept, blocks, places, processes - len(readings))
+                    found = self._at_once(kept, blocks, places, processes - len(readings), later)
                 except TargetError as error:
                     blamed = next((i for i, e in enumerate(kept) if i and e.file.digest == error.culprit), None)
                     if blamed is not None:
@@ -115,13 +120,14 @@ class FreshReadings:
                 if found[0].deterministic:
                     break
         self.preempted.extend(bool(p) for r in readings for p in r.timing.preempted)
+        self.counts.append(len(readings))
         self._compare_places(kept, readings)
         whole = joined([r.timing for r in readings])
         each = [None if whole.by_feed is None else whole.by_feed[:, i] for i in range(len(kept))]
         return [e.with_readings(whole.ns[:, i], whole.taken[:, i], each[i]) for i, e in enumerate(kept)]
 
     def _at_once(
-        self, entries: Sequence[Entry], blocks: int, places: dict[int, StartWorker], most: int
+        self, entries: Sequence[Entry], blocks: int, places: dict[int, StartWorker], most: int, later: int
     ) -> list[_Reading]:
         """Readings of one process on each device, in the order of their seeds, up to the first that is missing.
 
@@ -134,11 +140,11 @@ class FreshReadings:
         pool = ThreadPoolExecutor(max(1, len(numbers) - 1))
         try:
             beside = [
-                pool.submit(self._one_process, n, places[n], entries, blocks, seed)
+                pool.submit(self._one_process, n, places[n], entries, blocks, seed, later)
                 for n, seed in zip(numbers[1:], seeds[1:], strict=True)
             ]
             try:
-                found = [self._one_process(0, places[0], entries, blocks, seeds[0])]
+                found = [self._one_process(0, places[0], entries, blocks, seeds[0], later)]
             except TargetError:
                 wait(beside)  # the next processes must not run beside them
                 self._seeds.extendleft(reversed(seeds[1:]))
@@ -166,7 +172,9 @@ class FreshReadings:
             if gains and max(g.low for g in gains) > min(g.high for g in gains):
                 self.disagreed[entry.key] = ", ".join(f"{g.value:.2f}x [{g.low:.2f}, {g.high:.2f}]" for g in gains)
 
-    def _one_process(self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int) -> _Reading:
+    def _one_process(
+        self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int, later: int
+    ) -> _Reading:
         """Readings of one process on a device.
 
         Blocks in which a model was preempted are measured once more, where there is time; only where too few others
@@ -178,12 +186,14 @@ class FreshReadings:
             raise Late("the budget was spent before contenders could be measured in fresh processes")
         begun = self.deadline.clock()
         try:
-            return self._read(place, start, entries, most, seed)
+            return self._read(place, start, entries, most, seed, later)
         except TargetError:
             self._failed_s.append(self.deadline.clock() - begun)
             raise
 
-    def _read(self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int) -> _Reading:
+    def _read(
+        self, place: int, start: StartWorker, entries: Sequence[Entry], most: int, seed: int, later: int
+    ) -> _Reading:
         with start(self.config.target, self.folder, self.limit) as fresh:
             blocks = 1 if fresh.deterministic else most
             files, slot_ns = [e.file for e in entries], self.config.protocol.slot_ns
@@ -197,8 +207,14 @@ class FreshReadings:
             finally:
                 self._builds_s[:] = fresh.took["load"]
             took_s = self.deadline.clock() - begun
-            if found.preempted.any() and not fresh.deterministic and self.deadline.fits(_RESERVE * took_s):
+            reserve_s = max(_RESERVE, _with(later, entries)) * took_s
+            if found.preempted.any() and not fresh.deterministic and self.deadline.fits(reserve_s):
                 with contextlib.suppress(TargetError):  # the first blocks count all the same
                     more = fresh.time(files, self.feed, int(found.preempted.sum()), slot_ns, seed + 1, left_s)
                     found = joined([found, more]).least_preempted(blocks)
             return _Reading(found, place, fresh.deterministic)
+
+
+def _with(later: int, entries: Sequence[Entry]) -> float:
+    """What a process that measures ``entries`` and later ones take, as a multiple of that one."""
+    return 1.0 + later / len(entries)
