@@ -303,17 +303,16 @@ class QParamsTable:
             found = self._ranges.get(value) or constant_range(array)
             return activation_params(found, qtype, self._rules.is_symmetric(qtype))
         axis, consumers = self._weights[value]
-        together = self._beside(value, consumers)[0]
-        axis = axis if self._rules.per_channel and self._per_tensor.isdisjoint(together) else None
+        weights, groups = self._beside(value, consumers)
+        axis = axis if self._rules.per_channel and self._per_tensor.isdisjoint(weights) else None
         axis = None if axis is None else axis % array.ndim
-        largest = self._together(value, axis, consumers)
+        largest = self._largest_of(weights, axis, groups)
         if qtype.floating:
             return _symmetric(largest, axis, qtype.qmax, 0.0, qtype)
         return _symmetric(largest, axis, self._rules.weight_limit, self._floor(array, axis, consumers))
 
-    def _together(self, value: str, axis: int | None, consumers: list[str]) -> np.ndarray:
-        """The largest magnitude, per channel, in a weight and all that has its scales."""
-        weights, groups = self._beside(value, consumers)
+    def _largest_of(self, weights: Sequence[str], axis: int | None, groups: np.ndarray | None) -> np.ndarray:
+        """The largest magnitude in all of these weights, per channel, or per group of channels."""
         arrays = {w: np.asarray(self._graph.constant(w)) for w in weights}
         found = [_once(self._graph, (w, axis), partial(_largest, a, axis)) for w, a in arrays.items()]
         largest: np.ndarray = np.max(found, axis=0)

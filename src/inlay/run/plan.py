@@ -58,7 +58,7 @@ _SAFETY = 1.2
 """What estimates by the first inference are multiplied with: a machine's speed changes while a command runs."""
 _LATE_SAFETY = 1.1
 """The same for the confirmation: by the latest steps, and its blocks end with the time."""
-FINALISTS = 4
+_FINALISTS = 4
 """The given model, float, the chosen model and the best anchor."""
 _LEAST_MODELS = 3
 """The given model, float, and one in low precision: fewer leave nothing to decide."""
@@ -188,14 +188,17 @@ class Effort:
 
     def seconds(self, costs: Costs, contenders: int) -> float:
         """What it takes by ``costs``, where there are so many contenders."""
-        contenders = min(self.contenders, contenders)
-        finalists = min(FINALISTS, 1 + contenders)
+        contenders, finalists = min(self.contenders, contenders), self.finalists(contenders)
         most, blocks = (1, 1) if costs.deterministic else (max(self.first, self.second), self.blocks)
         first = min(self.first, most) * costs.process_s(1 + contenders, blocks)
         second = min(self.second, most) * costs.process_s(finalists, blocks)
         writing = contenders * costs.candidate_build_s
         verifying = finalists * costs.judge_s(costs.unseen) if costs.unseen else 0.0
         return _LATE_SAFETY * (first + second + writing + verifying + costs.crossed_s)
+
+    def finalists(self, contenders: int) -> int:
+        """Models of the round that decides at most, the given one among them, where there are so many contenders."""
+        return min(_FINALISTS, 1 + self.contenders, 1 + contenders)
 
     def done(self, first: int, deciding: int) -> Effort:
         """What was done of it, by the processes of the first round and the deciding blocks that there were."""

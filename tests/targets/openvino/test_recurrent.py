@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from inlay.errors import CompileFailed
@@ -38,6 +39,8 @@ def recurrent(
     b: Builder, x: str, name: str = "op", kind: str = "LSTM", spread: float = 0.5, bias: bool = True, **options: Any
 ) -> str:
     """An LSTM or GRU over ``x``, whose rows of weights are of very different sizes; ``state``: that it begins with."""
+    if options.get("activations") == "usual":
+        options["activations"] = ["Sigmoid", "Tanh", "Tanh"][: GATES[kind] - 1]
     directions, state = 2 if options.get("direction") == "bidirectional" else 1, options.pop("state", "")
     rows, inputs = GATES[kind] * HIDDEN, options.pop("inputs", WIDTH)
     sizes = np.exp(b.rng.normal(0.0, spread, (1, rows, 1)))
@@ -99,6 +102,7 @@ CASES: dict[str, dict[str, Any]] = {
     "backwards": {"direction": "reverse"},
     "both ways": {"direction": "bidirectional"},
     "without bias": {"bias": False},
+    "functions that are stated": {"activations": "usual"},
     "constant state": {"state": "constant"},
     "computed state": {"state": "computed"},
     "computed states, both ways": {"state": "computed", "direction": "bidirectional"},
@@ -189,6 +193,23 @@ def test_data_that_others_read_as_well_are_quantized_once_and_read_back(tmp_path
     assert not extracted.leftovers
 
 
+def test_names_of_others_are_no_mark(tmp_path: Path) -> None:
+    """As of a model whose operators are called by their scopes: a pair and a Reshape before an LSTM stay."""
+    b = Builder(opset=17)
+    x = b.input("x", (LENGTH, BATCH, WIDTH))
+    grid = [b.constant("scale", np.float32(0.01)), b.constant("zero", np.uint8(128))]
+    read = b.node(
+        "op_state/DequantizeLinear", "DequantizeLinear", [b.node("op_state/Q", "QuantizeLinear", [x, *grid]), *grid]
+    )
+    state = b.input("s", (HIDDEN,))
+    shaped = b.node("op_state/Reshape", "Reshape", [state, b.constant("to", np.array([1, BATCH, HIDDEN]))])
+    b.output(recurrent(b, read, state=shaped))
+    given = ir.from_proto(b.model())
+    before = [(n.name, [v and v.name for v in n.inputs]) for n in given.graph]
+    QuantizedStates().undo(given.graph)
+    assert [(n.name, [v and v.name for v in n.inputs]) for n in given.graph] == before
+
+
 def test_kernels_are_attributed_to_the_layers_that_they_compute(tmp_path: Path) -> None:
     b = Builder(opset=17)
     x = b.node("before", "Tanh", [b.input("x", (LENGTH, BATCH, WIDTH))])
@@ -226,6 +247,7 @@ def test_the_range_of_the_data_holds_the_state(tmp_path: Path) -> None:
 
 REJECTED: dict[str, dict[str, Any]] = {
     "its integer kernel is that of the plain LSTM": {"clip": 3.0},
+    "is that of the plain LSTM": {"activations": ["Sigmoid", "Relu", "Tanh"]},
     "its integer kernel is that of the plain GRU": {"kind": "GRU", "linear_before_reset": 1},
 }
 

@@ -54,7 +54,7 @@ from inlay.run.confirm.fresh_readings import FreshReadings
 from inlay.run.confirm.verification import Rejected, Unseen, Verifier, least_db
 from inlay.run.evaluate import Candidate
 from inlay.run.outputs import install
-from inlay.run.plan import FINALISTS, QUICK_CONTENDERS, Costs, Effort, Plan
+from inlay.run.plan import QUICK_CONTENDERS, Costs, Effort, Plan
 from inlay.run.result import Best
 from inlay.run.robustness import StressTest
 from inlay.targets.base import Artifact
@@ -278,7 +278,7 @@ class Confirmation:
         Raises:
             TargetError: the given model does not run in fresh processes.
         """
-        deciding = effort.second * min(FINALISTS, 1 + len(contenders))
+        deciding = effort.second * effort.finalists(len(contenders))
         base, *entries = fresh.of([self._given, *contenders], effort.first, effort.blocks, deciding)
         while True:
             finalists = self._finalists(base, entries, fresh.given_up, verifier)

@@ -58,10 +58,6 @@ class Kernel:
     constant: bool
 
 
-def _directions(node: onnx.NodeProto) -> int:
-    return 2 if any(a.name == "direction" and a.s == b"bidirectional" for a in node.attribute) else 1
-
-
 def executed_graph(compiled: Any) -> list[Kernel]:
     """The nodes that a compiled model executes, constants included, in topological order."""
     kernels: list[Kernel] = []
@@ -251,3 +247,7 @@ class Attribution:
             if dequantize is not None and quantize is not None and dequantize.op_type == "DequantizeLinear":
                 names[quantize.input[0]] = output
         return names
+
+
+def _directions(node: onnx.NodeProto) -> int:
+    return 2 if any(a.name == "direction" and a.s == b"bidirectional" for a in node.attribute) else 1

@@ -27,10 +27,9 @@ from inlay.targets.openvino.recurrent import GATES, STATE, WEIGHTS
 from inlay.targets.rewrites.undo import producer_of
 from inlay.types import Port
 
-_MARK = "_state/"  # in the names of what is set in, behind that of the operator
+_MARK = "_inlay.state/"  # in the names of what is set in, behind that of the operator: others' do not hold it
 _SHIFT = 128  # from int8 to uint8
 _BATCH = 1  # axis of the data
-_TWICE = "Slice"  # takes one of two equal states
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class _Parts:
         if not single:
             return value
         first, end = self._constant("first", np.array([0])), self._constant("end", np.array([1]))
-        return self._node_of(_TWICE, value, first, end, first)
+        return self._node_of("Slice", value, first, end, first)  # one of the two
 
     def zeros(self) -> str:
         """A state for as many sequences as there are."""

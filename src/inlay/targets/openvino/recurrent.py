@@ -13,17 +13,20 @@ import numpy as np
 from inlay.model.graph import Graph, Node
 
 GATES = {"LSTM": 4, "GRU": 3}
+_FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh")}  # of each direction
 LARGEST_STATE = 1.0
 """The state is a product of a sigmoid and a tanh (LSTM), or a mean of such (GRU)."""
 WEIGHTS, STATE = (1, 2), 5
 """Input slots of the weights, and of the state to begin with."""
 _LENGTHS, _PEEPHOLES = 4, 7  # input slots
-_OTHERWISE = ("layout", "clip", "input_forget", "linear_before_reset", "activations")
+_OTHERWISE = ("layout", "clip", "input_forget", "linear_before_reset")
 
 
 def integer_form(graph: Graph, node: Node) -> str | None:
     """Why a recurrent operator has no integer kernel, or None."""
-    if any(node.attributes.get(name) for name in _OTHERWISE):
+    functions, usual = node.attributes.get("activations", ()), _FUNCTIONS[node.op_type]
+    stated = tuple(str(name).lower() for name in functions)  # some exporters state what is usual
+    if any(node.attributes.get(name) for name in _OTHERWISE) or stated not in ((), usual, usual * 2):
         return f"its integer kernel is that of the plain {node.op_type}"
     given = [*node.inputs, *[""] * (_PEEPHOLES + 1 - len(node.inputs))]
     if given[_LENGTHS] or given[_PEEPHOLES]:
