@@ -16,6 +16,15 @@ def check_and_load(model: onnx.ModelProto) -> ort.InferenceSession:
     return _session(model, ort.SessionOptions())
 
 
+def passes_checker(model: onnx.ModelProto) -> bool:
+    """Whether ONNX's full checker takes it."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
 def optimized(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """The graph as ONNX Runtime rewrites it for this CPU."""
     options = ort.SessionOptions()

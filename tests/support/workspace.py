@@ -18,6 +18,7 @@ from inlay.targets.base import Capabilities, Feed
 from inlay.targets.onnxruntime.target import capabilities_for
 from inlay.testing import random_feed
 from inlay.types import GRAPH_OUTPUT, Placement, Port
+from tests.support.runtime import passes_checker
 
 
 class Workspace:
@@ -34,6 +35,7 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "given.onnx"
         self.path.write_bytes(model.SerializeToString())
+        self._given_passes = passes_checker(model)
         self.feeds = feeds or tuple(random_feed(model, seed) for seed in range(samples))
         target = target or capabilities_for("x86_64")
         self._rewrites = target.rewrites
@@ -56,8 +58,11 @@ class Workspace:
         return self.prepared.label(frozenset(names))
 
     def emit(self, placement: Placement, table: QParamsTable | None = None) -> onnx.ModelProto:
-        """A model with its weights inside."""
-        return embed_weights(self.prepared.emitter.emit(placement, table or self.table), self.prepared.store)
+        """A model with its weights inside, which passes ONNX's full checker where the given one does."""
+        model = embed_weights(self.prepared.emitter.emit(placement, table or self.table), self.prepared.store)
+        if self._given_passes:
+            onnx.checker.check_model(model, full_check=True)
+        return model
 
     def extract(self, emitted: onnx.ModelProto) -> Extraction:
         """What a model that ``emit`` wrote holds, with the target's rewrites undone."""

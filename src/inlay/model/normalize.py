@@ -207,7 +207,17 @@ def _apply(
                     edited += edits > 0
                 reports.append(PassReport(name, edits, left_out.get(number, "")))
             else:
+                _keep_types(current, model)
                 return current, tuple(reports)
+
+
+def _keep_types(model: ir.Model, given: ir.Model) -> None:
+    """Outputs must say of what type they are, also where they are computed by what says nothing: as in ``given``."""
+    stated = {v.name: v for v in given.graph.outputs}
+    for value in model.graph.outputs:
+        was = stated.get(value.name)
+        if value.type is None and was is not None:
+            value.type, value.shape = was.type, was.shape if value.shape is None else value.shape
 
 
 def _observed(run: Run, model: ir.Model, names: Sequence[str]) -> Outputs:

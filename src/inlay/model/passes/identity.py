@@ -38,6 +38,7 @@ def _bypass(graph: ir.Graph, node: ir.Node) -> None:
         return
     name = output.name
     source.shape = output.shape if output.shape is not None else source.shape
+    source.type = output.type if output.type is not None else source.type
     output.replace_all_uses_with(source, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     source.name = name
