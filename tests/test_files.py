@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,34 @@ def test_other_files_may_be_written(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"model")
     (tmp_path / "old.onnx").write_bytes(b"model")
     refuse_overwriting([tmp_path / "old.onnx", tmp_path / "new.onnx"], [tmp_path / "m.onnx", "module:function"])
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from inlay.files import replacing, scratch
+with scratch(Path(sys.argv[1])) as folder, replacing(Path(sys.argv[1]) / "state.yaml") as fresh:
+    (folder / "part.onnx").write_bytes(b"x")
+    fresh.write_bytes(b"half of")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, nobody can ask whether a process lives")
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert len(left) == 2, "otherwise this test says nothing"
+    others = [".state.yaml.backup", ".state.yaml.tmp-1-2", left[0].replace("tmp-", "tmp-ffff")]
+    alive = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        mark, own = left[0].split("tmp-")[1].split("-")[:2]
+        others.append(f".state.yaml.tmp-{mark}-{alive.pid}-abc")
+        for name in others:
+            (tmp_path / name).write_bytes(b"not ours to remove")
+        write_text(tmp_path / "other.yaml", "a: 1")
+        assert own != str(alive.pid)
+    finally:
+        alive.communicate(b"\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "other.yaml"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import math
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from inlay.explain.changes import changes
 from inlay.explain.explanation import Explanation
 from inlay.explain.policy import BUDGET_S as EXPLAIN_BUDGET_S
 from inlay.farm.lab import measuring
-from inlay.files import refuse_overwriting
+from inlay.files import refuse_overwriting, scratch
 from inlay.model.collector import collector_paused
 from inlay.model.load import ModelSource, kept
 from inlay.prepare import options
@@ -386,10 +385,10 @@ def regions(
         InlayError: the model cannot be used.
     """
     capabilities = Capabilities.of(create(target_of(target, target_options)))
-    with collector_paused(lives_on=True), tempfile.TemporaryDirectory() as folder:  # without a collection
+    with collector_paused(lives_on=True), scratch() as folder:  # without a collection
         given = Given.read(model, data, bind, images)
         feed = given.samples_or_random(np.random.default_rng(0), 1).feeds[0]
-        prepared = prepare(given.file, capabilities, feed, Path(folder), nodes)
+        prepared = prepare(given.file, capabilities, feed, folder, nodes)
         graph, rules, allowed, units = prepared.graph, prepared.rules, prepared.allowed, prepared.units
         del given, prepared
         gc.collect()  # of a large model, its nodes take as much memory as its regions and patterns will

@@ -1,11 +1,19 @@
-"""Files are written whole or not at all, and are as readable as the user's umask says."""
+"""Files are written whole or not at all, and are as readable as the user's umask says.
+
+What a killed process leaves behind (a file half written, a folder for scratch files) bears its number, and is removed
+by the next process that works in the same place.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import shutil
 import sys
 import tempfile
+import threading
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +29,8 @@ def replacing(path: Path, error: type[InlayError] = JournalError) -> Iterator[Pa
         error: raised, as one line, where the folder cannot be written or the disk is full.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        clear_up(path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{own_mark()}")
         os.close(handle)
     except OSError as failure:
         raise error(f"{path.parent} cannot be written: {failure.strerror or failure}") from failure
@@ -42,6 +51,73 @@ def write_text(path: Path, text: str, error: type[InlayError] = JournalError) ->
     """Write ``text`` in UTF-8; arguments and errors as of :func:`replacing`."""
     with replacing(path, error) as fresh:
         fresh.write_text(text, encoding="utf8")
+
+
+def own_mark() -> str:
+    """What names of this process's temporary files and folders hold: :func:`clear_up` knows them by it."""
+    return f"{_MARK}{os.getpid()}-"
+
+
+def scratch_folder(place: Path | None = None) -> Path:
+    """A new folder for scratch files of this process, which only this user can read.
+
+    It is removed by whoever asked for it; where that process is killed, by the next one that asks here.
+
+    Args:
+        place: where it is made; None for the system's place for temporary files.
+    """
+    root = Path(tempfile.gettempdir()) if place is None else place
+    clear_up(root)
+    return Path(tempfile.mkdtemp(prefix=f"inlay-{own_mark()}", dir=root))
+
+
+@contextlib.contextmanager
+def scratch(place: Path | None = None) -> Iterator[Path]:
+    """A :func:`scratch_folder` that is removed after the block."""
+    folder = scratch_folder(place)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_up(place: Path) -> None:
+    """Remove what processes of this user on this machine that were killed left in ``place``: once per process."""
+    if sys.platform == "win32":  # there, asking whether a process lives would interrupt it
+        return
+    with _CLEARING:
+        if (where := place.resolve()) in _CLEARED:
+            return
+        _CLEARED.add(where)
+        with contextlib.suppress(OSError), os.scandir(where) as entries:
+            for entry in entries:
+                pid = entry.name.partition(_MARK)[2].partition("-")[0]
+                if pid.isdecimal() and not _lives(int(pid)) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    _remove(entry)
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path, ignore_errors=True)
+    else:
+        os.unlink(entry.path)
+
+
+def _lives(pid: int) -> bool:
+    if pid == os.getpid():  # one that had our number: a container's first process has the same one every time
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # another user's; a number that no process has
+        return True
+    return True
+
+
+_MARK = f"tmp-{zlib.crc32(platform.node().encode()):08x}-"  # machines may share a folder, but not process numbers
+_CLEARED: set[Path] = set()
+_CLEARING = threading.Lock()
 
 
 def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -235,3 +235,40 @@ def test_the_pattern_of_a_region_by_itself_is_that_of_the_tree() -> None:
         alone, known = RegionPattern.from_region(region, tuner.graph, tuner.rules), tuner.pattern_of(region)
         assert alone.matches(known)
         assert alone.points == known.points
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tuner: tuner.submit(10.0),
+        lambda tuner: tuner.generate(),
+        lambda tuner: tuner.set_profile_region(None),
+        lambda tuner: tuner.import_insertion_points(["stem"]),
+        lambda tuner: tuner.save_state("state.yaml"),
+    ],
+)
+def test_nothing_is_taken_and_forgotten_before_initialize(call: Callable[[QDQAutotuner], object]) -> None:
+    with pytest.raises(UsageError, match="call initialize first"):
+        call(QDQAutotuner(branches()))
+
+
+CLASSIC = {
+    "verbose": False,
+    "performance_threshold": 1.02,
+    "default_quant_type": "int8",
+    "maximum_sequence_region_size": 10,
+    "minimum_topdown_search_size": 10,
+    "top_percent_to_mutate": 0.1,
+    "minimum_schemes_to_mutate": 10,
+    "maximum_mutations": 3,
+    "maximum_generation_attempts": 100,
+    "pattern_cache_minimum_distance": 4,
+    "pattern_cache_max_entries_per_pattern": 32,
+}
+
+
+def test_the_defaults_that_differ_from_the_classic_ones_are_those_that_are_told() -> None:
+    differing = {name for name, value in CLASSIC.items() if getattr(Config(), name) != value}
+    assert differing == {"performance_threshold", "default_quant_type"}
+    told = (Config.__doc__ or "").partition("Attributes:")[0]
+    assert {name for name in CLASSIC if f"``{name}``" in told} == differing

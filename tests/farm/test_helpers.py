@@ -130,7 +130,7 @@ def test_helpers_observe_the_same_and_are_let_go(tmp_path: Path, monkeypatch: py
     assert observed(ray, tmp_path / "two", monkeypatch, said) == alone
     assert (len(ray.actors), ray.killed, {*ray.calls}) == (2, 2, {0, 1})
     assert said == ["2 helpers of the cluster prepare the model"]
-    assert not [*(tmp_path / "two").glob("inlay-device-*")], "folders are removed"
+    assert not [*(tmp_path / "two").glob("inlay-*")], "folders are removed"
     assert not [*(tmp_path / "two").rglob("handed-*")]
 
 

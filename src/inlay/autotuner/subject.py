@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import Samples, files_of, input_specs, random_samples, read_samples, split
 from inlay.data import bound as with_sizes
 from inlay.errors import ModelError, TargetError, UsageError
+from inlay.files import scratch, scratch_folder
 from inlay.model.graph import Graph
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
@@ -79,7 +79,7 @@ class Subject:
         labels: np.ndarray | None = None,
         seed: int = 0,
     ) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="inlay-"))
+        folder = scratch_folder()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         file = _read(source, folder)
         specs = with_sizes(input_specs(file.model), bind or {})
@@ -133,8 +133,8 @@ class Subject:
             ModelError: it cannot be read, or its Q/DQ nodes cannot be taken out without changing it.
             UsageError: it holds no Q/DQ nodes, or its inputs and outputs are others.
         """
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            work = Path(folder)
+        with scratch(self._folder) as folder:
+            work = folder
             file = _read(source, work)
             read_baseline(file.path, self.prepared.file)
             prepared = replace(self.prepared, extraction=None)

@@ -245,8 +245,9 @@ class QDQAutotuner(Findings):
             success: whether the model could be built and run.
 
         Raises:
-            UsageError: nothing was generated, or the float model failed.
+            UsageError: :meth:`initialize` was not called, nothing was generated, or the float model failed.
         """
+        core = self._core
         usable = success and math.isfinite(latency_ms) and latency_ms > 0
         if self._state.baseline_ms is None:
             if not success:
@@ -263,14 +264,14 @@ class QDQAutotuner(Findings):
         if pending is None or pending.measured is None:
             raise UsageError("submit: generate a scheme first")
         self._state, trial = transitions.submitted(
-            self._state, float(latency_ms) if usable else None, self._least_gain, self._core.config.confirmations
+            self._state, float(latency_ms) if usable else None, self._least_gain, core.config.confirmations
         )
         if trial is not None:
-            self._core.tell(trial)
+            core.tell(trial)
             self._log(f"{self._state.incumbent_ms:.4g} ms, {self.speedup:.3f}x" if trial.accepted else "not accepted")
             profile = self._state.profile
             if trial.accepted and profile is not None and profile.records[pending.index].signature != profile.signature:
-                before = (self._core.best, self._state.incumbent_ms)  # of an earlier region, and stays with it
+                before = (core.best, self._state.incumbent_ms)  # of an earlier region, and stays with it
                 self._state = replace(self._state, profile=replace(profile, before=before))
 
     @property

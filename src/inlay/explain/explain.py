@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from inlay.explain.faults import Suspect, misread, suspects
 from inlay.explain.losses import Losses, losses
 from inlay.explain.removal import timed
 from inlay.explain.waste import wasted
+from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.graph import build_graph
 from inlay.model.load import ModelFile
@@ -62,8 +62,7 @@ def explain(
     """
     target = create(spec)
     rules, rows = target.rules(), preconditions_of(target)
-    with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
-        folder = Path(name)
+    with scratch() as folder, Worker(spec, folder) as worker:
         if "profile" in worker.lacks:
             raise UsageError(f"target {spec.name} gives no times of kernels: there is nothing to explain by")
         feed = folder / "feed.npz"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from inlay.errors import InlayError, TargetError, UsageError
 from inlay.explain import policy
 from inlay.explain.exact import exact_form
 from inlay.explain.explanation import Repair
+from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.load import ModelFile, load
 from inlay.model.reference import Session
@@ -88,8 +88,7 @@ def repair(
     Raises:
         ModelError: its Q/DQ nodes cannot be taken out.
     """
-    with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
-        work = Path(name)
+    with scratch() as work, Worker(spec, work) as worker:
         subject = _subject(file, spec, samples, worker, work)
         given_db, margin = subject.accuracy.sqnr_db, subject.accuracy.margin_db
         judged = len(subject.samples)

@@ -14,7 +14,8 @@ import numpy as np
 
 from inlay.errors import TargetError
 from inlay.farm.parcels import digest_of
-from inlay.farm.scratch import own_folder, write_at
+from inlay.farm.scratch import write_at
+from inlay.files import scratch_folder
 from inlay.measure.client import Worker
 from inlay.measure.worker import PROTOCOL
 from inlay.targets.base import TargetSpec
@@ -49,7 +50,7 @@ class Device:
     """
 
     def __init__(self, root: str | None = None) -> None:
-        self._folder = own_folder(root)
+        self._folder = scratch_folder(None if root is None else Path(root))
         self._processes: dict[str, _Process] = {}
 
     def hello(self) -> Answer:

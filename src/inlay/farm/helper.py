@@ -8,12 +8,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import onnx
 import onnxruntime
 
-from inlay.farm.scratch import own_folder, write_at
+from inlay.farm.scratch import write_at
+from inlay.files import scratch_folder
 from inlay.model.guard import limited
 from inlay.model.hands import Stored
 from inlay.model.store import WeightStore
@@ -70,7 +72,7 @@ class Helper:
 
     def __init__(self, root: str | None) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"  # of all processes that it starts: it is one processor
-        self._folder = own_folder(root)
+        self._folder = scratch_folder(None if root is None else Path(root))
         self._held: set[tuple[str, int, int]] = set()
         self._stored: OrderedDict[str, Stored] = OrderedDict()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -16,6 +15,7 @@ from inlay.farm.builders import Crowd, builders
 from inlay.farm.cluster import LOCAL, cluster, ray_library
 from inlay.farm.crew import crew
 from inlay.farm.remote import RemoteDevice, RemoteWorker, Tell
+from inlay.files import scratch
 from inlay.measure.client import Limit, Worker
 from inlay.measure.lab import HERE, Lab, StartWorker
 from inlay.model.hands import Hands
@@ -31,7 +31,7 @@ def resource_of(spec: TargetSpec) -> str:
     Raises:
         TargetError: the target cannot be created here.
     """
-    with tempfile.TemporaryDirectory() as folder, Worker(spec, Path(folder)) as worker:
+    with scratch() as folder, Worker(spec, folder) as worker:
         return f"{_PREFIX}:{spec.name}:{worker.fingerprint.digest}"
 
 
@@ -62,8 +62,8 @@ def measuring(ray: str | None, specs: Iterable[TargetSpec], tell: Tell) -> Itera
         raise UsageError(f"--ray {ray}: give local, auto, or the address of a cluster such as 10.0.0.1:6379")
     ray_library()  # before anything takes time
     own = {resource_of(spec): 1.0 for spec in specs} if address == LOCAL else {}
-    with tempfile.TemporaryDirectory() as folder, cluster(address, own) as library:
-        farm = _Farm(library, wanted, folder if own else None, tell)
+    with scratch() as folder, cluster(address, own) as library:
+        farm = _Farm(library, wanted, str(folder) if own else None, tell)
         try:
             yield Lab(farm.start, equal=farm.equal, builders=farm.builders, recruit=farm.recruit)
         finally:

@@ -7,10 +7,11 @@ sorted, small tensors in external data are read in, and constants have the shape
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import logging
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,7 +25,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from inlay.errors import InlayError, ModelError
-from inlay.files import replacing
+from inlay.files import replacing, scratch_folder
 from inlay.model.collector import collector_paused
 from inlay.model.store import INLINE_BYTES
 
@@ -114,15 +115,17 @@ def _written(proto: onnx.ModelProto) -> Path:
         content = proto.SerializeToString(deterministic=True)  # the same model has the same digest
     except Exception as error:  # protobuf's own; beyond 2 GiB it depends on its version
         raise ModelError(f"the ModelProto cannot be written, give a file with external data: {error}") from error
-    path = Path(_scratch().name) / f"{hashlib.sha256(content).hexdigest()[:16]}.onnx"
+    path = _scratch() / f"{hashlib.sha256(content).hexdigest()[:16]}.onnx"
     path.write_bytes(content)
     return path
 
 
 @cache
-def _scratch() -> tempfile.TemporaryDirectory[str]:
+def _scratch() -> Path:
     """Removed when this process ends."""
-    return tempfile.TemporaryDirectory(prefix="inlay-", ignore_cleanup_errors=True)
+    folder = scratch_folder()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _checked(path: Path, model: ir.Model) -> ModelFile:

@@ -10,12 +10,16 @@ from inlay.errors import UsageError
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the region-pattern search, with the classic autotuner's names and defaults.
+    """Settings of the region-pattern search, with the classic autotuner's names.
+
+    Their defaults are the classic ones, but for two: there, ``performance_threshold`` is 1.02, ``default_quant_type``
+    ``int8``.
 
     Attributes:
         schemes_per_region: most schemes that are measured for one pattern.
         performance_threshold: least speedup with which a scheme replaces the incumbent. With 1.0 every improvement
-            counts that the measurement can tell from noise.
+            counts that the measurement can tell from noise, and small ones of many regions add up; the classic 1.02
+            guards against noise where a single reading decides, as with ``confirmations=0``.
         threshold_against: what that speedup is over: the ``incumbent``, or the float ``baseline`` (then a scheme must
             also be faster than the incumbent).
         maximum_sequence_region_size: most nodes of a leaf region.

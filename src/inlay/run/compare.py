@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from inlay.data import Workload, input_specs
 from inlay.errors import CompileFailed, ModelError, UsageError
+from inlay.files import scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.measure.stats import LEVEL, speedup
@@ -70,10 +70,10 @@ def compare(
     """
     artifacts = [Artifact(f.path.resolve(), f"{i}-{f.sha256}") for i, f in enumerate(files)]
     readings = []
-    with tempfile.TemporaryDirectory() as folder:
-        feed = workload.save(Path(folder) / "latency")
+    with scratch() as folder:
+        feed = workload.save(folder / "latency")
         for _ in range(processes):
-            with lab.start(spec, Path(folder), usual_limit) as worker:
+            with lab.start(spec, folder, usual_limit) as worker:
                 worker.must_time()
                 _loadable(worker, artifacts)
                 found = worker.time(artifacts, feed, blocks, _SLOT_NS, int(rng.integers(2**31)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from inlay.data import InputSpec, input_specs
+from inlay.files import scratch
 from inlay.model.load import ModelFile
 from inlay.model.store import model_bytes
 from inlay.prepare.model import PreparedModel, prepare
@@ -138,8 +138,8 @@ def inspection(file: ModelFile, quantizable: Quantizable | None, trouble: str) -
 
 def quantizable_in(file: ModelFile, target: Capabilities, feed: Mapping[str, np.ndarray]) -> Quantizable:
     """What ``target`` can run in low precision of ``file``, normalized. Raises InlayError where it does not run."""
-    with tempfile.TemporaryDirectory() as folder:
-        return Quantizable.of(prepare(file, target, feed, Path(folder)))
+    with scratch() as folder:
+        return Quantizable.of(prepare(file, target, feed, folder))
 
 
 def _words(value: ir.Value) -> str:
@@ -182,8 +182,8 @@ def dry_run(asked: TuneRequest) -> DryRun:
         InlayError: what the run would end with.
     """
     file, config = asked.file, asked.config
-    with tempfile.TemporaryDirectory() as folder:
-        into_folder = replace(asked, out=Path(folder) / _RUN_FOLDER, restart=False)
+    with scratch() as folder:
+        into_folder = replace(asked, out=folder / _RUN_FOLDER, restart=False)
         with open_session(into_folder) as session:
             run_given(session)
             parts, target = session.inputs.parts, Capabilities.of(create(config.target), max_opset=config.max_opset)

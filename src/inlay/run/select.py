@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from inlay.data import save_feed
 from inlay.errors import JournalError, UsageError
-from inlay.files import refuse_overwriting, replacing
+from inlay.files import refuse_overwriting, replacing, scratch
 from inlay.measure.client import Worker
 from inlay.measure.journal import Journal, Record
 from inlay.model.load import ModelFile, file_sha256, load
@@ -166,8 +165,7 @@ def _select(journal: Journal, path: Path, sha256: str, out: Path, wish: Wish, gi
     placement = journal.placement(trial.candidate)
     if placement is None:
         raise JournalError(f"{journal.path} {TOO_OLD}")
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
+    with scratch() as work:
         made = writer_of(journal, file, work)(placement, work / out.name)
         data = made.path.with_name(made.path.name + ".data")
         if data.exists():
@@ -197,8 +195,7 @@ def _memory_of(journal: Journal, found: Sequence[Record], file: ModelFile) -> di
         TargetError: one does not run any more.
     """
     known = {record.candidate: journal.fact(MEMORY.of(record.candidate)) for record in found}
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
+    with scratch() as work:
         calibration, feed = journal.fact(CALIBRATION), journal.feed("shapes")
         if calibration is None or feed is None:
             raise JournalError(f"{journal.path} {TOO_OLD}")

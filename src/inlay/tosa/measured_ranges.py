@@ -8,16 +8,15 @@ it 8-bit integers, as a quantizer of all operators would have.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from inlay.errors import DataError, TargetError
+from inlay.files import scratch
 from inlay.model.native import Values
 from inlay.model.passes.steps import add_constant, constant_of
 from inlay.model.pieces import PiecewiseSession
@@ -115,8 +114,8 @@ def _observed(model: ir.Model, feeds: Sequence[Values], inside: bool = False) ->
     outputs: dict[str, list[np.ndarray]] = {str(o.name): [] for o in model.graph.outputs if o.name in {*values}}
     values = values if inside else list(outputs)
     ranges: dict[str, Range] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        store = WeightStore(Path(folder))
+    with scratch() as folder:
+        store = WeightStore(folder)
         try:
             session = PiecewiseSession(externalize_weights(model, store), store, values)
             for feed in feeds:

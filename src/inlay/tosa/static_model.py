@@ -6,11 +6,9 @@ shape arithmetic, which is constant then, is folded. Nothing changes what the mo
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +16,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from inlay.errors import ModelError, TargetError
+from inlay.files import scratch
 from inlay.model.graph import Graph, build_graph
 from inlay.model.onnx_library import infer_shapes
 from inlay.model.passes.constants import drop_initializer_inputs, fold_constants, lift_constants
@@ -159,8 +158,8 @@ def _size(dim: int | ir.SymbolicDimProtocol, sizes: Mapping[str, int]) -> int:
 
 def _folded(model: ir.Model) -> ir.Model:
     """``model`` with its shapes inferred, and what depends on shapes and constants only computed."""
-    with tempfile.TemporaryDirectory() as folder:
-        evaluate = ConstantEvaluator(Path(folder))
+    with scratch() as folder:
+        evaluate = ConstantEvaluator(folder)
         for _ in range(_FOLDING_ROUNDS):
             infer_shapes(model, strict=False)
             shapes = _fold_shapes(model.graph)

@@ -8,7 +8,6 @@ none, the models are as simple as their kernels, and their times alone tell (:mo
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from inlay.calibrate.tables import CalibrationChoice, observe
 from inlay.data import input_specs, random_samples, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import InlayError, TargetError, UsageError
+from inlay.files import scratch
 from inlay.measure.client import Worker
 from inlay.model.graph import Graph
 from inlay.model.load import load
@@ -97,14 +97,14 @@ def calibrate_machine(
     totals: list[Total] = []
     failed: Counter[str] = Counter()
     done = 0
-    with tempfile.TemporaryDirectory() as name, Worker(spec, Path(name)) as worker:
+    with scratch() as folder, Worker(spec, folder) as worker:
         worker.must_time()
         profiles = "profile" not in worker.lacks
         for number, proto in enumerate(models):
             if done and not deadline.left:
                 break
             stage(f"measure kernels: {proto.graph.name} ({number + 1} of {len(models)})")
-            work = Path(name) / str(number)
+            work = folder / str(number)
             work.mkdir()
             try:
                 if profiles:

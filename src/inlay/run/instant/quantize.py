@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from inlay.calibrate.tables import observe, sharing_of
 from inlay.data import InputSpec, Samples, evenly_spaced, save_feed
 from inlay.deadline import NEVER
 from inlay.errors import UsageError
+from inlay.files import scratch
 from inlay.measure.client import Worker, usual_limit
 from inlay.measure.lab import HERE, Lab
 from inlay.model.hands import helped
@@ -136,9 +136,9 @@ def quantize(
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {out.parent}")
     spent_s = 0.0 if begun is None else NEVER.clock() - begun
-    with tempfile.TemporaryDirectory() as folder, lab.start(spec, Path(folder), usual_limit) as worker:
+    with scratch() as folder, lab.start(spec, folder, usual_limit) as worker:
         deadline = NEVER.within(INSTANT_S - spent_s)  # a device may have been waited for until now
-        work, made = Path(folder), create(spec)
+        work, made = folder, create(spec)
         target = Capabilities.of(made, quant_type, max_opset)
         known = None if rules is not None else read_costs(made, worker.fingerprint)
         quick = known is not None and not worker.lacks & {"latency", "accuracy"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.files import scratch_folder
 from inlay.model.normalize import FloatRewrite
 from inlay.quant.rewrite import Rewrite
 from inlay.space.rules import Rules
@@ -121,7 +121,7 @@ class CommandExecutable:
     def __init__(self, model: Artifact, program: Program, description: Description) -> None:
         self._model, self._gives = model, description.gives
         self._file = ModelFile(model.path, is_checked="build" in self._gives)
-        self._folder = Path(tempfile.mkdtemp(prefix="inlay-command-"))
+        self._folder = scratch_folder()
         self._conversation: Conversation | None = Conversation(program, description.resident)
         self._written: tuple[Feed, list[dict[str, Any]]] | None = None
         self.graph = ""

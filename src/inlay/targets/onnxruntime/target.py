@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, UsageError
+from inlay.files import scratch
 from inlay.targets.base import Artifact, Capabilities, Feed, Fingerprint, KernelTime
 from inlay.targets.machine import cpu_flags, cpu_name, level2_bytes
 from inlay.targets.onnxruntime.identity import LIMIT_BYTES, graph_digest, weight_bytes
@@ -157,7 +157,7 @@ class OrtCpuTarget:
         Raises:
             CompileFailed: the runtime does.
         """
-        with tempfile.TemporaryDirectory() as name:
+        with scratch() as name:
             path = Path(name) / "optimized.onnx"
             try:
                 executable = OrtExecutable(model, self.threads, path) if _is_small(model.path) else None
@@ -207,7 +207,7 @@ class OrtExecutable(SessionExecutable):
             CompileFailed, RunFailed: the runtime does, or the model was closed.
         """
         self._open()
-        with tempfile.TemporaryDirectory() as name:
+        with scratch() as name:
             folder = Path(name)
             options = _options(self._threads, folder / "optimized.onnx")
             options.enable_profiling = True

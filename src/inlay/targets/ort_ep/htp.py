@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import platform
-import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from inlay.errors import CompileFailed, RunFailed, UsageError
+from inlay.files import scratch
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime
 from inlay.targets.model_file import ModelFile
 from inlay.targets.onnxruntime.session import infer
@@ -187,8 +186,8 @@ class QnnHtpExecutable:
             raise RunFailed("the model was closed")
         shapes = self._file.shapes(feed)
         if shapes not in self._by_shapes:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / self._artifact.path.name
+            with scratch() as folder:
+                path = folder / self._artifact.path.name
                 try:
                     onnx.save(_with_shapes(onnx.load(str(self._artifact.path)), dict(shapes)), path)
                     self._by_shapes[shapes] = _Program(

@@ -7,7 +7,6 @@ import hashlib
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from inlay.errors import CompileFailed, RunFailed, TargetError, UsageError
+from inlay.files import scratch_folder
 from inlay.targets.base import Artifact, Feed, Fingerprint, KernelTime, Lack
 from inlay.targets.model_file import ModelFile
 from inlay.targets.process import Process
@@ -190,7 +190,7 @@ class TrtexecExecutable:
 
     def __init__(self, model: Artifact, target: TrtexecTarget) -> None:
         self._target, self._model = target, ModelFile(model.path)
-        self._folder = Path(tempfile.mkdtemp(prefix="inlay-trtexec-"))
+        self._folder = scratch_folder()
         self._engines: dict[Shapes, Path] = {}
         self._closed = False
         if self._model.is_static:
