@@ -182,6 +182,42 @@ def test_unusual_models_quantize(name: str, run: RunCommand, save: SaveModel, tm
         assert np.isfinite(got[output].astype(np.float64)).all()
 
 
+def test_what_is_inside_local_functions_is_quantized(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """Layers as functions, as exporters write modules: each is an operator of its own domain."""
+    b = Builder()
+    x = b.input("x", (8, 64))
+    for layer in range(3):
+        weight = b.constant(f"w{layer}", b.rng.normal(0, 0.2, (64, 64)))
+        x = b.node(f"layer{layer}", "Layer", [x, weight], domain="own")
+    model = b.model(check=False)
+    body = [helper.make_node("MatMul", ["a", "w"], ["m"]), helper.make_node("Relu", ["m"], ["b"])]
+    model.functions.append(helper.make_function("own", "Layer", ["a", "w"], ["b"], body, [helper.make_opsetid("", 17)]))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.graph.output.append(helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, [8, 64]))
+    path = save(model)
+    code, out, err = run("inspect", path)
+    assert (code, err) == (0, "")
+    assert "3 of 3 MatMul" in out
+    assert "Layer" not in out.split("Samples")[0].split("can run")[1]
+    code, _, err = run("quantize", path, "--recipe", "full-int8", "-o", tmp_path / "q.onnx")
+    assert code == 0, err
+    done = onnx.load(tmp_path / "q.onnx")
+    onnx.checker.check_model(done, full_check=True)
+    assert sum(n.op_type == "DequantizeLinear" for n in done.graph.node) >= 6
+
+
+def test_functions_that_call_themselves(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
+    """The runtime refuses them; what the file is can be said all the same."""
+    model = _local_function()
+    model.functions[0].node[0].op_type, model.functions[0].node[0].domain = "Twice", "local"
+    del model.functions[0].node[0].input[1]
+    path = save(model)
+    code, out, err = run("inspect", path)
+    assert (code, err) == (0, "")
+    assert "Note: its local function Twice calls itself" in out
+    failed(run("quantize", path, "-o", tmp_path / "q.onnx"), 1)
+
+
 def test_one_name_for_all_nodes(run: RunCommand, save: SaveModel, tmp_path: Path) -> None:
     """The runtime refuses such a model itself: the message names the node."""
     failed(run("tune", save(_twins()), "-o", tmp_path / "out", *FAST), 1, "two nodes with same node name", "twin")

@@ -21,6 +21,7 @@ def inspection(found: Inspection) -> Iterator[str]:
     yield f"  operators: {', '.join(f'{n} {op}' for op, n in found.operators.items())}"
     if found.is_quantized:
         yield "  It is quantized already: inlay explain says what runs in which precision."
+    yield from (f"  Note: {note}" for note in found.notes)
     yield ""
     if found.quantizable is None:
         yield f"What can be quantized is not known: {found.trouble}"

@@ -126,6 +126,7 @@ def explain(
             at_most.bound,
             notes=(
                 *misread(plain.graph, rules, rows, runs.executed),
+                *file.notes,
                 *_notes(samples, runs.executed),
                 *filter(None, [rounding.problem, at_most.problem]),
             ),

@@ -2,7 +2,8 @@
 
 Model files are data: nothing in them is executed, and no path in them is followed out of the model's own folder. Things
 that runtimes accept are put right where they are read, since they change no value: nodes out of topological order are
-sorted, small tensors in external data are read in, and constants have the shapes of their tensors.
+sorted, small tensors in external data are read in, constants have the shapes of their tensors, and local functions are
+inlined.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from inlay.errors import InlayError, ModelError
+from inlay.errors import InlayError, ModelError, TargetError
 from inlay.files import replacing, scratch_folder
 from inlay.model.collector import collector_paused
+from inlay.model.onnx_library import infer_shapes
+from inlay.model.passes.functions import inlined
 from inlay.model.store import INLINE_BYTES
 
 _CHUNK = 1 << 20  # bytes read at a time for a digest
@@ -47,6 +50,7 @@ class ModelFile:
         model: the parsed model; external data is mapped, not copied.
         external: absolute paths of the external data files.
         size: bytes of the file and its external data.
+        notes: what people should know of how it was read.
     """
 
     path: Path
@@ -54,6 +58,7 @@ class ModelFile:
     model: ir.Model
     external: tuple[Path, ...]
     size: int
+    notes: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -146,9 +151,22 @@ def _checked(path: Path, model: ir.Model) -> ModelFile:
     external = tuple(_external_files(path, graphs))
     _refuse_unreadable(path, model, main, graphs)
     _read_in(model, graphs)
-    return ModelFile(
-        path, _sha256([path, *external]), model, external, sum(p.stat().st_size for p in (path, *external))
-    )
+    model, notes = _without_functions(model)
+    size = sum(p.stat().st_size for p in (path, *external))
+    return ModelFile(path, _sha256([path, *external]), model, external, size, notes)
+
+
+def _without_functions(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
+    """``model`` with its local functions inlined; where they cannot be, the model itself and why, for people."""
+    if not model.functions:
+        return model, ()
+    try:
+        model = inlined(model)
+    except ModelError as error:
+        return model, (f"{error}: calls stay as they are, and nothing inside is quantized",)
+    with contextlib.suppress(TargetError):  # in functions, values have no types
+        infer_shapes(model, strict=False)
+    return model, ()
 
 
 def _name_default_domain(model: ir.Model, graphs: Sequence[ir.Graph]) -> None:

@@ -73,6 +73,7 @@ class Inspection:
         is_quantized: it holds Q/DQ nodes, or operators on integers.
         quantizable: once normalized; None where the model could not be run.
         trouble: why it could not be run; empty where it was.
+        notes: how the file was read, for people.
     """
 
     path: Path
@@ -85,6 +86,7 @@ class Inspection:
     is_quantized: bool
     quantizable: Quantizable | None
     trouble: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def template(self) -> str:
@@ -116,6 +118,7 @@ class Inspection:
             "is_quantized": self.is_quantized,
             "quantizable": None if self.quantizable is None else self.quantizable.as_json(),
             "trouble": self.trouble,
+            "notes": list(self.notes),
         }
 
 
@@ -133,6 +136,7 @@ def inspection(file: ModelFile, quantizable: Quantizable | None, trouble: str) -
         holds_quantized(file),
         quantizable,
         trouble,
+        file.notes,
     )
 
 

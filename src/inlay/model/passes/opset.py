@@ -7,20 +7,19 @@ means half-pixel coordinates unless it says otherwise. Its attributes are set he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import cache
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
-from inlay.errors import ModelError, RunFailed
+from inlay.errors import RunFailed
 from inlay.model.metadata import cloned
 from inlay.model.onnx_library import convert_opset
+from inlay.model.passes.functions import inlined
 
 _STANDARD = ("", "ai.onnx")
 _HIDDEN = "inlay.hidden"  # a domain that no model has
-MAX_INLINED = 100_000  # nodes after local functions became part of the graph; larger models exist as experiments only
 
 FIRST_QDQ_OPSET = 10  # the first one with QuantizeLinear and DequantizeLinear
 QDQ_OPSET = 13
@@ -37,13 +36,13 @@ def raise_opset(model: ir.Model, least: int = QDQ_OPSET) -> tuple[ir.Model, int]
 
     Raises:
         RunFailed: the converter fails.
-        ModelError: functions call themselves, or expand to more than ``MAX_INLINED`` nodes.
+        ModelError: they cannot.
     """
     version = model.opset_imports.get("", least)
     if version >= least:
         return model, 0
     if model.functions:
-        model = _inlined(model)
+        model = inlined(model)
     if all(_only_wider(n.op_type, version, least) for n in model.graph.all_nodes() if n.domain in _STANDARD):
         model.opset_imports[""] = least
         model.ir_version = max(model.ir_version, 7)
@@ -125,25 +124,6 @@ def _hidden(model: ir.Model, types: Collection[str]) -> ir.Model:
         if node.op_type in types and node.domain in _STANDARD:
             node.domain = _HIDDEN
     return copy
-
-
-def _inlined(model: ir.Model) -> ir.Model:
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-
-    def size(nodes: Iterable[ir.Node], within: tuple[ir.OperatorIdentifier, ...]) -> int:
-        total = 0
-        for node in nodes:
-            called = node.op_identifier()
-            if called in within:
-                raise ModelError(f"function {called[1]} calls itself")
-            if called in model.functions and called not in sizes:
-                sizes[called] = size(model.functions[called].all_nodes(), (*within, called))
-            total += sizes.get(called, 1)
-        return total
-
-    if size(model.graph.all_nodes(), ()) > MAX_INLINED:
-        raise ModelError(f"functions of the model expand to more than {MAX_INLINED} nodes")
-    return InlinePass()(cloned(model)).model
 
 
 def _asymmetric(node: ir.Node, version: int) -> bool:

@@ -58,7 +58,8 @@ class Quantized:
             was given.
         leftovers: quantized operators of the given model that could not be taken apart.
         by_costs: how the placement was chosen, where no recipe said it.
-        warning: the recipe is tuned for another target or machine, or what is wrong with the processor's cost table.
+        warning: how the file was read, that the recipe is tuned for another target or machine, or what is wrong with
+            the processor's cost table.
         frozen: the dynamic dimensions that were fixed, with their sizes, for people.
         robustness: what variations of the samples lose; None where none are made.
         samples: how many were given.
@@ -174,6 +175,7 @@ def quantize(
         else:
             publish(delivered.path, out)
     low = {d.node for d in resolved.decisions if d.precision != "float"}
+    known_warning = "" if known is None else known.warning
     return Quantized(
         out,
         file_sha256(out),
@@ -185,7 +187,7 @@ def quantize(
         tuple(_with_sharing(d, chosen.shared) for d in resolved.decisions if not (unchanged and prepared.extraction)),
         () if prepared.extraction is None else prepared.extraction.leftovers,
         how,
-        elsewhere(rules, lambda: worker.fingerprint) or ("" if known is None else known.warning),
+        "; ".join(filter(None, [*file.notes, elsewhere(rules, lambda: worker.fingerprint) or known_warning])),
         prepared.normalized.model.metadata_props.get(METADATA, ""),
         loss,
         len(samples),

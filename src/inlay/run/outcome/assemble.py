@@ -104,7 +104,7 @@ def assemble(
         },
         bound=str(config.bound),
         seed=config.seed,
-        notes=notes if precision is None or not precision.note else (precision.note, *notes),
+        notes=(*inputs.file.notes, *([precision.note] if precision is not None and precision.note else []), *notes),
         interrupted=interrupted,
         command=config.command,
         baseline_memory=memory[evaluator.judged[0].key],
