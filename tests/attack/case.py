@@ -8,7 +8,8 @@
     CASE/current/    the working directory, with modules that nobody may import; must not change
     CASE/secret.bin  outside the model's folder; must not change, and is none of the model's business
     CASE/out/        where the command writes
-    CASE/cache/      the user's cache folder
+    CASE/cache/      Inlay's cache folder
+    CASE/home/       the user's home: nothing may be left in it
     CASE/tmp/        the folder for temporary files; empty again when the command has ended
 """
 
@@ -71,7 +72,7 @@ class Case:
 
 def make_folder(folder: Path) -> None:
     """The folders of a new case, with the secret and the bait."""
-    for name in ("model", "given", "current", "out", "cache", "tmp"):
+    for name in ("model", "given", "current", "out", "cache", "home", "tmp"):
         (folder / name).mkdir(parents=True)
     (folder / "secret.bin").write_bytes(SECRET)
     for name in BAIT:

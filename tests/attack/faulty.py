@@ -57,6 +57,12 @@ def hoards(folder: str) -> None:
         time.sleep(0.02)  # less at a time than what is noticed in time
 
 
+def leaves_a_file_at_home(folder: str) -> None:
+    cache = Path.home() / ".cache" / "Vendor"
+    cache.mkdir(parents=True)
+    (cache / "deviceid").write_text("1", encoding="utf8")
+
+
 def leaves_a_file(folder: str) -> None:
     os.close(tempfile.mkstemp()[0])
 

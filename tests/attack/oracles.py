@@ -19,8 +19,8 @@ from tests.attack.sandbox import Ended
 LONGEST_LINE = 4000
 """Characters of an error message beside the command line's own. A longer one is not the clear line of the promise."""
 
-_OTHERS = ("current/inlay-out", "tmp/.ses")
-"""Where ``tune`` writes when it is not told, and what ONNX Runtime leaves wherever it is imported."""
+_OTHERS = ("current/inlay-out",)
+"""Where ``tune`` writes when it is not told."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _PROGRESS = re.compile(r"\[ *\d+\.\d s\] ")

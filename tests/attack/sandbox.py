@@ -158,7 +158,7 @@ def _short_calls() -> contextlib.AbstractContextManager[None]:
 
 def _environment(case: Case, folder: Path) -> Mapping[str, str]:
     return {
-        "HOME": str(folder / "cache"),
+        "HOME": str(folder / "home"),
         "INLAY_CACHE_DIR": str(folder / "cache"),
         "TMPDIR": str(folder / "tmp"),
         "OMP_NUM_THREADS": "1",

@@ -102,6 +102,7 @@ def test_an_output_may_replace_what_is_no_input(
         ("hangs", "hang"),
         ("hoards", "memory"),
         ("leaves_a_file", "left-over file"),
+        ("leaves_a_file_at_home", "written outside"),
         ("leaves_a_hidden_file", "left-over file: tests.attack.faulty:leaves_a_hidden_file out/"),
         ("changes_the_model", "changed"),
         ("writes_beside_the_model", "written outside"),
