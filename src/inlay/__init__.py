@@ -16,8 +16,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# From version 1.32 on the runtime reports its use to its makers and leaves files in the user's cache, unless it reads this
-# as it is loaded. Every process of Inlay imports this file before it, and what it starts inherits the variable.
+# From version 1.32 on the runtime reports its use to its makers and leaves files in the user's cache, unless it reads
+# this as it is loaded. Every process of Inlay imports this file before it, and what it starts inherits the variable.
 if not os.environ.get("ORT_DISABLE_TELEMETRY"):
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 

@@ -22,7 +22,9 @@ def journal(choose: Choices, seeds: Seeds, folder: Path) -> Case:
     """The journal of a finished run: flipped bytes, zeroed pages, other tables, columns, values, JSON."""
     put_run(seeds, folder)
     path = folder / "out" / "run.sqlite"
-    action = choose.below(5)
+    action = choose.below(6)
+    if action == 5:
+        return _hostile(choose, path)
     if action == 0:
         path.write_bytes(damaged(path.read_bytes(), choose))
     elif action == 1:
@@ -34,6 +36,52 @@ def journal(choose: Choices, seeds: Seeds, folder: Path) -> Case:
         _change_rows(path, choose)
     if choose.one_in(10):
         (folder / "out" / f"run.sqlite-{choose.among(('wal', 'shm', 'journal'))}").write_bytes(choose.bytes(200))
+    return Case("journal", _reader(choose), real=choose.one_in(300))
+
+
+_ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c)"
+_TABLES = ("identity", "trials", "blocks", "facts", "placements", "feeds", "sessions")
+_OBJECTS = (
+    "CREATE VIEW v AS SELECT {endless}",
+    "DROP TABLE {table}; CREATE VIEW {table}(key, value) AS SELECT 1, {endless}",
+    "CREATE TRIGGER t AFTER INSERT ON {table} BEGIN UPDATE sessions SET seconds = {endless}; END",
+    "CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN DELETE FROM trials; END",
+    "CREATE TRIGGER t AFTER DELETE ON {table} BEGIN INSERT INTO facts SELECT hex(randomblob(8)), '1' FROM trials; END",
+    "CREATE INDEX i ON {table} (length(hex(zeroblob(99999))))",
+    "ALTER TABLE {table} ADD COLUMN more AS (length(hex(zeroblob(99999))))",
+    "ALTER TABLE {table} ADD COLUMN more CHECK (length(hex(zeroblob(99999))) > 0)",
+    "ALTER TABLE {table} ADD COLUMN more DEFAULT ('x')",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', 'CHECK (1)')",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET rootpage = 2",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = 'CREATE VIRTUAL TABLE x USING absent(a)'",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET name = 'sqlite_master'",
+    "ANALYZE",
+)
+"""What databases may hold besides rows."""
+
+
+def _hostile(choose: Choices, path: Path) -> Case:
+    """SQL in the journal of a run, or of a fleet: in the file, or in the log beside it."""
+    in_log = choose.one_in(3)
+    sql = choose.among(_OBJECTS).format(table=choose.among(_TABLES), endless=_ENDLESS)
+    if choose.one_in(4):
+        (path.parent / "fleet.yaml").write_text(
+            "budget: 2s\nmodels: [../model/model.onnx]\ntargets: ['null']\n", encoding="utf8"
+        )
+        path = path.rename(path.with_name("fleet.sqlite"))
+    db = sqlite3.connect(path)
+    try:
+        db.execute(f"PRAGMA journal_mode = {'WAL' if in_log else 'DELETE'}")
+        db.executescript(sql)
+        held = {ending: path.with_name(path.name + ending) for ending in ("", "-wal")}
+        kept = {ending: file.read_bytes() for ending, file in held.items() if in_log and file.exists()}
+    except sqlite3.Error:
+        kept = {}  # not on this table: another case will do
+    db.close()
+    for ending, data in kept.items():
+        path.with_name(path.name + ending).write_bytes(data)
+    if path.name == "fleet.sqlite":
+        return Case("journal", ("fleet", "@/out/fleet.yaml", "-o", "@/out"))
     return Case("journal", _reader(choose), real=choose.one_in(300))
 
 

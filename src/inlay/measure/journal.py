@@ -24,21 +24,12 @@ import numpy as np
 
 from inlay.data import load_feed, save_feed
 from inlay.errors import JournalError
+from inlay.measure import database
 from inlay.trial import Failed, Infeasible, Interval, Measured, Outcome
 from inlay.types import Placement
 
 _APPLICATION = 0x496E6C79  # "Inly", in the header of the file: tells a journal from any other database
-_COLUMNS = {
-    "identity": "key value",
-    "trials": "number candidate origin placement outcome accepted versus",
-    "blocks": "number kind models ns drift",
-    "facts": "key value",
-    "placements": "candidate ports",
-    "feeds": "name npz",
-}
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
-PRAGMA application_id = {_APPLICATION};
+_TABLES = """
 CREATE TABLE IF NOT EXISTS identity (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS trials (
     number INTEGER PRIMARY KEY, candidate TEXT NOT NULL UNIQUE, origin TEXT NOT NULL, placement TEXT NOT NULL,
@@ -51,8 +42,11 @@ CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS placements (candidate TEXT PRIMARY KEY, ports TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS feeds (name TEXT PRIMARY KEY, npz BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS sessions (number INTEGER PRIMARY KEY, seconds REAL NOT NULL);
-COMMIT;
 """
+_OBJECTS = database.objects_of(_TABLES)
+_NEEDED = ("identity", "trials", "blocks", "facts", "placements", "feeds")
+"""Tables of every journal; those of older ones did not count sessions."""
+_BEGIN = f"BEGIN IMMEDIATE; PRAGMA application_id = {_APPLICATION}; {_TABLES} COMMIT;"
 _MOST_SESSIONS = 2**31 - 1
 _MALFORMED = (
     sqlite3.Error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, OSError,
@@ -133,13 +127,14 @@ class Journal:
             _delete(path)
         self._created = not path.exists()
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
+            self._db = database.connect(path, _OBJECTS, _NEEDED)
+        except (sqlite3.Error, UnicodeDecodeError, database.NotOurs) as error:
             raise JournalError(f"{path} cannot be used as a journal: {error}") from error
         try:
+            with self._writing():
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                self._db.executescript(_BEGIN)
             with self._reading():
                 ((last, spent),) = self._db.execute("SELECT MAX(number), SUM(seconds) FROM sessions")
                 self._session, self.spent_s = int(last or 0) + 1, float(spent or 0.0)
@@ -288,21 +283,28 @@ class Journal:
             _delete(self.path)
 
     def _write(self, statement: str, *rows: tuple[Any, ...]) -> None:
+        with self._writing(), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(statement, rows)
+            self._db.execute(_SESSION, (self._session, self._seconds()))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany(statement, rows)
-                self._db.execute(_SESSION, (self._session, self._seconds()))
+            database.limit(self._db)
+            yield
         except sqlite3.Error as error:
-            raise JournalError(f"{self.path} cannot be written: {error}") from error
+            raise JournalError(f"{self.path} cannot be written: {database.reason(error)}") from error
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         try:
+            database.limit(self._db)
             yield
         except _MALFORMED as error:
             raise JournalError(
-                f"{self.path} is damaged ({error}): give another output folder, or --restart to begin anew"
+                f"{self.path} is damaged ({database.reason(error)}): give another output folder, or --restart to begin "
+                "anew"
             ) from error
 
 
@@ -321,17 +323,13 @@ def _refuse_foreign(path: Path) -> None:
     """
     if not path.exists():
         return
-    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "immutable=1"  # which makes no files beside it
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
-            ((application,),) = db.execute("PRAGMA application_id")
-            tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            columns = {t: " ".join(row[1] for row in db.execute(f"PRAGMA table_info({t})")) for t in _COLUMNS}
+        database.look(path, _OBJECTS, _NEEDED)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise JournalError(f"{path} cannot be used as a journal ({error}): {_ELSEWHERE}") from error
-    if tables and columns != _COLUMNS:
-        what = "is damaged" if application == _APPLICATION else "is not a journal of Inlay"
-        raise JournalError(f"{path} {what}: {_ELSEWHERE}")
+    except database.NotOurs as error:
+        what = "is damaged" if error.application == _APPLICATION else "is not a journal of Inlay"
+        raise JournalError(f"{path} {what} ({error}): {_ELSEWHERE}") from error
 
 
 _ELSEWHERE = "move it away, or give another output folder"
