@@ -3,7 +3,7 @@
     python examples/step_by_step/tune.py MODEL.onnx OUT [--samples SAMPLES.npz] [--schemes 10]
 
 ``latency_ms`` below times ONNX Runtime on this machine. Put in its place whatever measures your device: it gets the
-path of an ONNX file, and returns milliseconds. If it raises, or returns no positive number, that scheme has failed.
+path of an ONNX file, and returns milliseconds. If it returns infinity, or keeps raising, that scheme has failed.
 Without samples, ranges come from random data, and a warning says so.
 """
 
@@ -51,8 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tuner = tune(arguments.model, arguments.out, arguments.schemes, arguments.samples)
     count, where = len(tuner.best_placement), Path(arguments.out) / "model.onnx"
-    found = f"{tuner.latency_ms:.3f} ms ({tuner.speedup:.2f}x)"
-    print(f"float: {tuner.baseline_latency_ms:.3f} ms; {found} where {count} ports read Q/DQ, in {where}")
+    print(f"{tuner.summary}; {count} ports read Q/DQ in {where}")
 
 
 if __name__ == "__main__":

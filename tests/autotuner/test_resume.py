@@ -20,7 +20,7 @@ from inlay.autotuner.state_file import read_state
 from inlay.errors import UsageError
 from tests.support.branches import branches
 
-FAST = Config(schemes_per_region=6, confirmations=0)
+FAST = Config(schemes_per_region=6, confirmations=0, final_pairs=0)
 
 
 class Killed(BaseException):
@@ -161,11 +161,14 @@ def test_what_measure_returns_or_raises_is_recorded_and_the_workflow_goes_on(bad
             raise bad
         return bad  # type: ignore[return-value]
 
-    tuner = region_pattern_autotuning_workflow(branches(), tmp_path, measure, config=FAST)
+    with pytest.warns(UserWarning, match="failed: "):
+        tuner = region_pattern_autotuning_workflow(branches(), tmp_path, measure, config=FAST)
     assert calls > 4
     count = calls
-    again = region_pattern_autotuning_workflow(branches(), tmp_path, measure, config=FAST)
+    with pytest.warns(UserWarning, match="failed: "):
+        again = region_pattern_autotuning_workflow(branches(), tmp_path, measure, config=FAST)
     assert calls == count
+    assert again.failed_readings == tuner.failed_readings
     assert again.best_placement == tuner.best_placement
 
 

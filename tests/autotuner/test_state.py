@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inlay.autotuner.duel import MOST_FAILED
 from inlay.autotuner.state import (
     TunerState,
     committed,
@@ -96,12 +97,34 @@ def test_a_promising_reading_leads_to_a_duel(candidate_ms: float, accepted: bool
     assert state.incumbent_ms == pytest.approx(candidate_ms if accepted else 10.0)
 
 
-def test_a_failure_ends_a_duel() -> None:
+def test_failures_in_a_row_end_a_duel_and_single_ones_do_not() -> None:
     state, _ = submitted(pending(), 5.0, 1.0, 3)
-    state, _ = next_turn(state, FLOAT.placement)
-    after, trial = decided(state, None, turns=3)
+    for number in range(MOST_FAILED - 1):
+        state, turn = next_turn(state, FLOAT.placement)
+        state, trial = submitted(state, None, 1.0, 3, f"fault {number}")
+        assert (turn, trial) == (0, None), "the same reading is asked for again"
+    after, trial = decided(next_turn(state, FLOAT.placement)[0], None, turns=3)
     assert isinstance(trial.outcome, Failed)
+    assert "the incumbent's readings failed in a row" in trial.outcome.message
+    assert sum(after.failures.values()) == MOST_FAILED
     assert after.variance.freedom == 0
+    state, trial = submitted(next_turn(state, FLOAT.placement)[0], 10.0, 1.0, 3)
+    assert trial is None
+    assert state.pending is not None
+    assert state.pending.failures == 0, "a reading that succeeds begins a new row"
+
+
+def test_a_first_reading_is_taken_again_where_the_measurement_may_be_at_fault() -> None:
+    state, trial = submitted(pending(), None, 1.0, 3, "the line was cut", retry=True)
+    assert trial is None
+    state, index = next_turn(state, FLOAT.placement)
+    assert index == 1
+    assert state.pending is not None
+    assert state.pending.measured == CANDIDATE
+    _, trial = submitted(state, None, 1.0, 3, "the line was cut", retry=True)
+    assert trial is not None
+    assert isinstance(trial.outcome, Failed)
+    assert trial.outcome.message == "the line was cut"
 
 
 def test_finishing_without_a_region_changes_nothing() -> None:

@@ -15,7 +15,11 @@ Example::
             tuner.export_onnx("candidate.onnx")
             tuner.submit(latency_of("candidate.onnx"))
     tuner.set_profile_region(None)
+    while tuner.generate() is not None:                     # float and best model once more, in turns
+        tuner.export_onnx("candidate.onnx")
+        tuner.submit(latency_of("candidate.onnx"))
     tuner.export_onnx("best.onnx")
+    print(tuner.summary)                                    # the speed-up with its interval
 
 :func:`region_pattern_autotuning_workflow` is this loop, with state, cache and failures taken care of.
 """

@@ -17,6 +17,9 @@ STANDARD_ERRORS = 3.0
 MIN_FREEDOM = 4
 """Degrees of freedom below which the estimated deviation is doubled, since it may be small by chance."""
 
+MOST_FAILED = 8
+"""Failed readings in a row after which no more are asked for, of a model that had been measured before."""
+
 MIN_EXCESS = 1e-12
 """Least excess over the threshold, as a log-ratio: rounding errors are no gain."""
 
@@ -111,6 +114,14 @@ class Duel:
         """Whether the candidate is faster by ``threshold``; ``variance`` includes this duel."""
         error = variance.deviation / math.sqrt(len(self.ratios))
         return self._mean - math.log(threshold) > max(STANDARD_ERRORS * error, MIN_EXCESS)
+
+    @property
+    def latencies_ms(self) -> tuple[float, float]:
+        """Incumbent's and candidate's, the geometric means of all turns."""
+        turns = len(self.ratios)
+        each = (self.incumbent_ms[:turns], self.candidate_ms[:turns])
+        incumbent, candidate = (math.exp(sum(map(math.log, readings)) / turns) for readings in each)
+        return incumbent, candidate
 
     @property
     def _mean(self) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from inlay.autotuner.state import SchemeRecord, TunerState
+from inlay.autotuner.final import SAME_MODEL, FinalComparison
+from inlay.autotuner.state import SavedRecord, SchemeRecord, TunerState
 from inlay.autotuner.subject import Subject
 from inlay.errors import UsageError
 from inlay.model.graph import Graph
@@ -13,6 +14,7 @@ from inlay.regions.known import Coverage
 from inlay.regions.search_space import RegionPattern
 from inlay.regions.tree import Region
 from inlay.space.rules import Rules
+from inlay.trial import Interval
 from inlay.types import Placement
 
 
@@ -57,20 +59,84 @@ class Findings:
 
     @property
     def baseline_latency_ms(self) -> float | None:
-        """The first latency submitted; None before that."""
-        return self._state.baseline_ms
+        """Latency of the float model: the first one submitted, then that of the final comparison; None before both."""
+        found = self._compared
+        return self._state.baseline_ms if found is None else found[0].value * found[1].value
 
     @property
     def latency_ms(self) -> float | None:
-        """Latency of the incumbent, which :meth:`export_best` writes; None before the baseline was submitted."""
-        return self._state.incumbent_ms
+        """Latency of the incumbent, which :meth:`export_best` writes; None before the baseline was submitted.
+
+        Until the final comparison it is an estimate (:attr:`speedup`).
+        """
+        return self._state.incumbent_ms if self._compared is None else self._compared[0].value
+
+    @property
+    def latency_interval_ms(self) -> tuple[float, float] | None:
+        """Where the incumbent's latency lies, at 95 % confidence; None before the final comparison."""
+        return None if self._compared is None else (self._compared[0].low, self._compared[0].high)
 
     @property
     def speedup(self) -> float | None:
-        """Baseline over incumbent; None before the baseline was submitted."""
+        """Float model over incumbent; None before the baseline was submitted.
+
+        Before the final comparison (``generate`` after ``set_profile_region(None)``) it is an estimate from readings
+        that were accepted because they were good, and one of the float model: more often too high than too low.
+        """
+        return self._estimate if self._final_speedup is None else self._final_speedup.value
+
+    @property
+    def speedup_low(self) -> float | None:
+        """Lower end of the 95 % interval of :attr:`speedup`; None before the final comparison."""
+        return None if self._final_speedup is None else self._final_speedup.low
+
+    @property
+    def speedup_high(self) -> float | None:
+        """Upper end of the 95 % interval of :attr:`speedup`; None before the final comparison."""
+        return None if self._final_speedup is None else self._final_speedup.high
+
+    @property
+    def summary(self) -> str:
+        """Latencies, speed-up and where they come from, as one line for people."""
+        before, after, ratio = self.baseline_latency_ms, self.latency_ms, self.speedup
+        if before is None or after is None or ratio is None:
+            return "nothing was measured"
+        if not len(self.best_placement):
+            return f"{before:.4g} ms in float; no scheme was faster"
+        found = f"{before:.4g} ms -> {after:.4g} ms, {ratio:.2f}x"
+        if self._final_speedup is None:
+            return f"{found}: an estimate from the readings of the search, not measured again"
+        pairs = len(self._final.duel.ratios) if self._final is not None else 0
+        return f"{found} [{self._final_speedup.low:.2f}, {self._final_speedup.high:.2f}] in {pairs} pairs of readings"
+
+    @property
+    def failed_readings(self) -> Mapping[str, int]:
+        """How many readings failed, by reason; those that succeeded at another try included."""
+        return dict(self._state.failures)
+
+    @property
+    def _estimate(self) -> float | None:
+        """The speed-up of the incumbent as the search knows it."""
         if self._state.baseline_ms is None or self._state.incumbent_ms is None:
             return None
         return self._state.baseline_ms / self._state.incumbent_ms
+
+    @property
+    def _final(self) -> FinalComparison | None:
+        return self._state.final
+
+    @property
+    def _final_speedup(self) -> Interval | None:
+        """The speed-up of the final comparison; of the float model over itself there is nothing to measure."""
+        if self._state.baseline_ms is not None and self._evolve is not None and not len(self.best_placement):
+            return SAME_MODEL
+        return None if self._final is None else self._final.speedup
+
+    @property
+    def _compared(self) -> tuple[Interval, Interval] | None:
+        """Latency in ms and speed-up of the incumbent, as the final comparison found them."""
+        found = None if self._final is None else self._final.speedup
+        return None if self._final is None or found is None else (self._final.latency_ms, found)
 
     @property
     def profile_region(self) -> Region | None:
@@ -82,6 +148,23 @@ class Findings:
     def records(self) -> list[SchemeRecord]:
         """Schemes generated for the current region."""
         return [] if self._state.profile is None else list(self._state.profile.records)
+
+    def records_of(self, region: Region) -> list[SchemeRecord]:
+        """Schemes generated so far for the pattern of ``region``, whether it is finished or at hand.
+
+        Those of a finished pattern have the placement that their scheme gives on the present incumbent.
+        """
+        core, pattern = self._core, self.pattern_of(region)
+        profile = self._state.profile
+        if profile is not None and profile.signature == pattern.signature:
+            return self.records
+
+        def whole(index: int, found: SavedRecord) -> SchemeRecord:
+            placement = core.placement_of(pattern, found.scheme)
+            told = (found.latency_ms, found.failed, found.accepted, found.reason, found.signature)
+            return SchemeRecord(index, found.scheme, placement, *told)
+
+        return [whole(*each) for each in enumerate(self._state.finished.get(pattern.signature, ()))]
 
     @property
     def profiled_patterns(self) -> Mapping[str, int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inlay.autotuner.state import Pending, Profile, SchemeRecord, TunerState
-from inlay.autotuner.state_file import SavedProfile, SavedRecord, SavedState
+from inlay.autotuner.state import Pending, Profile, SavedRecord, SchemeRecord, TunerState
+from inlay.autotuner.state_file import SavedProfile, SavedState
 from inlay.errors import UsageError
 from inlay.regions.evolve import Evolve
 from inlay.types import Placement
@@ -24,6 +24,9 @@ def saved(sha256: str, state: TunerState, core: Evolve) -> SavedState:
         {signature: search.to_data() for signature, search in core.searches.items()},
         tuple(core.proposed),
         _saved_profile(state),
+        state.finished,
+        state.failures,
+        state.final,
     )
 
 
@@ -42,13 +45,14 @@ def resumed(state: SavedState, core: Evolve) -> TunerState:
         profile, carried = _profile(state.profile, core) if state.profile is not None else (None, None)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UsageError(f"the saved state is damaged: {type(error).__name__}: {error}") from error
-    return TunerState(state.baseline_ms, state.incumbent_ms, state.variance, state.profiled, profile, carried)
+    known = (state.baseline_ms, state.incumbent_ms, state.variance, state.profiled)
+    return TunerState(*known, profile, carried, state.finished, state.failures, state.final)
 
 
 def _saved_profile(state: TunerState) -> SavedProfile | None:
     if state.carried is not None:
         record, pending = state.carried
-        return SavedProfile("", (Placement(), None, None), (_saved_record(record),), 0, pending.duel, record.placement)
+        return SavedProfile("", (Placement(), None, None), (SavedRecord.of(record),), 0, pending.duel, record.placement)
     if state.profile is None:
         return None
     incumbent, latency_ms = state.profile.before
@@ -56,16 +60,10 @@ def _saved_profile(state: TunerState) -> SavedProfile | None:
     return SavedProfile(
         state.profile.signature,
         (incumbent.placement, incumbent.speedup, latency_ms),
-        tuple(map(_saved_record, state.profile.records)),
+        tuple(map(SavedRecord.of, state.profile.records)),
         None if waiting is None else waiting.index,
         None if waiting is None else waiting.duel,
         None if waiting is None else waiting.proposal.placement,
-    )
-
-
-def _saved_record(record: SchemeRecord) -> SavedRecord:
-    return SavedRecord(
-        record.signature, record.scheme, record.latency_ms, record.failed, record.accepted, record.reason
     )
 
 

@@ -6,20 +6,28 @@
                                     ▲                       │  ▲                     │
                                     └─ committed, reverted ─┘  └─ finished ◀─ submit ┘ (again while a duel goes on)
 
-A region may be left while a duel goes on: it is *carried* to the next one, and decided there.
+A region may be left while a duel goes on: it is *carried* to the next one, and decided there. After the last region,
+the float model and the incumbent are compared once more (:mod:`inlay.autotuner.final`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from inlay.autotuner.duel import Duel, PooledVariance
+from inlay.autotuner.duel import MOST_FAILED, Duel, PooledVariance
+from inlay.autotuner.final import FinalComparison
 from inlay.regions.evolve import Incumbent
 from inlay.regions.schemes import InsertionScheme
 from inlay.trial import Accuracy, Failed, Infeasible, Interval, Latency, Measured, Outcome, Proposal, Trial
 from inlay.types import Placement
+
+ATTEMPTS = 2
+"""How often a scheme without a reading is handed out where its failures may be those of the measurement."""
+
+_REASONS = 50
+"""Reasons of failed readings that are counted one by one."""
 
 _UNJUDGED = Accuracy(feasible=True, sqnr_db=math.nan)  # what is outside the bound is never measured
 
@@ -32,8 +40,8 @@ class SchemeRecord:
         index: as :meth:`QDQAutotuner.generate` returned it.
         scheme: the insertion points.
         placement: the placement that it gave when it was generated.
-        latency_ms: last reading, or None.
-        failed: whether it was submitted as a failure.
+        latency_ms: its reading, of several the geometric mean; or None.
+        failed: whether it could not be measured.
         accepted: whether it became the incumbent.
         reason: why it failed or may not be delivered; empty otherwise.
         signature: of its pattern; another one than the region's for a scheme that was carried from the region before.
@@ -50,6 +58,24 @@ class SchemeRecord:
 
 
 @dataclass(frozen=True)
+class SavedRecord:
+    """A :class:`SchemeRecord` without its placement, which follows from the scheme."""
+
+    signature: str
+    scheme: InsertionScheme
+    latency_ms: float | None
+    failed: bool
+    accepted: bool
+    reason: str
+
+    @classmethod
+    def of(cls, record: SchemeRecord) -> SavedRecord:
+        """What is kept of ``record``."""
+        found = record
+        return cls(found.signature, found.scheme, found.latency_ms, found.failed, found.accepted, found.reason)
+
+
+@dataclass(frozen=True)
 class Pending:
     """A generated scheme that waits for a latency.
 
@@ -59,12 +85,14 @@ class Pending:
         measured: the placement whose latency is to be submitted next: the scheme's, or in a duel the incumbent's; None
             until ``generate`` says whose turn it is.
         duel: the turns against the incumbent, after a promising first reading.
+        failures: failed readings in a row.
     """
 
     index: int
     proposal: Proposal
     measured: Placement | None
     duel: Duel | None = None
+    failures: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,11 +122,15 @@ class TunerState:
     """All that a step-by-step search knows besides what its strategy knows.
 
     Attributes:
-        baseline_ms, incumbent_ms: latencies of the float model and of the incumbent; None before the first.
+        baseline_ms, incumbent_ms: latencies of the float model and of the incumbent, as read last in turns with
+            another; None before the first.
         variance: of the readings in duels.
         profiled: number of schemes measured, by signature of the finished patterns.
         profile: the region that is being profiled, or None.
         carried: a promising scheme of the region before whose duel is not over, with its record; or None.
+        finished: schemes of the finished patterns, by signature.
+        failures: number of failed readings, by reason.
+        final: the comparison after the last region, or None.
     """
 
     baseline_ms: float | None = None
@@ -107,6 +139,9 @@ class TunerState:
     profiled: Mapping[str, int] = field(default_factory=dict)
     profile: Profile | None = None
     carried: tuple[SchemeRecord, Pending] | None = None
+    finished: Mapping[str, tuple[SavedRecord, ...]] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+    final: FinalComparison | None = None
 
     @property
     def pending(self) -> Pending | None:
@@ -131,7 +166,7 @@ def start_region(state: TunerState, signature: str, incumbent: Incumbent, scheme
         records.append(replace(record, index=1))
         pending = replace(pending, index=1)
     profile = Profile(signature, (incumbent, state.incumbent_ms), tuple(records), pending)
-    return replace(state, profile=profile, carried=None)
+    return replace(state, profile=profile, carried=None, final=None)
 
 
 def committed(state: TunerState) -> TunerState:
@@ -142,7 +177,19 @@ def committed(state: TunerState) -> TunerState:
     carried = None if profile.pending is None else (profile.records[profile.pending.index], profile.pending)
     own = [r for r in profile.records[1:] if r.signature == profile.signature]
     measured = sum(r.latency_ms is not None or (carried is not None and r is carried[0]) for r in own)
-    return replace(state, profiled={**state.profiled, profile.signature: measured}, profile=None, carried=carried)
+    profiled = {**state.profiled, profile.signature: measured}
+    finished = _with_records(state.finished, profile.records)
+    return replace(state, profiled=profiled, profile=None, carried=carried, finished=finished)
+
+
+def _with_records(
+    finished: Mapping[str, tuple[SavedRecord, ...]], records: Iterable[SchemeRecord]
+) -> Mapping[str, tuple[SavedRecord, ...]]:
+    """``finished`` with ``records``, each of which replaces what was known of its scheme."""
+    found = {signature: {each.scheme: each for each in known} for signature, known in finished.items()}
+    for record in records:
+        found.setdefault(record.signature, {})[record.scheme] = SavedRecord.of(record)
+    return {signature: tuple(each.values()) for signature, each in found.items()}
 
 
 def settled(state: TunerState, threshold: float) -> tuple[TunerState, Trial | None]:
@@ -153,16 +200,18 @@ def settled(state: TunerState, threshold: float) -> tuple[TunerState, Trial | No
     """
     if state.carried is None:
         return state, None
-    pending = state.carried[1]
+    record, pending = state.carried
     duel = pending.duel
     assert duel is not None, "only duels are carried"
-    accepted, latency_ms = False, duel.first_ms
+    accepted, latency_ms, incumbent_ms = False, duel.first_ms, _incumbent_ms(state)
     if duel.ratios:
         state = replace(state, variance=state.variance.including(duel.ratios))
         accepted = duel.accepts(threshold, state.variance)
-        latency_ms = _incumbent_ms(state) / duel.speedup
-    ratio = _incumbent_ms(state) / latency_ms
-    after = replace(state, carried=None, incumbent_ms=latency_ms if accepted else state.incumbent_ms)
+        incumbent_ms, latency_ms = duel.latencies_ms
+    ratio = incumbent_ms / latency_ms
+    finished = _with_records(state.finished, [replace(record, latency_ms=latency_ms, accepted=accepted)])
+    incumbent_ms = latency_ms if accepted else incumbent_ms
+    after = replace(state, carried=None, incumbent_ms=incumbent_ms, finished=finished)
     return after, Trial(pending.proposal, _measured(state, latency_ms), accepted, Interval(ratio, ratio, ratio))
 
 
@@ -182,16 +231,15 @@ def generated(state: TunerState, scheme: InsertionScheme, proposal: Proposal) ->
 
 
 def next_turn(state: TunerState, incumbent: Placement) -> tuple[TunerState, int]:
-    """The next reading of a duel: the state that waits for it, and the index of the scheme to be measured."""
+    """The next reading of a scheme that needs more: the state that waits for it, and the index of what to measure."""
     profile, pending = _profile(state), _pending(state)
-    assert pending.duel is not None, "there is no duel"
-    mine = pending.duel.candidate_next
+    mine = pending.duel is None or pending.duel.candidate_next
     waiting = replace(pending, measured=pending.proposal.placement if mine else incumbent)
     return _waiting(state, waiting), pending.index if mine else profile.incumbent_index
 
 
 def submitted(
-    state: TunerState, latency_ms: float | None, threshold: float, turns: int
+    state: TunerState, latency_ms: float | None, threshold: float, turns: int, reason: str = "", retry: bool = False
 ) -> tuple[TunerState, Trial | None]:
     """A latency arrived for the pending scheme or for the incumbent in its duel.
 
@@ -200,13 +248,16 @@ def submitted(
         latency_ms: None where the model failed.
         threshold: speedup over the incumbent that a scheme needs to be accepted.
         turns: of a duel after a promising first reading; 0 accepts that reading.
+        reason: of the failure.
+        retry: whether a failure may be the measurement's; in a duel it always may, since the models ran before.
 
     Returns:
         The next state, and the scheme's trial where it is decided; None where a duel goes on.
     """
     pending = _pending(state)
     if latency_ms is None:
-        return _finished(state, Failed("run", _failure(pending)), None, False)
+        return _failed_reading(state, reason, retry)
+    pending = replace(pending, failures=0)
     if pending.duel is None:
         ratio = _incumbent_ms(state) / latency_ms
         promising = ratio > 1 and ratio >= threshold
@@ -217,19 +268,48 @@ def submitted(
     if not duel.finished(threshold, state.variance):
         return _waiting(state, replace(pending, measured=None, duel=duel)), None
     variance = state.variance.including(duel.ratios)
-    outcome = _measured(state, _incumbent_ms(state) / duel.speedup)
-    return _finished(replace(state, variance=variance), outcome, duel.speedup, duel.accepts(threshold, variance))
+    incumbent_ms, latency_ms = duel.latencies_ms
+    state = replace(state, variance=variance, incumbent_ms=incumbent_ms)
+    return _finished(state, _measured(state, latency_ms), duel.speedup, duel.accepts(threshold, variance))
+
+
+def _failed_reading(state: TunerState, reason: str, retry: bool) -> tuple[TunerState, Trial | None]:
+    """A reading failed: it is taken again, unless the scheme never ran, or too many in a row failed."""
+    pending, state = _pending(state), counted(state, reason)
+    failures = pending.failures + 1
+    if failures < (MOST_FAILED if pending.duel is not None else ATTEMPTS if retry else 1):
+        return _waiting(state, replace(pending, measured=None, failures=failures)), None
+    if pending.duel is not None:
+        whose = "its" if pending.duel.candidate_next else "the incumbent's"
+        reason = f"{failures} of {whose} readings failed in a row, in its turns against the incumbent: {reason}"
+    return _finished(state, Failed("run", reason), None, False)
+
+
+def counted(state: TunerState, reason: str) -> TunerState:
+    """The state with one more failed reading."""
+    if reason not in state.failures and len(state.failures) >= _REASONS:  # each may tell of a file of its own
+        reason = "other reasons"
+    return replace(state, failures={**state.failures, reason: state.failures.get(reason, 0) + 1})
+
+
+def compared(state: TunerState, pairs: int) -> TunerState:
+    """After the last region: the state that waits for the next reading of the final comparison, or has it finished."""
+    final = state.final or FinalComparison(Duel(pairs))
+    return replace(state, final=replace(final, waiting=not final.finished))
+
+
+def compared_with(state: TunerState, latency_ms: float | None, reason: str) -> TunerState:
+    """A latency arrived in the final comparison; None with a reason where the reading failed."""
+    assert state.final is not None, "there is no final comparison"
+    if latency_ms is None:
+        state = counted(state, reason)
+    assert state.final is not None
+    return replace(state, final=state.final.with_reading(latency_ms))
 
 
 def refused(state: TunerState, accuracy: Accuracy) -> tuple[TunerState, Trial]:
     """The pending scheme is outside the accuracy bound: it is not measured."""
     return _finished(state, Infeasible(accuracy), None, False)
-
-
-def _failure(pending: Pending) -> str:
-    if pending.duel is not None and not pending.duel.candidate_next:
-        return "the incumbent failed in its turn against this scheme"
-    return "submitted as a failure"
 
 
 def _finished(state: TunerState, outcome: Outcome, ratio: float | None, accepted: bool) -> tuple[TunerState, Trial]:

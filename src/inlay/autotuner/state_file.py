@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 
 from inlay.autotuner.duel import Duel, PooledVariance
+from inlay.autotuner.final import FinalComparison
+from inlay.autotuner.state import SavedRecord
 from inlay.errors import JournalError, UsageError
 from inlay.files import write_text
 from inlay.model.graph import Graph
@@ -28,18 +30,6 @@ FORMAT = "inlay_autotuner_state"
 VERSION = 1
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a state is written after every reading
-
-
-@dataclass(frozen=True)
-class SavedRecord:
-    """A :class:`~inlay.autotuner.state.SchemeRecord` without its placement, which follows from the scheme."""
-
-    signature: str
-    scheme: InsertionScheme
-    latency_ms: float | None
-    failed: bool
-    accepted: bool
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -77,6 +67,9 @@ class SavedState:
         searches: what was tried, by pattern (:meth:`inlay.regions.evolve.PatternSearch.to_data`).
         proposed: digests of the placements that need not be proposed again.
         profile: the region at hand; None between regions.
+        finished: schemes of the finished patterns, by signature.
+        failures: number of failed readings, by reason.
+        final: the comparison after the last region; None before it.
     """
 
     model_sha256: str
@@ -89,6 +82,9 @@ class SavedState:
     searches: Mapping[str, Any] = field(default_factory=dict)
     proposed: tuple[str, ...] = ()
     profile: SavedProfile | None = None
+    finished: Mapping[str, tuple[SavedRecord, ...]] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+    final: FinalComparison | None = None
 
 
 def write_state(path: Path, state: SavedState, config: Config) -> None:
@@ -106,6 +102,9 @@ def write_state(path: Path, state: SavedState, config: Config) -> None:
         "region": None if state.profile is None else _profile_data(state.profile),
         "searches": dict(state.searches),
         "proposed": sorted(state.proposed),
+        "finished": {signature: list(map(_record_data, found)) for signature, found in state.finished.items()},
+        "failed_readings": dict(state.failures),
+        "final": None if state.final is None else _duel_data(state.final.duel),
     }
     text = yaml.dump(data, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120)
     write_text(path, text, UsageError)
@@ -141,6 +140,9 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
             dict(data.get("searches") or {}),
             tuple(map(str, data.get("proposed") or ())),
             _profile(data["region"]) if data.get("region") else None,
+            {str(k): tuple(map(_record, v)) for k, v in (data.get("finished") or {}).items()},
+            {str(k): int(v) for k, v in (data.get("failed_readings") or {}).items()},
+            _final(data.get("final")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
@@ -148,15 +150,33 @@ def read_state(path: Path, model_sha256: str, graph: Graph) -> SavedState:
 
 def _profile_data(profile: SavedProfile) -> dict[str, Any]:
     placement, speedup, latency_ms = profile.before
-    records = [{**vars(r), "scheme": r.scheme.to_data()} for r in profile.records]
     return {
         "signature": profile.signature,
         "before": {"placement": placement.as_json(), "speedup": speedup, "latency_ms": latency_ms},
-        "records": records,
+        "records": list(map(_record_data, profile.records)),
         "pending": profile.pending,
         "placement": None if profile.placement is None else profile.placement.as_json(),
-        "duel": None if profile.duel is None else {k: _plain(v) for k, v in asdict(profile.duel).items()},
+        "duel": None if profile.duel is None else _duel_data(profile.duel),
     }
+
+
+def _record_data(record: SavedRecord) -> dict[str, Any]:
+    return {**vars(record), "scheme": record.scheme.to_data()}
+
+
+def _record(data: Mapping[str, Any]) -> SavedRecord:
+    return SavedRecord(
+        str(data["signature"]),
+        InsertionScheme.from_data(data["scheme"]),
+        _milliseconds(data["latency_ms"]),
+        bool(data["failed"]),
+        bool(data["accepted"]),
+        str(data["reason"]),
+    )
+
+
+def _duel_data(duel: Duel) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in asdict(duel).items()}
 
 
 def _plain(value: Any) -> Any:
@@ -165,17 +185,7 @@ def _plain(value: Any) -> Any:
 
 def _profile(data: Mapping[str, Any]) -> SavedProfile:
     before = data["before"]
-    records = tuple(
-        SavedRecord(
-            str(r["signature"]),
-            InsertionScheme.from_data(r["scheme"]),
-            _milliseconds(r["latency_ms"]),
-            bool(r["failed"]),
-            bool(r["accepted"]),
-            str(r["reason"]),
-        )
-        for r in data["records"]
-    )
+    records = tuple(map(_record, data["records"]))
     pending = data["pending"]
     if pending is not None and not 0 <= int(pending) < len(records):
         raise ValueError(f"there is no scheme {pending}")
@@ -194,6 +204,13 @@ def _duel(data: Mapping[str, Any] | None) -> Duel | None:
         return None
     incumbent, candidate = (tuple(map(_reading, data[key])) for key in ("incumbent_ms", "candidate_ms"))
     return Duel(int(data["turns"]), _reading(data["first_ms"]), incumbent, candidate)
+
+
+def _final(data: Mapping[str, Any] | None) -> FinalComparison | None:
+    if data is None:
+        return None
+    incumbent, candidate = (tuple(map(_reading, data[key])) for key in ("incumbent_ms", "candidate_ms"))
+    return FinalComparison(Duel(int(data["turns"]), incumbent_ms=incumbent, candidate_ms=candidate))
 
 
 def _variance(data: Mapping[str, Any] | None) -> PooledVariance:

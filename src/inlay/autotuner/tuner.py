@@ -174,12 +174,16 @@ class QDQAutotuner(Findings):
             scheme is measured once more, to tell luck from speed (``Config.confirmations``). Index 0 is the scheme that
             the region started from.
 
+            After ``set_profile_region(None)``, when all regions are done, it is the final comparison that goes on: 0
+            for the float model, 1 for the incumbent, in turns, until the interval of :attr:`speedup` is narrow or
+            there are ``Config.final_pairs``; None when it is over, or nothing was accepted.
+
         Raises:
-            UsageError: no region is being profiled, or a scheme still waits for its latency.
+            UsageError: no region was chosen, or a scheme still waits for its latency.
         """
         core, profile = self._core, self._state.profile
         if profile is None or self._search is None:
-            raise UsageError("generate: choose a region with set_profile_region first")
+            return self._final_turn()
         if profile.pending is not None:
             if profile.pending.measured is not None:
                 raise UsageError("generate: submit the latency of the generated scheme first")
@@ -200,8 +204,23 @@ class QDQAutotuner(Findings):
         self._exhausted = True
         return None
 
+    def _final_turn(self) -> int | None:
+        """Whose turn it is in the final comparison."""
+        state, pairs = self._state, self._core.config.final_pairs
+        if not state.profiled and not len(self._core.incumbent):
+            raise UsageError("generate: choose a region with set_profile_region first")
+        if state.final is not None and state.final.waiting:
+            raise UsageError("generate: submit the latency of the model that was handed out first")
+        if len(self._core.incumbent) and pairs:
+            self._state = transitions.compared(state, pairs)
+        final = self._state.final
+        if final is None or not final.waiting:
+            self._exhausted = True
+            return None
+        return int(final.tuned_next)
+
     def export_onnx(self, path: str | Path | None = None, insert_qdq: bool = True) -> bytes:
-        """Write the model to be measured: the scheme last generated, or the incumbent when no latency is awaited.
+        """Write the model that ``generate`` chose to measure, or the incumbent when no latency is awaited.
 
         Args:
             path: file to write; None only returns the bytes.
@@ -215,8 +234,10 @@ class QDQAutotuner(Findings):
         """
         placement = Placement()
         if insert_qdq:
-            pending = self._state.pending
+            pending, final = self._state.pending, self._state.final
             measured = None if pending is None else pending.measured
+            if final is not None and final.waiting and not final.tuned_next:
+                measured = Placement()
             placement = self._core.incumbent if measured is None else measured
         return self._write(placement, path)
 
@@ -236,13 +257,17 @@ class QDQAutotuner(Findings):
         """Raise UsageError where one of ``paths`` is the model or a file of samples."""
         refuse_overwriting(map(Path, paths), self._subject.files)
 
-    def submit(self, latency_ms: float, success: bool = True) -> None:
-        """Report a latency: first the float model's, then each generated scheme's.
+    def submit(self, latency_ms: float, success: bool = True, reason: str = "", retry: bool = False) -> None:
+        """Report a latency: first the float model's, then that of what ``generate`` chose.
+
+        Where a reading fails of a model that had been measured before, ``generate`` asks for another one.
 
         Args:
-            latency_ms: milliseconds per inference. A scheme for which it is not a positive number (``inf``, ``nan``)
+            latency_ms: milliseconds per inference. Where it is not a positive number (``inf``, ``nan``), the reading
                 failed.
             success: whether the model could be built and run.
+            reason: why not, for :attr:`records` and :attr:`failed_readings`.
+            retry: whether the failure may be the measurement's: then a scheme that has no reading yet comes once more.
 
         Raises:
             UsageError: :meth:`initialize` was not called, nothing was generated, or the float model failed.
@@ -258,17 +283,22 @@ class QDQAutotuner(Findings):
                 )
             self._state = transitions.with_baseline(self._state, float(latency_ms))
             return
-        pending = self._state.pending
+        if not usable and not reason:
+            reason = "submitted as a failure" if not success else f"no latency: {latency_ms}"
+        pending, final = self._state.pending, self._state.final
+        if pending is None and final is not None and final.waiting:
+            self._state = transitions.compared_with(self._state, float(latency_ms) if usable else None, reason)
+            return
         if pending is None and self._exhausted:
             return
         if pending is None or pending.measured is None:
             raise UsageError("submit: generate a scheme first")
-        self._state, trial = transitions.submitted(
-            self._state, float(latency_ms) if usable else None, self._least_gain, core.config.confirmations
-        )
+        reading = float(latency_ms) if usable else None
+        turns = core.config.confirmations
+        self._state, trial = transitions.submitted(self._state, reading, self._least_gain, turns, reason, retry)
         if trial is not None:
             core.tell(trial)
-            self._log(f"{self._state.incumbent_ms:.4g} ms, {self.speedup:.3f}x" if trial.accepted else "not accepted")
+            self._log(f"{self._state.incumbent_ms:.4g} ms, {self._estimate:.3f}x" if trial.accepted else "not accepted")
             profile = self._state.profile
             if trial.accepted and profile is not None and profile.records[pending.index].signature != profile.signature:
                 before = (core.best, self._state.incumbent_ms)  # of an earlier region, and stays with it
@@ -277,7 +307,7 @@ class QDQAutotuner(Findings):
     @property
     def _least_gain(self) -> float:
         """Speedup over the incumbent that a scheme needs."""
-        return self._core.config.least_gain(self.speedup or 1.0)
+        return self._core.config.least_gain(self._estimate or 1.0)
 
     def import_insertion_points(
         self, placement: Placement | Source | Iterable[str], qtype: QType | None = None

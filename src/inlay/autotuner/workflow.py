@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from inlay.autotuner.subject import SampleSource, Source
 from inlay.autotuner.tuner import QDQAutotuner
+from inlay.errors import TargetError, UsageError
 from inlay.quant.accuracy import Bound
 from inlay.regions.config import Config
 from inlay.regions.tree import RegionGroup
@@ -36,10 +38,15 @@ def region_pattern_autotuning_workflow(
 ) -> QDQAutotuner:
     """Tune a model with a latency function of your own.
 
-    Every pattern is profiled once. The state is saved after every reading, and the same call continues from there, also
-    after a kill. Where ``measure`` raises an exception, or returns what is no positive number (``inf``, ``nan``), the
-    scheme has failed, is recorded, and the search goes on. Ctrl+C saves what was learned, and then propagates to the
-    caller.
+    Every pattern is profiled once; then the float model and the best one are measured again, in turns, for the speed-up
+    that is reported. The state is saved after every reading, and the same call continues from there, also after a kill.
+    Ctrl+C saves what was learned, and then propagates to the caller.
+
+    A scheme fails where ``measure`` says so: it returns ``inf``, ``nan`` or a number that is not positive, or raises
+    TargetError. Any other exception, and any other value, may be an accident: the scheme is measured once more, and
+    what had been measured before up to seven times more. After three schemes in a row that failed so, the best model so
+    far is measured again: where that fails as well, ``measure`` is broken, and the workflow ends. In the end a warning
+    tells how many readings failed, and why; ``tuner.failed_readings`` has it too.
 
     Args:
         model: path of a model, or a model in memory.
@@ -61,7 +68,8 @@ def region_pattern_autotuning_workflow(
         The tuner, with its incumbent, its latency and its speed-up.
 
     Raises:
-        UsageError: the float model could not be measured, or an argument is wrong.
+        UsageError: the float model could not be measured, ``measure`` is broken, or an argument is wrong. An exception
+            that ``measure`` raises for the float model comes through.
         ModelError: a model cannot be read.
     """
     out = Path(output_dir)
@@ -75,6 +83,7 @@ def region_pattern_autotuning_workflow(
         tuner.load_state(state)
     if qdq_baseline is not None:
         tuner.import_insertion_points(qdq_baseline)
+    device = _Device(tuner, measure, candidate)
     try:
         if tuner.baseline_latency_ms is None:
             tuner.export_onnx(candidate, insert_qdq=False)
@@ -85,24 +94,114 @@ def region_pattern_autotuning_workflow(
                 continue
             tuner.set_profile_region(region)
             while tuner.generate() is not None:
-                tuner.export_onnx(candidate)
-                try:
-                    latency = float(measure(candidate))
-                except Exception:  # whatever a user's function raises or returns is one failed scheme
-                    tuner.submit(math.nan, success=False)
-                else:
-                    tuner.submit(latency)
-                tuner.save_state(state)
+                device.read()
+                if not device.doubtful:
+                    tuner.save_state(state)
             tuner.set_profile_region(None)
+            if not device.doubtful:
+                tuner.save_state(state)
+        device.ask()
+        while len(tuner.best_placement) and tuner.generate() is not None:
+            device.read()
             tuner.save_state(state)
     finally:
         candidate.unlink(missing_ok=True)
         if tuner.baseline_latency_ms is not None:
-            _finish(tuner, state, out)
+            _finish(tuner, None if device.doubtful else state, out)
+    if tuner.failed_readings:
+        warnings.warn(_failures(tuner.failed_readings), stacklevel=2)
     return tuner
 
 
-def _finish(tuner: QDQAutotuner, state: Path, out: Path) -> None:
-    tuner.save_state(state)
+def _finish(tuner: QDQAutotuner, state: Path | None, out: Path) -> None:
+    if state is not None:
+        tuner.save_state(state)
     tuner.pattern_cache().save(out / "pattern_cache.yaml")
     tuner.export_best(out / "model.onnx")
+
+
+def _failures(counts: Mapping[str, int]) -> str:
+    """How many readings failed, and why, as one line."""
+    usual = sorted(counts.items(), key=lambda item: -item[1])
+    told = "; ".join(f"{count} x {reason}" for reason, count in usual[:_TOLD])
+    more = f"; {sum(n for _, n in usual[_TOLD:])} for other reasons" if usual[_TOLD:] else ""
+    total = sum(counts.values())
+    return f"{total} {'reading' if total == 1 else 'readings'} failed: {told}{more}"
+
+
+class _Device:
+    """Measures what a tuner hands out, with a function that may raise anything.
+
+    Attributes:
+        doubtful: whether the last schemes all failed by exceptions, so that the function may be broken; the state is
+            not saved then, and they come again.
+    """
+
+    def __init__(self, tuner: QDQAutotuner, measure: Callable[[Path], float], candidate: Path) -> None:
+        self._tuner, self._measure, self._candidate = tuner, measure, candidate
+        self._unsound = 0  # readings in a row that ended with an exception
+
+    @property
+    def doubtful(self) -> bool:
+        return self._unsound > 0
+
+    def read(self) -> None:
+        """Measure what the tuner chose, and submit it. Raises UsageError where the function is broken."""
+        self._tuner.export_onnx(self._candidate)
+        try:
+            latency = self._reading()
+        except TargetError as error:
+            self._unsound = 0
+            self._tuner.submit(math.nan, success=False, reason=str(error))
+        except Exception as error:  # a user's function raises anything: of its own fault, or of the model's
+            self._unsound += 1
+            if self._unsound >= _DOUBTED:
+                self.ask()
+            self._tuner.submit(math.nan, success=False, reason=_told(error), retry=True)
+        else:
+            self._unsound = 0
+            self._tuner.submit(latency)
+
+    def ask(self) -> None:
+        """Measure the best model so far, where the last readings make that necessary.
+
+        Raises:
+            UsageError: that fails as well, though it had been measured before: nothing can be said of any scheme.
+        """
+        if not self._unsound:
+            return
+        self._tuner.export_best(self._candidate)
+        for tries in range(1, _ASKED + 1):
+            try:
+                self._reading()
+            except Exception as error:
+                if tries == _ASKED:
+                    raise UsageError(
+                        f"measure failed {self._unsound + tries} times in a row, the last {tries} for a model that it "
+                        f"had measured before: {_told(error)}. Mend it and call again: what was measured is kept"
+                    ) from error
+            else:
+                break
+        self._unsound = 0
+
+    def _reading(self) -> float:
+        found = self._measure(self._candidate)
+        try:
+            return float(found)
+        except (TypeError, ValueError):
+            raise TypeError(f"measure returned {repr(found)[:60]} where milliseconds are needed") from None
+
+
+_DOUBTED = 6
+"""Exceptions in a row, two for each of three schemes, after which the function is doubted."""
+
+_ASKED = 6
+"""Exceptions in a row for a model that had been measured before, after which the function is broken."""
+
+_TOLD = 3
+"""Reasons of failed readings that are told one by one."""
+
+
+def _told(error: Exception) -> str:
+    """An exception as one line: its type and text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

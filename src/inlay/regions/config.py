@@ -6,6 +6,7 @@ from dataclasses import InitVar, dataclass
 from typing import Literal
 
 from inlay.errors import UsageError
+from inlay.measure.stats import MIN_PAIRS
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Config:
         pattern_cache_max_entries_per_pattern: most cached schemes of one pattern; 0 for all.
         confirmations: in the step-by-step API, how often a scheme that seems faster is measured again, alternating
             with the incumbent, before it is accepted. 0 accepts on a single reading.
+        final_pairs: in the step-by-step API, how often at most the float model and the incumbent are measured again, in
+            turns, after the last region (fewer where the interval of the speed-up is narrow already); 0 for not at all.
         seed: of the random choices.
         default_quant_type: type of quantized activations, such as ``int8`` or ``uint8``; None for the target's.
         verbose: report every step (logger ``inlay.autotuner``; to standard error where it has no handler).
@@ -56,6 +59,7 @@ class Config:
     pattern_cache_minimum_distance: int = 4
     pattern_cache_max_entries_per_pattern: int = 32
     confirmations: int = 5
+    final_pairs: int = 20
     seed: int = 0
     default_quant_type: str | None = None
     verbose: bool = False
@@ -72,6 +76,8 @@ class Config:
             for name in names:
                 if getattr(self, name) < least:
                     raise UsageError(f"{name} must be {least} or more, not {getattr(self, name)}")
+        if self.final_pairs and self.final_pairs < MIN_PAIRS:
+            raise UsageError(f"final_pairs is 0, or {MIN_PAIRS} or more for an interval, not {self.final_pairs}")
         if not 0 <= self.top_percent_to_mutate <= 1:
             raise UsageError(f"top_percent_to_mutate is a share from 0 to 1, not {self.top_percent_to_mutate}")
         if not self.performance_threshold >= 1:
@@ -105,4 +111,5 @@ _AT_LEAST_0 = (
     "pattern_cache_minimum_distance",
     "pattern_cache_max_entries_per_pattern",
     "confirmations",
+    "final_pairs",
 )

@@ -299,8 +299,12 @@ class Evolve:
     def again(self, search: PatternSearch, scheme: InsertionScheme, placement: Placement | None = None) -> Candidate:
         """A candidate of an earlier session: ``placement``, or that of ``scheme`` for the present incumbent."""
         if placement is None:
-            placement = self._completion.placement(self.resolve(search.pattern, scheme))
+            placement = self.placement_of(search.pattern, scheme)
         return Candidate(placement, self._completion.activations(placement), "again", search, scheme)
+
+    def placement_of(self, pattern: RegionPattern, scheme: InsertionScheme) -> Placement:
+        """The present incumbent with ``scheme`` in all instances of ``pattern``."""
+        return self._completion.placement(self.resolve(pattern, scheme))
 
     @property
     def proposed(self) -> frozenset[str]:
