@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 
 from inlay.data import Samples
+from inlay.errors import DataError
 from inlay.quant.accuracy import CHECKED_LATER, EXACT_DB, UNCHECKED, Bound, Judge, margin_db
 from inlay.trial import Accuracy
 
@@ -47,6 +50,27 @@ def test_another_number_of_decisions_is_as_bad_as_can_be() -> None:
     found = judged(np.arange(10), np.arange(8))
     assert not found.feasible
     assert found.sqnr_db == -EXACT_DB
+    assert found.reason == "output y has another shape than float's in 2 of 2 samples"
+
+
+def test_a_metric_that_cannot_take_another_shape_is_a_judgement() -> None:
+    """The durations that a model predicts decide how long its output is. A metric that fails on float's own shape, the
+    negative control, is the user's to mend."""
+
+    def error(outputs: Sequence[Mapping[str, np.ndarray]], labels: np.ndarray | None) -> float:
+        assert labels is not None
+        if any(y["y"].min() < 0 for y in outputs):
+            raise ValueError("a distance is negative")
+        return -float(np.mean([np.square(y["y"] - label).mean() for y, label in zip(outputs, labels, strict=True)]))
+
+    samples = Samples(({}, {}), "feeds", "test", labels=np.zeros((2, 5)))
+    judge = Judge([{"y": np.ones(5)}] * 2, samples, Bound(None, "error", 0.5), error, confidence=None)
+    assert judge.judge([{"y": np.full(5, 1.1)}] * 2).feasible
+    found = judge.judge([{"y": np.ones(5)}, {"y": np.ones(4)}])
+    assert not found.feasible
+    assert found.reason.startswith("output y has another shape than float's in 1 of 2 samples: the metric failed")
+    with pytest.raises(DataError, match="the metric failed"):
+        judge.judge([{"y": np.full(5, -1.0)}] * 2)
 
 
 def test_an_output_without_signal_is_left_out_and_named() -> None:

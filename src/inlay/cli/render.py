@@ -178,6 +178,8 @@ def quantized(done: Quantized) -> Iterator[str]:
             yield f"  Varied: {done.robustness}."
     else:
         yield "  NO SAMPLES WERE GIVEN: ranges come from random inputs, and are no use. Give --data."
+    if done.random:
+        yield f"  {done.random[0].upper()}{done.random[1:]}."
     if done.frozen:
         yield f"  It takes no other sizes than {done.frozen}: its shapes are computed once and for all."
     for reason, count in sorted(done.refusals.items(), key=lambda item: -item[1])[:6]:
@@ -208,6 +210,7 @@ def quantized_json(done: Quantized) -> dict[str, Any]:
         "warning": done.warning,
         "own_precision": done.own_precision,
         "frozen": done.frozen,
+        "random": done.random,
         "float": dict(done.refusals),
         "leftovers": [asdict(left) for left in done.leftovers],
         "decisions": [asdict(d) for d in done.decisions],

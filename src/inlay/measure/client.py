@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import tempfile
 import time
 import uuid
@@ -23,6 +24,7 @@ from inlay.measure import policy
 from inlay.measure.timing import Timing
 from inlay.measure.worker import PROTOCOL, write_marker
 from inlay.model.child import Child, ChildDied
+from inlay.model.pinned import pinned_file
 from inlay.targets.base import Artifact, Fingerprint, KernelTime, Lack, TargetSpec
 
 _ENTRY = "inlay.measure.worker:main"
@@ -92,6 +94,7 @@ class Worker:
         self._resident: set[str] = set()
         self._graphs: dict[str, str] = {}
         self._elsewhere: set[str] = set()  # models that were built before, in another place
+        self._twins: dict[str, Artifact] = {}
         self._deaths: defaultdict[str, list[Ended]] = defaultdict(list)  # by model, since it was built last
         self._marker = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the worker)
         self.busy_s = 0.0
@@ -160,6 +163,12 @@ class Worker:
 
         One that took too long once is not asked again: starting a process takes less.
         """
+        twin = self._twins.pop(artifact.digest, artifact)
+        if twin is not artifact:
+            self.drop(twin)
+            twin.path.unlink(missing_ok=True)
+            if twin.path.parent != self._folder.resolve():
+                shutil.rmtree(twin.path.parent, ignore_errors=True)
         self._elsewhere.discard(artifact.digest)
         if artifact.digest in self._resident:
             self._resident.discard(artifact.digest)
@@ -173,14 +182,27 @@ class Worker:
                 self._kill()
 
     def run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
-        """Outputs by name for every feed. Raises TargetError."""
-        return self._insist(lambda: self._run(artifact, feeds))
+        """Outputs by name for every feed. Raises TargetError.
+
+        A model that draws random numbers draws the same ones here in every run: see :mod:`inlay.model.pinned`.
+        """
+        twin = self._twin(artifact)
+        return self._insist(lambda: self._run(twin, feeds))
 
     def running(self, artifact: Artifact, feeds: Sequence[Path]) -> Future[list[dict[str, np.ndarray]]]:
         """The same, begun: done already here, and on another machine while this one does something else."""
         outputs: Future[list[dict[str, np.ndarray]]] = Future()
         outputs.set_result(self.run(artifact, feeds))
         return outputs
+
+    def _twin(self, artifact: Artifact) -> Artifact:
+        """What stands for ``artifact`` where its outputs are computed: mostly itself."""
+        if artifact.digest not in self._twins:
+            is_ours = artifact.path.resolve().parent == self._folder.resolve()  # it may lie beside the same weights
+            folder = self._folder if is_ours else self._folder / f"pinned-{artifact.digest}"
+            twin = Artifact(folder.resolve() / f"pinned-{artifact.digest}.onnx", f"{artifact.digest}-pinned")
+            self._twins[artifact.digest] = twin if pinned_file(artifact.path, twin.path) else artifact
+        return self._twins[artifact.digest]
 
     def _run(self, artifact: Artifact, feeds: Sequence[Path]) -> list[dict[str, np.ndarray]]:
         self._load(artifact)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from inlay.model import policy
 from inlay.model.guard import Limits, Resident, call, limits_for
 from inlay.model.hands import Stored, each, width
 from inlay.model.native import NativeSession, multiplies_integers, run_whole, signature
+from inlay.model.pinned import pinned, pinned_file
 from inlay.model.store import WeightStore, externalize_weights
 
 T = TypeVar("T")
@@ -60,7 +63,7 @@ class Session:
         threads: int | None = None,
         briefly: bool = False,
     ) -> None:
-        data = proto.SerializeToString()
+        data = pinned(proto).SerializeToString()
         path = store.folder.resolve() / f"reference-{uuid.uuid4().hex}.onnx"
         path.write_bytes(data)  # it stays: a new process would have to build it again
         weakref.finalize(self, path.unlink, missing_ok=True)
@@ -75,6 +78,10 @@ class Session:
         """Of a model where it lies, with all optimizations; ``size`` is that of all its files in bytes."""
         session = cls.__new__(cls)
         session._limits = limits_for(size, nodes)
+        folder = tempfile.mkdtemp()  # it stays as well
+        weakref.finalize(session, shutil.rmtree, folder, ignore_errors=True)
+        twin = Path(folder) / "model.onnx"
+        path = twin if pinned_file(path, twin) else path
         session._native = Resident(NativeSession, str(path.resolve()), True, True, _usable_cores())
         session.outputs, session.types = call("building the model", signature, session._native, limits=session._limits)
         return session
@@ -176,7 +183,7 @@ def run_once(proto: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> dict[str
     Raises:
         CompileFailed, RunFailed, Crashed, TimedOut: as of :class:`Session`.
     """
-    data = proto.SerializeToString()
+    data = pinned(proto).SerializeToString()
     limits = limits_for(len(data), len(proto.graph.node))
     return call("running the model", run_whole, data, dict(feed), limits=limits)
 

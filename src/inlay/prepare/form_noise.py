@@ -152,10 +152,13 @@ def is_dynamic(prepared: PreparedModel) -> bool:
 
 
 def worst_db(want: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    """SQNR in dB over all samples of the worst output that ``want`` has; infinite where it has none."""
+    """SQNR in dB over all samples of the worst output that ``want`` has; infinite where it has none.
+
+    Outputs of another shape are all noise.
+    """
     found = []
     for name in want[0] if want else ():
         pairs = [(a[name].astype(np.float64), b[name]) for a, b in zip(want, got, strict=True)]
-        noise = sum(float(np.square(a - b).sum()) for a, b in pairs)
+        noise = sum(float(np.square(a - b).sum()) if a.shape == b.shape else np.inf for a, b in pairs)
         found.append(sqnr_db(sum(float(np.square(a).sum()) for a, _ in pairs), noise))
     return min(found, default=np.inf)

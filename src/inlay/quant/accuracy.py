@@ -116,9 +116,15 @@ class Judge:
         """Accuracy of a model from its ``outputs`` on the same samples."""
         errors, margin = self._errors(self._padding.without_each(outputs))
         worst = min(errors, key=lambda e: e.sqnr_db, default=OutputError("", EXACT_DB, 1.0))
-        metric = self._metric_of(outputs)
+        reshaped = self._reshaped(outputs)
+        try:
+            metric, failure = self._metric_of(outputs), ""
+        except DataError as error:
+            if not reshaped:
+                raise
+            metric, failure = None, f"{reshaped}: {error}"  # it takes outputs as float has them
         drop = None if metric is None or self.float_metric is None else self.float_metric - metric
-        reason = self._reason(worst, margin, drop)
+        reason = failure or self._reason(worst, margin, drop, reshaped)
         figures = (worst.sqnr_db, tuple(errors), metric, drop, len(outputs), reason, margin)
         return Accuracy(not reason, *figures, self.silent)
 
@@ -176,8 +182,19 @@ class Judge:
     def _compare(self, name: str) -> Callable[[np.ndarray, np.ndarray | None], tuple[float, float, float, float]]:
         return _changes if name in self._decisions else _energies
 
-    def _reason(self, worst: OutputError, margin: float, drop: float | None) -> str:
+    def _reshaped(self, outputs: Sequence[Outputs]) -> str:
+        """Which output has another shape than float's, and in how many samples; empty where none has."""
+        for name in self.reference[0] if self.reference else ():
+            pairs = [(want[name], got.get(name)) for want, got in zip(self.reference, outputs, strict=True)]
+            found = sum(y is None or y.shape != want.shape for want, y in pairs)
+            if found:
+                return f"output {name} has another shape than float's in {found} of {len(pairs)} samples"
+        return ""
+
+    def _reason(self, worst: OutputError, margin: float, drop: float | None, reshaped: str) -> str:
         least = self._bound.min_sqnr_db
+        if least is not None and reshaped:
+            return reshaped
         if least is not None and worst.sqnr_db < least + margin:
             note = f" (and {margin:.1f} dB for the spread between samples)" if margin >= 0.05 else ""
             found = f"SQNR of output {worst.name} is {worst.sqnr_db:.1f} dB"

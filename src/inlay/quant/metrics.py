@@ -59,9 +59,9 @@ def _top1_hits(outputs: Sequence[Outputs], labels: np.ndarray | None) -> list[np
     assert labels is not None
     hits = []
     for sample, label in zip(outputs, labels, strict=True):
-        scores = next(iter(sample.values()))
-        classes = scores.reshape(scores.shape[0], -1) if scores.ndim > 1 else scores.reshape(1, -1)
-        hits.append(classes.argmax(axis=1) == np.asarray(label).reshape(-1))
+        classes, wanted = _rows(next(iter(sample.values()))), np.asarray(label).reshape(-1)
+        fits = len(classes) == len(wanted) and classes.size
+        hits.append(classes.argmax(axis=1) == wanted if fits else np.zeros(len(wanted), bool))
     return hits
 
 
@@ -71,7 +71,7 @@ def top1_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> 
 
 
 def _top1_same(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> np.ndarray:
-    return _agreeing(outputs, reference, lambda y: y.reshape(y.shape[0], -1) if y.ndim > 1 else y.reshape(1, -1))
+    return _agreeing(outputs, reference, _rows)
 
 
 def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
@@ -80,7 +80,7 @@ def token_agreement(outputs: Sequence[Outputs], reference: Sequence[Outputs]) ->
     By the first output that is no cache, (..., vocabulary). Every position counts by itself:
     the tokens before it are those of the samples.
     """
-    return _share(_agreeing(outputs, reference, lambda y: y.reshape(-1, y.shape[-1])))
+    return _share(_agreeing(outputs, reference, _vectors))
 
 
 def cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs]) -> float:
@@ -112,11 +112,24 @@ def _agreeing(
     same = [np.empty(0, bool)]
     for got, want in zip(outputs, reference, strict=True):
         wanted, found = rows(want[name]), got.get(name)
-        if found is None or found.shape != want[name].shape:
-            same.append(np.zeros(len(wanted), bool))
-        else:
+        alike = found is not None and found.shape == want[name].shape
+        if found is not None and alike and wanted.size:
             same.append(rows(found).argmax(axis=-1) == wanted.argmax(axis=-1))
+        else:  # nothing was found, which both agree on or not
+            same.append(np.full(max(1, len(wanted)), alike))
     return np.concatenate(same)
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """One row for each entry of the first axis; a vector is one. An array that holds nothing has no shape to infer."""
+    count = array.shape[0] if array.ndim > 1 else 1
+    return array.reshape(count, array.size // max(1, count))
+
+
+def _vectors(array: np.ndarray) -> np.ndarray:
+    """The vectors along the last axis, in rows."""
+    width = array.shape[-1]
+    return array.reshape(array.size // max(1, width), width)
 
 
 def _share(hits: np.ndarray) -> float:
@@ -126,10 +139,10 @@ def _share(hits: np.ndarray) -> float:
 def _cosine(outputs: Sequence[Outputs], reference: Sequence[Outputs], name: str) -> float:
     found: list[np.ndarray] = []
     for got, want in zip(outputs, reference, strict=True):
-        a = want[name].astype(np.float64).reshape(-1, want[name].shape[-1])
+        a = _vectors(want[name].astype(np.float64))
         y = got.get(name)
         if y is None or y.shape != want[name].shape:
-            found.append(np.full(len(a), -1.0))
+            found.append(np.full(max(1, len(a)), -1.0))
             continue
         b = y.astype(np.float64).reshape(a.shape)
         norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)

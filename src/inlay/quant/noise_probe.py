@@ -20,7 +20,8 @@ from inlay.space.units import Unit
 from inlay.types import Placement
 
 _TINY = 1e-300  # keeps a division by no energy finite
-_NOT_FINITE = 1e6  # noise over signal where an output is not finite: far worse than any real noise, and still a number
+_NO_MATCH = 1e6
+"""Noise over signal where an output is not finite or of another shape: far worse than any real noise, and a number."""
 
 
 class NoiseProbe:
@@ -111,10 +112,13 @@ class NoiseProbe:
         switched = (np.array([switch.is_on(p) for switch in self.switches], bool) for p in placements)
         for energies in self._energies(switched, count):
             noise = energies.sum(axis=0) / share / np.maximum(self._signal, _TINY)
-            yield tuple(float(x) if np.isfinite(x) else _NOT_FINITE for x in noise)
+            yield tuple(float(x) for x in np.minimum(noise, _NO_MATCH))
 
     def _energies(self, switched: Iterable[np.ndarray], count: int) -> Iterator[np.ndarray]:
-        """For each setting of the switches the energy of the difference that it makes, shape (count, outputs)."""
+        """For each setting of the switches the energy of the difference that it makes, shape (count, outputs).
+
+        Quantized durations, for instance, may make a sound longer: outputs of another shape are all noise.
+        """
         feeds = self._feeds[:count]
         outputs = self._session.each({**feed, SWITCHES: on} for on in switched for feed in feeds)
         while several := [*islice(outputs, count)]:
@@ -123,8 +127,14 @@ class NoiseProbe:
                 got = self._padding.without(i, output)
                 for k, name in enumerate(self.outputs):
                     finite = self._finite[i][name]
-                    found[i, k] = _energy(np.subtract(got[name][finite], wanted[name], dtype=np.float64))
-            yield found
+                    found[i, k] = _difference(got[name], wanted[name], finite)
+            yield np.where(np.isfinite(found), found, _NO_MATCH * np.maximum(self._signal, _TINY))
+
+
+def _difference(got: np.ndarray, wanted: np.ndarray, finite: EllipsisType | np.ndarray) -> float:
+    """Energy of the difference where the reference is finite; infinite where the shapes differ."""
+    shape = finite.shape if isinstance(finite, np.ndarray) else wanted.shape
+    return _energy(np.subtract(got[finite], wanted, dtype=np.float64)) if got.shape == shape else np.inf
 
 
 def _energy(array: np.ndarray) -> float:

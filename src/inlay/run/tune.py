@@ -16,6 +16,7 @@ from inlay.errors import InlayError, Late
 from inlay.measure.race import Meter
 from inlay.model.guard import limited
 from inlay.model.passes.freeze import METADATA
+from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter
 from inlay.run.ahead import Ahead, building_ahead
 from inlay.run.budget import Budget, Limits, SearchTime, TimeLimit
@@ -291,6 +292,7 @@ def _result(
         frozen=model.prepared.normalized.model.metadata_props.get(METADATA, ""),
         why_slow=why_slow,
         elsewhere=elsewhere(inputs.config.recipe, lambda: worker.fingerprint),
+        random=random_note(inputs.file.model),
     )
     overhead = session.overhead(search.meter.waited_s, sum(search.guided.probing_s))
     facts = {

@@ -20,6 +20,7 @@ from inlay.measure.lab import HERE, Lab
 from inlay.model.hands import helped
 from inlay.model.load import ModelFile, file_sha256
 from inlay.model.passes.freeze import METADATA
+from inlay.model.pinned import random_note
 from inlay.prepare.candidate_writer import CandidateWriter, recipe_for
 from inlay.prepare.options import DEFAULT_MIN_SQNR_DB
 from inlay.quant.accuracy import Bound, Judge
@@ -68,6 +69,7 @@ class Quantized:
         quantizable: whether the target runs any of the model's operators in low precision.
         given_quantized: the given model was quantized itself; ``accuracy`` is against it as it was given.
         own_precision: what the target computes float32 operators in, where that is something else, for people.
+        random: what people should know of a model that draws random numbers.
     """
 
     path: Path
@@ -89,6 +91,7 @@ class Quantized:
     quantizable: bool = True
     given_quantized: bool = False
     own_precision: str = ""
+    random: str = ""
 
 
 _MOST_JUDGED = 64
@@ -196,6 +199,7 @@ def quantize(
         any(u.quantizable for u in prepared.units),
         prepared.extraction is not None,
         "" if own is None else str(own),
+        random_note(file.model),
     )
 
 

@@ -57,6 +57,7 @@ def notes_for(
     patterns: Coverage | None = None,
     frozen: str = "",
     elsewhere: str = "",
+    random: str = "",
 ) -> tuple[str, ...]:
     """Everything that people should know about a result, most important first."""
     cut = [f"the budget cut short: {'; '.join(cuts)}"] if cuts else []
@@ -75,7 +76,7 @@ def notes_for(
         *_data_notes(data_kind, verified),
         *(note for lack, note in _LACKING.items() if lack in lacks),
         *cut,
-        *([elsewhere] if elsewhere else []),
+        *filter(None, [elsewhere, random]),
         *_stress_notes(losses, bound),
         *(() if own else _signal_notes(confirmed, anchors, imported)),
         *_silent_notes(confirmed),

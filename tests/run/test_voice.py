@@ -1,0 +1,82 @@
+"""Outputs whose length depends on values, and models that draw random numbers: judged, quantized, delivered as such."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from inlay import api
+from inlay.calibrate.tables import CalibrationChoice, observe
+from inlay.cli.render import quantized
+from inlay.data import Samples
+from inlay.model.load import load
+from inlay.model.pinned import random_operators
+from inlay.model.reference import Session
+from inlay.prepare.form_noise import worst_db
+from inlay.prepare.model import prepare
+from inlay.quant.noise_probe import NoiseProbe
+from inlay.quant.sensitivity import sensitivity
+from inlay.targets.onnxruntime.target import capabilities_for
+from inlay.types import Placement
+from tests.support.speech import sentences, voice
+
+
+def test_another_shape_is_all_noise_and_is_told_from_little_noise(tmp_path: Path) -> None:
+    """Of a voice in low precision some durations change; what is behind them makes noise of an ordinary size."""
+    onnx.save(voice(), tmp_path / "m.onnx")
+    feeds = sentences(6)
+    prepared = prepare(load(tmp_path / "m.onnx"), capabilities_for(), feeds[0], tmp_path)
+    table = CalibrationChoice("minmax").table(prepared, observe(prepared, Samples(tuple(feeds), "feeds", "test")))
+    probe = NoiseProbe(prepared.emitter.base, prepared.store, prepared.graph, prepared.units, prepared.rules, table)
+    everything = Placement((port, switch.qtype) for switch in probe.switches for port in switch.ports)
+    model = prepared.emitter.emit(everything, table)
+    lengths = [
+        [Session(m, prepared.store).run(f)["wave_out"].shape for f in feeds] for m in (prepared.emitter.base, model)
+    ]
+    assert lengths[0] != lengths[1], "some durations change"
+    probe.use(feeds)
+    assert probe.noise(everything) == (1e6,)
+    assert probe.noise(everything, samples=2) == (1e6,)
+    found = sensitivity(probe.switches, prepared.units, probe.noises, most=100)
+    behind = [noise for name, (noise,) in found.constants.items() if name in ("conv0", "conv1", "conv2", "out")]
+    assert behind
+    assert all(0 < noise < 0.1 for noise in behind)
+
+
+def test_the_noise_of_forms_is_all_noise_in_another_shape() -> None:
+    want = [{"y": np.ones((1, 4))}, {"y": np.ones((1, 6))}]
+    assert worst_db(want, [{"y": np.ones((1, 4))}, {"y": np.ones((1, 5))}]) == -300.0
+    assert worst_db(want, [{"y": np.full((1, 4), 1.1)}, {"y": np.full((1, 6), 1.1)}]) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_a_voice_is_quantized_in_one_shot_and_never_a_fault(tmp_path: Path, noise: float) -> None:
+    """Whatever becomes of its durations; what is written draws noise as the given model does."""
+    model = voice(noise)
+    onnx.save(model, tmp_path / "m.onnx")
+    done = api.quantize(tmp_path / "m.onnx", data=sentences(12), out=tmp_path / "q.onnx", threads=1)
+    assert done.accuracy is not None
+    assert random_operators(onnx.load(tmp_path / "q.onnx").graph) == random_operators(model.graph)
+    assert bool(noise) == any("draws random numbers (1 RandomNormalLike)" in line for line in quantized(done))
+
+
+def test_noise_is_no_error_and_a_voice_with_noise_is_tuned(tmp_path: Path) -> None:
+    """Two runs of float itself have 0 dB here; with the same noise, low precision is far better than that."""
+    model = voice(noise=1.0, clear=True)
+    onnx.save(model, tmp_path / "m.onnx")
+    api.tune(
+        tmp_path / "m.onnx", data=sentences(24), out=tmp_path / "out", target="null", max_measurements=8, min_sqnr=20
+    )
+    found = json.loads((tmp_path / "out/result.json").read_text())
+    assert not found["best"]["is_float"]
+    assert found["best"]["qdq_pairs"] > 0
+    assert found["best"]["sqnr_db"] > 20
+    assert any("draws random numbers" in note for note in found["notes"])
+    assert not any("normalization left out" in note for note in found["notes"])
+    delivered = onnx.load(tmp_path / "out/model.onnx")
+    assert random_operators(delivered.graph) == {"RandomNormalLike": 1}
+    assert not any("/pinned" in n.name or n.op_type == "Mod" for n in delivered.graph.node)
