@@ -76,6 +76,7 @@ class Graph:
         shapes: shape by value name, if its rank is known; dynamic dimensions have the sizes that the caller bound.
         opset: version of the default ONNX domain.
         infinite: names of values that an inference showed to hold infinity or NaN.
+        masks: names of values, constants among them, that hold masks (:mod:`inlay.space.masks`).
     """
 
     nodes: tuple[Node, ...]
@@ -86,6 +87,7 @@ class Graph:
     shapes: Mapping[str, Shape]
     opset: int
     infinite: frozenset[str] = frozenset()
+    masks: frozenset[str] = frozenset()
 
     @cached_property
     def _by_name(self) -> Mapping[str, Node]:

@@ -165,14 +165,16 @@ def note_arrays(found: dict[str, np.ndarray], values: Values) -> None:
 
 
 def note_shapes(whole: Collection[str], found: dict[str, Any], values: Values) -> None:
-    """Keep of those that are arrays their shapes and whether they are finite, and the ``whole`` values themselves."""
+    """Keep of those that are arrays what :func:`looks` says of them, and the ``whole`` values themselves."""
     arrays = {v: a for v, a in values.items() if isinstance(a, np.ndarray)}
-    found.update((v, a if v in whole else (tuple(a.shape), is_finite(a))) for v, a in arrays.items())
+    found.update((v, a if v in whole else looks(a)) for v, a in arrays.items())
 
 
-def is_finite(array: np.ndarray) -> bool:
-    """Whether it holds neither infinity nor NaN."""
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+def looks(array: np.ndarray) -> tuple[tuple[int, ...], bool, tuple[float, float]]:
+    """Its shape, whether it holds neither infinity nor NaN, and its least and greatest float (zeros without any)."""
+    if array.dtype.kind != "f" or not array.size:
+        return tuple(array.shape), True, (0.0, 0.0)
+    return tuple(array.shape), bool(np.isfinite(array).all()), (float(array.min()), float(array.max()))
 
 
 def run_whole(data: bytes, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from inlay.errors import CompileFailed
 from inlay.model.collector import collector_paused
-from inlay.model.native import Values, gathered, is_finite, note_arrays, note_shapes
+from inlay.model.native import Values, gathered, looks, note_arrays, note_shapes
 from inlay.model.reference import Session, with_outputs
 from inlay.model.store import WeightStore, externalize_weights
 
@@ -184,6 +184,7 @@ class Inference:
         shapes: of each array that an operator of the main graph computes, by name.
         dtypes: element types of the same.
         infinite: names of those that hold infinity or NaN.
+        extremes: the least and the greatest element of each that holds floats.
     """
 
     proto: onnx.ModelProto
@@ -192,6 +193,7 @@ class Inference:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, ir.DataType]
     infinite: frozenset[str] = frozenset()
+    extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @collector_paused()
@@ -204,14 +206,14 @@ def run_visibly(model: ir.Model, store: WeightStore, feed: Values) -> Inference:
     whole = {v: found[v] for v in outputs if v in found}
     if not {*outputs}.issubset(values):  # one is an input or a constant
         whole = Session(proto, store, briefly=True).run(feed)
-    noted = {v: (a.shape, is_finite(a)) if isinstance(a, np.ndarray) else a for v, a in found.items()}
-    shapes = {v: shape for v, (shape, _) in noted.items()}
+    noted = {v: looks(a) if isinstance(a, np.ndarray) else a for v, a in found.items()}
+    shapes = {v: shape for v, (shape, _, _) in noted.items()}
     same = {shape: shape for shape in shapes.values()}  # many values share few shapes
     shapes = {v: same[shape] for v, shape in shapes.items()}
     dtypes = {v: _TYPES[t] for v, t in session.types.items() if t in _TYPES}
-    return Inference(
-        proto, store, whole, shapes, dtypes, frozenset(v for v, (_, finite) in noted.items() if not finite)
-    )
+    infinite = frozenset(v for v, (_, finite, _) in noted.items() if not finite)
+    extremes = {v: ends for v, (_, _, ends) in noted.items() if dtypes.get(v) is ir.DataType.FLOAT}
+    return Inference(proto, store, whole, shapes, dtypes, infinite, extremes)
 
 
 def _computed(proto: onnx.ModelProto) -> list[str]:

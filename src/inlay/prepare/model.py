@@ -27,6 +27,7 @@ from inlay.quant.extract import Extraction
 from inlay.quant.rewrite import Rewrite
 from inlay.regions.config import Config
 from inlay.regions.search_space import SearchSpace, find_search_space, select_nodes
+from inlay.space.masks import find_masks
 from inlay.space.recipe import Recipe
 from inlay.space.resolve import Resolved, resolve
 from inlay.space.rules import Rules
@@ -258,7 +259,8 @@ def _usable(rules: Rules, graph: Graph, normalized: Normalized) -> Rules:
 @collector_paused()
 def _as_seen(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> Graph:
     fed = {name: tuple(a.shape) for name, a in feed.items()}
-    return Graph(
+    given = {name: (float(a.min()), float(a.max())) for name, a in feed.items() if a.dtype.kind == "f" and a.size}
+    found = Graph(
         graph.nodes,
         graph.inputs,
         graph.outputs,
@@ -268,3 +270,4 @@ def _as_seen(graph: Graph, seen: Inference, feed: Mapping[str, np.ndarray]) -> G
         graph.opset,
         seen.infinite,
     )
+    return replace(found, masks=find_masks(found, {**given, **seen.extremes}))
